@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(Path::new(&out).join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .bytes(".") // payloads are shared, not copied
-        .extern_path(".logspec.AppendRequest", "crate::logspec::AppendRequest") // hundreds of thousands of proposals
+        .extern_path(".logspec.AppendRequest", "crate::wire::logspec_request::AppendRequest") // hundreds of thousands of proposals
         .compile_fds(descriptors)?;
     Ok(())
 }

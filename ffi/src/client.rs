@@ -265,7 +265,7 @@ fn remote_info(told: &RemoteInfo) -> chiplog_info_t {
         last_timestamp_ms: 0,
         node: told.node.get(),
         leader: told.leader.map_or(0, |node| node.get()),
-        log_id: fixed(&chiplog_net::ids::to_hex(told.log_id.get())),
+        log_id: fixed(&chiplog_net::wire::ids::to_hex(told.log_id.get())),
         directory_id: [0; 40],
         leader_address: fixed(told.leader_address.as_deref().unwrap_or_default()),
         follows: 0,

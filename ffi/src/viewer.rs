@@ -173,7 +173,7 @@ pub unsafe extern "C" fn chiplog_viewer_members(
                     is_voter: member.is_voter().into(),
                     is_leaving: member.is_leaving().into(),
                     reserved: [0; 6],
-                    directory_id: fixed(&chiplog_net::ids::to_hex(member.directory.get())),
+                    directory_id: fixed(&chiplog_net::wire::ids::to_hex(member.directory.get())),
                 };
                 callback(context.0, &raw const shown);
             }

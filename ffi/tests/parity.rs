@@ -34,8 +34,8 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("net/src/client/blocking.rs", "Watch", "Watch"),
     ("net/src/client/blocking/reader.rs", "Reader", "client::Reader"),
     ("net/src/client/blocking/canceller.rs", "Canceller", "client::Canceller"),
-    ("net/src/client/class.rs", "ErrorClass", "ErrorClass"),
-    ("net/src/client/token.rs", "Bearer", "Bearer"),
+    ("net/src/client/retry/class.rs", "ErrorClass", "ErrorClass"),
+    ("net/src/client/credentials/token.rs", "Bearer", "Bearer"),
     ("net/src/follower/mod.rs", "Follower", "Follower"),
     ("net/src/notices.rs", "Notices", "Notices"),
 ];
@@ -107,9 +107,9 @@ const VALUES: &[&str] = &[
 const ASYNC: &[(&str, &str, &str)] = &[
     ("net/src/client/mod.rs", "Client", "Client"),
     ("net/src/client/producer.rs", "Producer", "Producer"),
-    ("net/src/client/outcome.rs", "Delivery", "Delivery"),
+    ("net/src/client/producer/delivery.rs", "Delivery", "Delivery"),
     ("net/src/client/reader.rs", "RemoteReader", "client::Reader"),
-    ("net/src/client/watch.rs", "Watch", "Watch"),
+    ("net/src/client/cluster/watch.rs", "Watch", "Watch"),
 ];
 
 /// Where a blocking operation has another name.

@@ -1,9 +1,9 @@
 //! What comes from the network, before anything looks at what it means.
 
 use chiplog::fuzzing;
-use chiplog_net::authority::Mended;
-use chiplog_net::logspec::AppendRequest;
-use chiplog_net::proto::{logspec, v1};
+use chiplog_net::listener::authority::Mended;
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::{logspec, v1};
 use prost::Message;
 use std::io;
 use std::pin::Pin;
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn the_messages_of_all_calls_are_looked_at() {
-        let files = prost_types::FileDescriptorSet::decode(chiplog_net::proto::DESCRIPTORS).unwrap().file;
+        let files =
+            prost_types::FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
         let methods = files.iter().flat_map(|file| &file.service).flat_map(|service| &service.method);
         let used: BTreeSet<String> = methods
             .flat_map(|method| [method.input_type(), method.output_type()])

@@ -3,7 +3,8 @@
 //! `cargo run -p chiplog-net --example client -- 127.0.0.1:7411`, with `chiplog dev` in another terminal.
 
 use chiplog::{Result, Start};
-use chiplog_net::client::{ClientOptions, ProducerOptions, ReadFrom, blocking::Client};
+use chiplog_net::client::blocking::Client;
+use chiplog_net::client::{ClientOptions, ProducerOptions, ReadFrom};
 use std::time::Duration;
 
 fn main() -> Result<()> {

@@ -5,9 +5,9 @@
 
 use chiplog::{Log, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions};
-use chiplog_net::host::Host;
-use chiplog_net::native::Native;
-use chiplog_net::proto::v1::log_server::LogServer;
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::service::log::Native;
+use chiplog_net::wire::proto::v1::log_server::LogServer;
 use std::error::Error;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};

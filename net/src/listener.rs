@@ -4,19 +4,30 @@
 //! |---|---|
 //! | no delay | a reply is as long as it is, and goes at once |
 //! | TLS, with what the listener proves itself with now | certificates change while it runs |
-//! | [authorities mended](crate::authority), within TLS | clients name things there that are no hosts |
-//! | [places](crate::places): those that proved nothing leave first | nobody holds all of them for nothing |
-//! | [limits](crate::connection) | who says nothing, asks nothing or reads nothing takes no room for ever |
+//! | [authorities mended](crate::listener::authority), within TLS | clients name things there that are no hosts |
+//! | [places](crate::listener::connection_limit): those that proved nothing leave first | nobody holds all of them for nothing |
+//! | [limits](crate::listener::connection) | who says nothing, asks nothing or reads nothing takes no room for ever |
 //! | large windows | a client fills a long line; what it may send unread stays bounded |
 //! | pings answered, never counted | clients ping idle connections, and drop those that do not answer |
 
-use crate::arrival::{Arrival, CallLayer};
-use crate::authority::Mended;
-use crate::connection::{Connection, ConnectionLimits, Wire};
-use crate::places::{Place, Places};
-use crate::refusals::{Refusal, Refusals};
-use crate::sockets;
-use crate::tls::ServerTls;
+pub mod auth;
+pub mod authority;
+pub(crate) mod bill;
+pub mod connection;
+pub mod connection_info;
+pub(crate) mod connection_limit;
+pub mod memory_budget;
+pub mod refusals;
+pub(crate) mod stalled_calls;
+pub mod stream_budget;
+
+use crate::listener::authority::Mended;
+use crate::listener::connection::{Connection, ConnectionLimits, Wire};
+use crate::listener::connection_info::{Arrival, CallLayer};
+use crate::listener::connection_limit::{Place, Places};
+use crate::listener::refusals::{Refusal, Refusals};
+use crate::wire::tcp;
+use crate::wire::tls::ServerTls;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -73,7 +84,9 @@ pub struct Settings {
 ///
 /// ```
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// use chiplog_net::{host::Host, listener, logspec};
+/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::listener;
+/// use chiplog_net::service::logspec;
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 /// let service = logspec::LogspecService::new(Host::new(), logspec::Limits::default()).into_server();
 /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -186,7 +199,7 @@ impl<T: Send + 'static> Incoming<T> {
                 return None;
             }
         };
-        let unacknowledged = self.unacknowledged.map_or(Ok(()), |limit| sockets::give_up(&stream, limit));
+        let unacknowledged = self.unacknowledged.map_or(Ok(()), |limit| tcp::give_up(&stream, limit));
         if let Err(error) = stream.set_nodelay(true).and(unacknowledged) {
             tracing::debug!(%error, "a connection ended before it began");
         }

@@ -80,7 +80,7 @@ impl Severity {
 pub struct Notice<'a> {
     /// How serious it is.
     pub severity: Severity,
-    /// The part of chiplog that noticed it, such as `chiplog_net::client::pump`. For people: it can be another one in a later
+    /// The part of chiplog that noticed it, such as `chiplog_net::client::producer::sender`. For people: it can be another one in a later
     /// version.
     pub target: &'a str,
     /// What was noticed, in words, and `name=value` for what else is known of it. For people.

@@ -6,7 +6,7 @@ mod served;
 use chiplog::{Codec, ErrorKind, Index, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, blocking};
 use chiplog_net::follower::{Follower, FollowerOptions};
-use chiplog_net::native::NativeOptions;
+use chiplog_net::service::log::NativeOptions;
 use served::client::{number, producing, quick, read_to_end};
 use served::{One, PATIENCE, free_port};
 use std::sync::{Arc, Mutex, mpsc};

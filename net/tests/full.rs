@@ -6,7 +6,7 @@ mod served;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, NodeId, Options, Start};
 use chiplog_net::client::{Client, ReadFrom, ReaderOptions, RemoteReader};
-use chiplog_net::native::NativeOptions;
+use chiplog_net::service::log::NativeOptions;
 use served::client::quick;
 use served::{PATIENCE, Server, Trio, free_port};
 use std::path::Path;

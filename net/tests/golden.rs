@@ -2,8 +2,8 @@
 //! one has to read them, and to be read by one that does not know what was added since.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog_net::proto::v1::*;
-use chiplog_net::proto::{logspec, v1};
+use chiplog_net::wire::proto::v1::*;
+use chiplog_net::wire::proto::{logspec, v1};
 use prost::Message;
 use std::fmt::Debug;
 

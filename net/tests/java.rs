@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use chiplog::{Log, Options};
-use chiplog_net::host::Host;
 use chiplog_net::listener;
-use chiplog_net::logspec::{Limits, LogspecService};
-use chiplog_net::native::Native;
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::service::log::Native;
+use chiplog_net::service::logspec::{Limits, LogspecService};
 use std::fs;
 use std::process::Output;
 use std::time::Duration;

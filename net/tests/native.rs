@@ -4,14 +4,14 @@
 mod served;
 
 use chiplog::{Batch, BatchBuilder, Codec, ErrorKind, Index, Log, Options, Sequence, SessionId, Start};
-use chiplog_net::native::NativeOptions;
-use chiplog_net::proto::v1::admin_client::AdminClient;
-use chiplog_net::proto::v1::append_response::Result as Outcome;
-use chiplog_net::proto::v1::follow_client::FollowClient;
-use chiplog_net::proto::v1::log_client::LogClient;
-use chiplog_net::proto::v1::read_request::Start as From;
-use chiplog_net::proto::v1::*;
-use chiplog_net::status::{FIRST, from_status, leader_of};
+use chiplog_net::service::log::NativeOptions;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
+use chiplog_net::wire::proto::v1::follow_client::FollowClient;
+use chiplog_net::wire::proto::v1::log_client::LogClient;
+use chiplog_net::wire::proto::v1::read_request::Start as From;
+use chiplog_net::wire::proto::v1::*;
+use chiplog_net::wire::status::{FIRST, from_status, leader_of};
 use prost::Message as _;
 use served::{One, PATIENCE, Trio};
 use std::collections::{BTreeMap, BTreeSet};
@@ -440,7 +440,7 @@ async fn end<T>(called: Result<Response<Streaming<T>>, Status>) -> Status {
 
 /// All calls whose request names a log, as the descriptors tell.
 fn calls_that_name_a_log() -> BTreeSet<String> {
-    let files = prost_types::FileDescriptorSet::decode(chiplog_net::proto::DESCRIPTORS).unwrap().file;
+    let files = prost_types::FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
     let mut calls = BTreeSet::new();
     for file in files.iter().filter(|file| file.package() == "chiplog.v1") {
         let names_one = |request: &str| {

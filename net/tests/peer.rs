@@ -7,11 +7,11 @@ use chiplog::transport::{Envelope, Transport};
 use chiplog::{
     Bootstrap, Change, Cluster, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
 };
+use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTransport};
-use chiplog_net::proto::v1::peer_client::PeerClient;
-use chiplog_net::proto::v1::peer_server::{Peer, PeerServer};
-use chiplog_net::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
-use chiplog_net::refusals::Refusal;
+use chiplog_net::wire::proto::v1::peer_client::PeerClient;
+use chiplog_net::wire::proto::v1::peer_server::{Peer, PeerServer};
+use chiplog_net::wire::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ mod served;
 
 use chiplog::{ErrorKind, Index, Options, Sequence, SessionId, Start};
 use chiplog_net::client::{Client, Producer};
-use chiplog_net::native::NativeOptions;
+use chiplog_net::service::log::NativeOptions;
 use served::client::{producing, quick, read_to_end};
 use served::{One, PATIENCE};
 use std::sync::mpsc;

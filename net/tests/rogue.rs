@@ -5,10 +5,10 @@ mod served;
 
 use chiplog::{Batch, BatchBuilder, ErrorKind, Index, Sequence, Start};
 use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReadFrom, ReaderOptions};
-use chiplog_net::proto::v1::append_response::Result as Outcome;
-use chiplog_net::proto::v1::log_server::{Log, LogServer};
-use chiplog_net::proto::v1::read_request::Start as Asked;
-use chiplog_net::proto::v1::*;
+use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
+use chiplog_net::wire::proto::v1::log_server::{Log, LogServer};
+use chiplog_net::wire::proto::v1::read_request::Start as Asked;
+use chiplog_net::wire::proto::v1::*;
 use served::PATIENCE;
 use served::client::{producing, quick};
 use std::pin::Pin;

@@ -250,7 +250,7 @@ async fn servers_of_different_logs_are_refused() {
     let error = Client::connect([one.address(), other.address()], quick()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     for log_id in [one.log.info().log_id, other.log.info().log_id] {
-        assert!(error.to_string().contains(&chiplog_net::ids::to_hex(log_id.get())), "{error}");
+        assert!(error.to_string().contains(&chiplog_net::wire::ids::to_hex(log_id.get())), "{error}");
     }
     let mut options = quick();
     options.log = "other".into();

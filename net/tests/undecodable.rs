@@ -7,9 +7,9 @@ mod served;
 use bytes::Bytes;
 use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::client::{Client, ReadFrom, RemoteReader};
-use chiplog_net::proto::v1::append_response::Result as Outcome;
-use chiplog_net::proto::v1::log_client::LogClient;
-use chiplog_net::proto::v1::{AppendRequest, Appended, Refused};
+use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
+use chiplog_net::wire::proto::v1::log_client::LogClient;
+use chiplog_net::wire::proto::v1::{AppendRequest, Appended, Refused};
 use served::One;
 use std::time::Duration;
 

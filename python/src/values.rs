@@ -4,7 +4,7 @@ use crate::errors;
 use chiplog::{Backlog, Error, Info, LogOptions, Member, Options, ReadMode, Stats};
 use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
-use chiplog_net::ids::to_hex;
+use chiplog_net::wire::ids::to_hex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 

@@ -5,7 +5,7 @@
 use crate::exit::Exit;
 use crate::human::many;
 use crate::survey::{Found, Silent};
-use chiplog_net::proto::v1::{Member, Role, StatusResponse};
+use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 
 /// How a replica is. Of several that fit, the one that stands last here is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -262,7 +262,7 @@ fn of_unasked(found: &Found, member: &Member) -> (State, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chiplog_net::proto::v1::PeerProgress;
+    use chiplog_net::wire::proto::v1::PeerProgress;
 
     const ALL: [State; 17] = [
         State::Ok,

@@ -8,8 +8,8 @@ use crate::cluster::{Admin, Asker, TELL_AFTER, failure, waits};
 use crate::failure::{Failure, Result};
 use crate::survey::{Found, Survey};
 use chiplog::ErrorKind;
-use chiplog_net::proto::v1::StatusResponse;
-use chiplog_net::status::{from_status, leader_of};
+use chiplog_net::wire::proto::v1::StatusResponse;
+use chiplog_net::wire::status::{from_status, leader_of};
 use std::time::{Duration, Instant};
 use tonic::Status;
 

@@ -10,10 +10,10 @@
 use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE, advice, tls_advice};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
-use chiplog_net::causes::TlsMismatch;
-use chiplog_net::proto::v1::admin_client::AdminClient;
-use chiplog_net::proto::v1::{Member, Role, StatusRequest, StatusResponse};
-use chiplog_net::status::{from_first_status, is_stranger};
+use chiplog_net::wire::connect_error::TlsMismatch;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::{Member, Role, StatusRequest, StatusResponse};
+use chiplog_net::wire::status::{from_first_status, is_stranger};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::task::JoinSet;

@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
-use chiplog_net::address::check_host_port;
+use chiplog_net::wire::address::check_host_port;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

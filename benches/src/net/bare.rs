@@ -6,11 +6,11 @@ use super::process::{Own, Running, free_addresses};
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use chiplog_net::listener;
-use chiplog_net::logspec::AppendRequest;
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::logspec::log_server::{Log, LogServer};
-use chiplog_net::proto::logspec::read_reply::{Ok as Entries, Reply};
-use chiplog_net::proto::logspec::{
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::log_server::{Log, LogServer};
+use chiplog_net::wire::proto::logspec::read_reply::{Ok as Entries, Reply};
+use chiplog_net::wire::proto::logspec::{
     AppendReply, DiscardReply, DiscardRequest, Entry, InfoReply, InfoRequest, ReadReply, ReadRequest,
 };
 use std::path::Path;

@@ -260,7 +260,10 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chiplog_net::{host::Host, listener, logspec, native::Native};
+    use chiplog_net::listener;
+    use chiplog_net::served::log_slot::Host;
+    use chiplog_net::service::log::Native;
+    use chiplog_net::service::logspec;
 
     #[test]
     fn appenders_of_all_shapes_append() {

@@ -12,7 +12,7 @@ mod words;
 
 use chiplog::{ErrorKind, Index, Reader, RecordBatch, Start};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
-use chiplog_net::ids::to_hex;
+use chiplog_net::wire::ids::to_hex;
 use clap::Parser as _;
 use std::error::Error;
 use std::path::PathBuf;

@@ -2,9 +2,10 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "as above")]
 
-use chiplog_net::access::{Access, AccessLayer, Role, Tokens, digest_of};
-use chiplog_net::listener::{self, Settings};
-use chiplog_net::tls::{Identity, ServerTls};
+use chiplog_net::listener;
+use chiplog_net::listener::Settings;
+use chiplog_net::listener::auth::roles::{Access, AccessLayer, Role, Tokens, digest_of};
+use chiplog_net::wire::tls::{Identity, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -163,7 +164,7 @@ impl Server {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let host = chiplog_net::host::Host::new();
+        let host = chiplog_net::served::log_slot::Host::new();
         let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         host.open(log.clone());
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -171,8 +172,8 @@ impl Server {
         let access = Arc::new(Access::new(tokens, settings.refusals.clone()));
         let server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access))
-            .add_service(chiplog_net::follow::Follow::new(host.clone()).into_service())
-            .add_service(chiplog_net::native::Native::new(host).into_service());
+            .add_service(chiplog_net::service::follow::Follow::new(host.clone()).into_service())
+            .add_service(chiplog_net::service::log::Native::new(host).into_service());
         runtime.spawn(async move {
             server.serve_with_incoming(listener::incoming_with(listener, settings)).await
         });

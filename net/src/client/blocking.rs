@@ -12,7 +12,8 @@ pub use canceller::Canceller;
 pub use reader::Reader;
 
 use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
-use crate::own_thread::{self, AtWork, For};
+use crate::client::own_thread;
+use crate::client::own_thread::{AtWork, For};
 use chiplog::{Error, ErrorKind, ForkGuard, Index, Result, SessionId, Start};
 use std::fmt;
 use std::future::Future;
@@ -98,7 +99,8 @@ impl fmt::Debug for Runtime {
 /// As [`super::Client`], for threads. Cheap to clone.
 ///
 /// ```
-/// use chiplog_net::client::{ClientOptions, ProducerOptions, blocking::Client};
+/// use chiplog_net::client::{ClientOptions, ProducerOptions};
+/// use chiplog_net::client::blocking::Client;
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

@@ -2,53 +2,41 @@
 //!
 //! ```text
 //! Client ─┬─ calls (info, discard, sessions) ──> the leader, again until it answers or the time is up
-//!         ├─ Producer: gather ──> pump ──> append stream ──> the leader; what is not acknowledged is sent again
+//!         ├─ Producer: accumulator ──> sender ──> append stream ──> the leader; what is not acknowledged is sent again
 //!         └─ RemoteReader <── read stream <── one replica; another one when it fails, at the same index
 //! ```
 //!
 //! Every wait has a deadline. What needs the leader waits for one until then; what only reads needs none: `info_stale`,
 //! readers and watches also work where a majority is lost. Must not know: how a server works; the log's files.
 
-pub(crate) mod backoff;
+pub(crate) mod cluster;
+pub(crate) mod credentials;
+pub(crate) mod own_thread;
+pub(crate) mod retry;
+
 pub mod blocking;
-mod class;
-mod closed;
-mod deadline;
-mod errands;
-mod gather;
-mod logs;
-mod outcome;
 mod producer;
-mod producer_options;
-mod pump;
 mod reader;
-pub(crate) mod servers;
-mod silence;
-mod stale;
-mod tls;
-pub(crate) mod token;
-mod untold;
-mod watch;
 
-pub use class::ErrorClass;
-pub use closed::{Closed, Unacknowledged};
-pub use outcome::Delivery;
+pub use cluster::watch::{RemoteInfo, Watch};
+pub use credentials::tls::ClientTls;
+pub(crate) use credentials::token::Shown;
+pub use credentials::token::{Bearer, Secret};
 pub use producer::Producer;
-pub use producer_options::ProducerOptions;
+pub use producer::close_report::{Closed, Unacknowledged};
+pub use producer::delivery::Delivery;
+pub use producer::options::ProducerOptions;
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
-pub use tls::ClientTls;
-pub(crate) use token::Shown;
-pub use token::{Bearer, Secret};
-pub use watch::{RemoteInfo, Watch};
+pub use retry::class::ErrorClass;
 
-use crate::address::check_host_port;
-use crate::proto::v1::log_client::LogClient;
-use crate::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, OpenSessionRequest};
-use crate::status::{from_status, leader_of};
-use backoff::Backoff;
+use crate::wire::address::check_host_port;
+use crate::wire::proto::v1::log_client::LogClient;
+use crate::wire::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, OpenSessionRequest};
+use crate::wire::status::{from_status, leader_of};
 use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start};
-use servers::Servers;
-use silence::Silence;
+use cluster::discovery::Servers;
+use cluster::leader_watchdog::Silence;
+use retry::backoff::Backoff;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,7 +171,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Instant {
-        deadline::within(self.options().timeout)
+        retry::deadline::within(self.options().timeout)
     }
 
     fn log_name(&self) -> String {
@@ -231,7 +219,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`: no server answered in time; whatever all refuse with.
     pub async fn info_stale(&self) -> Result<RemoteInfo> {
-        stale::info(self, self.deadline()).await.map(RemoteInfo::from)
+        cluster::local_info::info(self, self.deadline()).await.map(RemoteInfo::from)
     }
 
     /// Discards all records below `first`.
@@ -285,7 +273,7 @@ impl Client {
         let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
         loop {
             let leader = self.servers().leader(deadline).await?;
-            let until = deadline.min(deadline::within(self.options().attempt_timeout));
+            let until = deadline.min(retry::deadline::within(self.options().attempt_timeout));
             let client = self.servers().client(&leader)?;
             let (asked, mut silence) = (Some(leader.clone()), Silence::default());
             let answered = tokio::select! {

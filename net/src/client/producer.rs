@@ -1,12 +1,19 @@
 //! Producer: takes records, and tells what became of them. Its pump does the sending.
 
+pub(crate) mod accumulator;
+pub(crate) mod close_report;
+pub(crate) mod delivery;
+pub(crate) mod options;
+pub(crate) mod sender;
+pub(crate) mod untold;
+
 use super::Client;
-use super::closed::Closed;
-use super::deadline::within;
-use super::gather::{Callback, Gather, Tell};
-use super::outcome::Delivery;
-use super::producer_options::ProducerOptions;
-use super::pump::Pump;
+use super::producer::accumulator::{Callback, Gather, Tell};
+use super::producer::close_report::Closed;
+use super::producer::delivery::Delivery;
+use super::producer::options::ProducerOptions;
+use super::producer::sender::Pump;
+use super::retry::deadline::within;
 use chiplog::{Error, ErrorKind, Index, Result};
 use std::fmt;
 use std::sync::Arc;

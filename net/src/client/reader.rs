@@ -6,18 +6,20 @@
 //! - What takes its time (a connection, a question, a wait between attempts) is an errand, which goes on when a caller
 //!   gives up waiting: however short the calls are, the reader gets on.
 
-use super::backoff::Backoff;
-use super::deadline::{after, within};
-use super::errands::{self, Opened, Wanted};
-use super::servers::Avoid;
+pub(crate) mod tasks;
+
+use super::cluster::discovery::Avoid;
+use super::retry::backoff::Backoff;
+use super::retry::deadline::{after, within};
 use super::{Client, ErrorClass, RemoteInfo};
-use crate::proto::v1::read_request::Start as Asked;
-use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Wire};
-use crate::protocol::NANOS_PER_MILLI;
-use crate::status::from_status;
+use crate::wire::proto::v1::read_request::Start as Asked;
+use crate::wire::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Wire};
+use crate::wire::protocol::NANOS_PER_MILLI;
+use crate::wire::status::from_status;
 use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp};
 use std::collections::VecDeque;
 use std::time::Duration;
+use tasks::{Opened, Wanted};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
@@ -350,7 +352,7 @@ impl RemoteReader {
                 deadline: self.deadline(),
             };
             let client = self.client.clone();
-            self.errand.spawn(async move { Done::Opened(errands::open(client, wanted).await) });
+            self.errand.spawn(async move { Done::Opened(tasks::open(client, wanted).await) });
             return Ok(Step::Again);
         };
         let silence = self.options.keep_alive.max(KEEP_ALIVE_MIN).saturating_mul(3);
@@ -459,7 +461,7 @@ impl RemoteReader {
             open.behind = if level { 0 } else { open.behind + 1 };
         }
         if open.newest.is_empty() {
-            open.newest.spawn(errands::newest(self.client.clone()));
+            open.newest.spawn(tasks::newest(self.client.clone()));
         }
         if open.behind >= 3 {
             let what = format!("{} does not get what others have", open.server);
@@ -479,7 +481,7 @@ impl RemoteReader {
         if now >= open.ask_at && open.better.is_empty() {
             open.ask_at = after(now, self.options.keep_alive);
             let (from, server) = (self.options.from.clone(), open.server.clone());
-            open.better.spawn(errands::better_elsewhere(self.client.clone(), from, server, next));
+            open.better.spawn(tasks::better_elsewhere(self.client.clone(), from, server, next));
         }
         matches!(open.better.try_join_next(), Some(Ok(true)))
     }

@@ -26,11 +26,12 @@ pub use events::FollowerEvent;
 pub use options::FollowerOptions;
 pub use status::FollowerStatus;
 
-use crate::address::check_host_port;
-use crate::host::Host;
-use crate::ids::to_hex;
-use crate::own_thread::{self, AtWork, For};
-use crate::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES};
+use crate::client::own_thread;
+use crate::client::own_thread::{AtWork, For};
+use crate::served::log_slot::Host;
+use crate::wire::address::check_host_port;
+use crate::wire::ids::to_hex;
+use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES};
 use chiplog::{Error, ErrorKind, Followed, Index, Log, LogId, Reader, Result, Start};
 use events::Events;
 use sources::Sources;
@@ -280,7 +281,8 @@ impl Follower {
     ///
     /// ```no_run
     /// # fn serve(follower: &chiplog_net::follower::Follower) -> tonic::transport::server::Router {
-    /// use chiplog_net::{follow::Follow, native::Native};
+    /// use chiplog_net::service::follow::Follow;
+    /// use chiplog_net::service::log::Native;
     /// let host = follower.host();
     /// tonic::transport::Server::builder()
     ///     .add_service(Follow::new(host.clone()).into_service())

@@ -14,11 +14,11 @@
 
 use crate::client::ClientOptions;
 use crate::client::Shown;
-use crate::client::servers::{Answer, Servers};
-use crate::ids::from_hex;
-use crate::proto::v1::{InfoRequest, ServerInfoResponse};
-use crate::protocol::{FEATURE_FOLLOW, PROTOCOL};
-use crate::status::from_status;
+use crate::client::cluster::discovery::{Answer, Servers};
+use crate::wire::ids::from_hex;
+use crate::wire::proto::v1::{InfoRequest, ServerInfoResponse};
+use crate::wire::protocol::{FEATURE_FOLLOW, PROTOCOL};
+use crate::wire::status::from_status;
 use chiplog::{Error, ErrorKind, Index, LogId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -265,7 +265,7 @@ impl Sources {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::FEATURE_FOLLOW_PLACES;
+    use crate::wire::protocol::FEATURE_FOLLOW_PLACES;
 
     /// A server is avoided for a while after it has failed. While one server fed it a copy did not notice that the while
     /// was over, and stayed with that one for good, whatever it lacked.

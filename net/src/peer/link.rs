@@ -9,10 +9,10 @@
 use super::queue::{Queue, Which};
 use super::traffic::Counters;
 use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
-use crate::causes::causes;
-use crate::ids;
-use crate::proto::v1::PeerHello;
-use crate::proto::v1::peer_client::PeerClient;
+use crate::wire::connect_error::causes;
+use crate::wire::ids;
+use crate::wire::proto::v1::PeerHello;
+use crate::wire::proto::v1::peer_client::PeerClient;
 use chiplog::NodeId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

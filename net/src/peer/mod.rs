@@ -30,10 +30,11 @@ mod traffic;
 
 pub use traffic::PeerTraffic;
 
-use crate::address::{Address, check_host_port};
-use crate::refusals::Refusals;
-use crate::sockets;
-use crate::tls::{self, ServerTls, node_name};
+use crate::listener::refusals::Refusals;
+use crate::wire::address::{Address, check_host_port};
+use crate::wire::tcp;
+use crate::wire::tls;
+use crate::wire::tls::{ServerTls, node_name};
 use chiplog::transport::{Envelope, Inbox, Transport};
 use chiplog::{DirectoryId, ErrorKind, LogId, MEMBERS_MAX, Member, NodeId};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -531,7 +532,7 @@ impl Shared {
 
     /// What dials peers.
     fn connector(&self) -> HttpConnector {
-        sockets::connector(self.election_timeout, self.unacknowledged())
+        tcp::connector(self.election_timeout, self.unacknowledged())
     }
 
     /// How long a peer may leave a ping of the first stream without an answer.

@@ -6,7 +6,7 @@
 //! - One stream of a kind at a time takes messages: a stream that was replaced gets none.
 
 use super::traffic::Counters;
-use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use crate::wire::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
 use chiplog::transport::{Envelope, PeerQueue};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -176,7 +176,7 @@ impl Stream for Outgoing {
         let envelope = PeerEnvelope {
             head: envelope.head,
             bodies: envelope.bodies,
-            to_directory: crate::ids::to_bytes(envelope.to_directory.get()),
+            to_directory: crate::wire::ids::to_bytes(envelope.to_directory.get()),
         };
         Poll::Ready(Some(PeerMessage { message: Some(peer_message::Message::Envelope(envelope)) }))
     }

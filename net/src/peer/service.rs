@@ -6,15 +6,16 @@ use super::{
     Arriving, Caller, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared, WINDOW_BYTES,
     peer_part,
 };
-use crate::arrival::Arrival;
-use crate::budget;
-use crate::ids;
-use crate::listener::{self, Settings};
-use crate::proto::v1::peer_server::{Peer, PeerServer};
-use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
-use crate::refusals::Refusal;
-use crate::status::to_status;
-use crate::tls::node_name;
+use crate::listener;
+use crate::listener::Settings;
+use crate::listener::connection_info::Arrival;
+use crate::listener::memory_budget;
+use crate::listener::refusals::Refusal;
+use crate::wire::ids;
+use crate::wire::proto::v1::peer_server::{Peer, PeerServer};
+use crate::wire::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use crate::wire::status::to_status;
+use crate::wire::tls::node_name;
 use chiplog::transport::{Envelope, Inbox};
 use chiplog::{DirectoryId, Error, ErrorKind, LogId, MEMBERS_MAX, NodeId};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ const URGENT_BYTES_MAX: usize = 64 << 10;
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let service =
         PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let service = budget::introduced(service, MESSAGE_BYTES_MAX);
+    let service = memory_budget::introduced(service, MESSAGE_BYTES_MAX);
     let mut settings = Settings::default();
     (settings.limits.connections, settings.limits.streams) = (CONNECTIONS_MAX, STREAMS_MAX);
     settings.limits.connections_per_address = CONNECTIONS_PER_ADDRESS_MAX;

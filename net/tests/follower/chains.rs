@@ -4,7 +4,7 @@ use crate::served::{One, Server};
 use crate::support::{LONG, append, event, follow, same, until};
 use chiplog::{Index, Start};
 use chiplog_net::follower::FollowerEvent;
-use chiplog_net::native::NativeOptions;
+use chiplog_net::service::log::NativeOptions;
 use std::time::Duration;
 
 /// A copy that feeds a copy: what the first one misses or discards, the second one hears of; that the first one's server

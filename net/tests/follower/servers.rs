@@ -4,7 +4,7 @@ use crate::served::{One, Server, Trio};
 use crate::support::{LONG, append, event, follow, quick, same, until};
 use chiplog::{Index, Log, NodeId, Options, Start};
 use chiplog_net::follower::{Follower, FollowerEvent};
-use chiplog_net::native::NativeOptions;
+use chiplog_net::service::log::NativeOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -2,10 +2,10 @@
 
 use crate::support::{Appender, PATIENCE, info, one, small};
 use chiplog::{Index, Options, Start};
-use chiplog_net::budget::{Budget, BudgetLimits};
-use chiplog_net::logspec::{AppendRequest, Limits};
-use chiplog_net::proto::logspec::append_reply::Reply;
-use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest, ReadRequest};
+use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
+use chiplog_net::service::logspec::{AppendRequest, Limits};
+use chiplog_net::wire::proto::logspec::append_reply::Reply;
+use chiplog_net::wire::proto::logspec::{DiscardRequest, InfoRequest, ReadRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::Code;

@@ -3,9 +3,11 @@
 use crate::support::{Appender, PATIENCE, Served, info, serve};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
-use chiplog_net::logspec::Limits;
-use chiplog_net::proto::logspec::append_reply::Reply;
-use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest, ReadRequest, discard_reply, read_reply};
+use chiplog_net::service::logspec::Limits;
+use chiplog_net::wire::proto::logspec::append_reply::Reply;
+use chiplog_net::wire::proto::logspec::{
+    DiscardRequest, InfoRequest, ReadRequest, discard_reply, read_reply,
+};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -290,12 +292,15 @@ async fn who_finds_no_room_is_told_that_nothing_is_in_the_log() {
     let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), Limits::default());
     // One stream fills all there is: of what it sent much is under way.
     let fill = tokio_stream::iter(
-        (1..=100u64).map(|n| chiplog_net::logspec::AppendRequest::new(n, [vec![1; 256 << 10]])),
+        (1..=100u64).map(|n| chiplog_net::service::logspec::AppendRequest::new(n, [vec![1; 256 << 10]])),
     );
     let _filling = server.client().await.append(fill).await.unwrap();
     let refused = tokio::time::timeout(PATIENCE, async {
         loop {
-            let one = tokio_stream::iter([chiplog_net::logspec::AppendRequest::new(1, [vec![2; 256 << 10]])]);
+            let one = tokio_stream::iter([chiplog_net::service::logspec::AppendRequest::new(
+                1,
+                [vec![2; 256 << 10]],
+            )]);
             let mut replies = server.client().await.append(one).await.unwrap().into_inner();
             // Before it is full, it takes more, and does not answer.
             if let Ok(reply) = tokio::time::timeout(Duration::from_secs(3), replies.message()).await {
@@ -306,7 +311,7 @@ async fn who_finds_no_room_is_told_that_nothing_is_in_the_log() {
     .await
     .expect("all is taken");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    assert_eq!(chiplog_net::status::from_status(&refused).kind(), chiplog::ErrorKind::Busy);
+    assert_eq!(chiplog_net::wire::status::from_status(&refused).kind(), chiplog::ErrorKind::Busy);
     assert!(refused.message().contains("nothing of the request is in the log"), "{refused}");
 }
 
@@ -321,7 +326,7 @@ async fn a_stalled_log_slows_its_clients() {
     let counting = sent.clone();
     let requests = tokio_stream::iter((1..=400u64).map(move |n| {
         counting.store(n, std::sync::atomic::Ordering::Relaxed);
-        chiplog_net::logspec::AppendRequest::new(n, [vec![n as u8; 256 << 10]])
+        chiplog_net::service::logspec::AppendRequest::new(n, [vec![n as u8; 256 << 10]])
     }));
     let mut replies = server.client().await.append(requests).await.unwrap().into_inner();
     tokio::time::sleep(Duration::from_secs(1)).await;

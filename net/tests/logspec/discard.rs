@@ -2,9 +2,9 @@
 
 use crate::support::{info, one, small};
 use chiplog::{Index, Options};
-use chiplog_net::logspec::Limits;
-use chiplog_net::proto::logspec::DiscardRequest;
-use chiplog_net::proto::logspec::discard_reply::{Ok as Discarded, Reply};
+use chiplog_net::service::logspec::Limits;
+use chiplog_net::wire::proto::logspec::DiscardRequest;
+use chiplog_net::wire::proto::logspec::discard_reply::{Ok as Discarded, Reply};
 use tonic::Code;
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use crate::support::{PATIENCE, Served, one};
 use chiplog::{Log, Options};
-use chiplog_net::host::Host;
 use chiplog_net::listener;
-use chiplog_net::logspec::{Limits, LogspecService};
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::service::logspec::{Limits, LogspecService};
 use std::path::Path;
 use std::process::Output;
 use tokio::net::TcpListener;

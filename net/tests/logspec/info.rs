@@ -1,7 +1,7 @@
 //! Info and InfoStream.
 
 use crate::support::{PATIENCE, info, small, stand};
-use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest};
+use chiplog_net::wire::proto::logspec::{DiscardRequest, InfoRequest};
 use std::time::{Duration, Instant};
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use crate::support::{PATIENCE, Served, info, one, small};
 use chiplog::Options;
-use chiplog_net::logspec::Limits;
-use chiplog_net::proto::logspec::read_reply::Reply;
-use chiplog_net::proto::logspec::{DiscardRequest, Entry, ReadReply, ReadRequest};
+use chiplog_net::service::logspec::Limits;
+use chiplog_net::wire::proto::logspec::read_reply::Reply;
+use chiplog_net::wire::proto::logspec::{DiscardRequest, Entry, ReadReply, ReadRequest};
 use std::time::{Duration, Instant};
 use tonic::Streaming;
 

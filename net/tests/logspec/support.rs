@@ -1,11 +1,11 @@
 //! A served log, and a client of it.
 
 use chiplog::{Log, Options};
-use chiplog_net::host::Host;
 use chiplog_net::listener;
-use chiplog_net::logspec::{AppendRequest, Limits, LogspecService};
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::logspec::{AppendReply, InfoReply, InfoRequest, append_reply, info_reply};
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::service::logspec::{AppendRequest, Limits, LogspecService};
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::{AppendReply, InfoReply, InfoRequest, append_reply, info_reply};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;

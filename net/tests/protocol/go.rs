@@ -63,7 +63,7 @@ fn bare(mut file: FileDescriptorProto) -> FileDescriptorProto {
 
 #[test]
 fn the_code_for_go_is_of_these_protos() {
-    let files = FileDescriptorSet::decode(chiplog_net::proto::DESCRIPTORS).unwrap().file;
+    let files = FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
     for (code, proto) in [
         ("examples/view-go/chiplogv1/log.pb.go", "chiplog/v1/log.proto"),
         ("tools/clients/go/logspec/logspec.pb.go", "logspec.proto"),

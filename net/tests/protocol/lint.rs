@@ -16,7 +16,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 ];
 
 fn files() -> Vec<FileDescriptorProto> {
-    FileDescriptorSet::decode(chiplog_net::proto::DESCRIPTORS).unwrap().file
+    FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file
 }
 
 /// `PascalCase`: no underscore, a capital first, never more than one in a row.

@@ -2,7 +2,7 @@
 
 use chiplog::ErrorKind;
 use chiplog_net::client::ErrorClass;
-use chiplog_net::status::{FIRST, KIND, LASTING, LEADER, code_of};
+use chiplog_net::wire::status::{FIRST, KIND, LASTING, LEADER, code_of};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn every_call_and_every_message_is_on_the_page() {
 /// As the page says of `chiplog.v1`; and every call.
 #[test]
 fn every_field_has_a_comment_of_its_own() {
-    let files = FileDescriptorSet::decode(chiplog_net::proto::DESCRIPTORS).unwrap().file;
+    let files = FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
     let mut seen = 0;
     for file in files.iter().filter(|file| file.package() == "chiplog.v1") {
         let source = file.source_code_info.as_ref().unwrap();

@@ -3,12 +3,14 @@
 //! Nothing here judges. The tests in `others.rs` look at what other clients get meanwhile.
 
 use bytes::Bytes;
-use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::v1::follow_client::FollowClient;
-use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
-use chiplog_net::proto::v1::read_request::Start;
-use chiplog_net::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, follow_request};
+use chiplog_net::wire::proto::logspec::ReadRequest as LogspecRead;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::v1::follow_client::FollowClient;
+use chiplog_net::wire::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::wire::proto::v1::read_request::Start;
+use chiplog_net::wire::proto::v1::{
+    AppendRequest as NativeAppend, FollowRequest, ReadRequest, follow_request,
+};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
@@ -258,7 +260,7 @@ pub(crate) async fn append_all(target: &Target, channel: &Channel, count: usize)
     while done < count {
         let answer =
             answers.message().await?.ok_or_else(|| Status::new(Code::Aborted, "the stream ended"))?;
-        use chiplog_net::proto::v1::append_response::Result as Outcome;
+        use chiplog_net::wire::proto::v1::append_response::Result as Outcome;
         match answer.result {
             Some(Outcome::Appended(_)) => done += 1,
             other => return Err(Status::new(Code::Aborted, format!("{other:?}"))),

@@ -3,11 +3,11 @@
 use crate::pki::Authority;
 use crate::support::{PATIENCE, Served};
 use chiplog::ErrorKind;
-use chiplog_net::causes::TlsMismatch;
 use chiplog_net::client::{Client, ClientOptions, ClientTls};
 use chiplog_net::listener::Settings;
-use chiplog_net::refusals::Refusal;
-use chiplog_net::tls::ServerTls;
+use chiplog_net::listener::refusals::Refusal;
+use chiplog_net::wire::connect_error::TlsMismatch;
+use chiplog_net::wire::tls::ServerTls;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

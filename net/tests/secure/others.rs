@@ -4,15 +4,15 @@
 use crate::attacks::{self, Service, Target, append_all};
 use crate::support::{PATIENCE, Served};
 use chiplog::{BatchBuilder, Codec};
-use chiplog_net::access::digest_of;
-use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::listener::Settings;
-use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::v1::follow_client::FollowClient;
-use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
-use chiplog_net::proto::v1::{FollowRequest, ReadRequest, follow_request, read_request};
-use chiplog_net::refusals::Refusal;
+use chiplog_net::listener::auth::roles::digest_of;
+use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
+use chiplog_net::listener::refusals::Refusal;
+use chiplog_net::wire::proto::logspec::ReadRequest as LogspecRead;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::v1::follow_client::FollowClient;
+use chiplog_net::wire::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::wire::proto::v1::{FollowRequest, ReadRequest, follow_request, read_request};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
@@ -87,7 +87,7 @@ async fn read(channel: &Channel, count: usize) {
     let mut answers = client.read(LogspecRead { next_index: 1 }).await.unwrap().into_inner();
     let mut got = 0;
     while got < count {
-        use chiplog_net::proto::logspec::read_reply::Reply;
+        use chiplog_net::wire::proto::logspec::read_reply::Reply;
         match answers.message().await.unwrap().and_then(|answer| answer.reply) {
             Some(Reply::Ok(entries)) => got += entries.entries.len(),
             other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
 //! An authority, and what it signs.
 
-use chiplog_net::tls::Identity;
+use chiplog_net::wire::tls::Identity;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
 pub(crate) struct Authority {

@@ -3,20 +3,20 @@
 use crate::attacks::Target;
 use crate::support::{PATIENCE, Served};
 use chiplog::{ErrorKind, Index, Start};
-use chiplog_net::access::{Role, digest_of};
-use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
 use chiplog_net::listener::Settings;
-use chiplog_net::logspec::AppendRequest;
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::logspec::{InfoRequest, ReadRequest as LogspecRead};
-use chiplog_net::proto::v1::follow_client::FollowClient;
-use chiplog_net::proto::v1::follow_request::Start as Copy;
-use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
-use chiplog_net::proto::v1::read_request::Start as From;
-use chiplog_net::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, WatchRequest};
-use chiplog_net::refusals::Refusal;
-use chiplog_net::status::from_status;
+use chiplog_net::listener::auth::roles::{Role, digest_of};
+use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
+use chiplog_net::listener::refusals::Refusal;
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::{InfoRequest, ReadRequest as LogspecRead};
+use chiplog_net::wire::proto::v1::follow_client::FollowClient;
+use chiplog_net::wire::proto::v1::follow_request::Start as Copy;
+use chiplog_net::wire::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::wire::proto::v1::read_request::Start as From;
+use chiplog_net::wire::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, WatchRequest};
+use chiplog_net::wire::status::from_status;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -71,7 +71,7 @@ async fn without_a_token_that_is_known_nobody_gets_in() {
     assert_eq!(status.code(), tonic::Code::Unauthenticated);
     assert_eq!(from_status(&status).kind(), ErrorKind::Unauthenticated);
     // A stream of appends is refused before anything is taken from it.
-    let requests = tokio_stream::iter([chiplog_net::logspec::AppendRequest::new(1, ["x"])]);
+    let requests = tokio_stream::iter([chiplog_net::service::logspec::AppendRequest::new(1, ["x"])]);
     assert_eq!(bare.append(requests).await.unwrap_err().code(), tonic::Code::Unauthenticated);
     assert_eq!(server.log.info().last, Index(0));
 }

@@ -5,11 +5,11 @@ pub(crate) mod client;
 
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, Error, ErrorKind, Log, NodeId, Options, Role};
-use chiplog_net::address::Address;
-use chiplog_net::admin::{AdminService, Found};
-use chiplog_net::follow::Follow;
-use chiplog_net::host::Host;
-use chiplog_net::native::{Native, NativeOptions};
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::service::admin::{AdminService, Found};
+use chiplog_net::service::follow::Follow;
+use chiplog_net::service::log::{Native, NativeOptions};
+use chiplog_net::wire::address::Address;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -11,7 +11,7 @@ use crate::target::{self, Target};
 use crate::ui::Ui;
 use chiplog::{Backup, BackupInfo, ErrorKind, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerOptions};
-use chiplog_net::ids::to_hex;
+use chiplog_net::wire::ids::to_hex;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

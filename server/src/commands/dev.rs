@@ -8,7 +8,7 @@ use crate::signals;
 use crate::target;
 use crate::ui::Ui;
 use chiplog::{Change, ErrorKind, Log, NodeId, Role};
-use chiplog_net::admin::Founding;
+use chiplog_net::service::admin::Founding;
 use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -209,7 +209,7 @@ async fn take_in(servers: &[Server], server: &Server) -> chiplog::Result<()> {
 
 fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
     let log_id = servers.first().and_then(|s| s.host.opened()).map(|log| log.info().log_id.get());
-    let log_id = chiplog_net::ids::to_hex(log_id.unwrap_or(0));
+    let log_id = chiplog_net::wire::ids::to_hex(log_id.unwrap_or(0));
     let list: Vec<_> = servers
         .iter()
         .map(|s| {

@@ -13,7 +13,7 @@ use crate::target;
 use crate::ui::Ui;
 use chiplog::{ErrorKind, Followed, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
-use chiplog_net::ids::to_hex;
+use chiplog_net::wire::ids::to_hex;
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

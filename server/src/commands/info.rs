@@ -226,7 +226,7 @@ fn remote(servers: &[String], connect: &Connect, stale: bool, ui: &Ui) -> Result
     }
     Ok(Shown {
         directory: None,
-        log_id: chiplog_net::ids::to_hex(info.log_id.get()),
+        log_id: chiplog_net::wire::ids::to_hex(info.log_id.get()),
         first: info.first.get(),
         last: info.last.get(),
         records,

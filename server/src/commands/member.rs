@@ -6,8 +6,8 @@ use crate::failure::{Failure, Result};
 use crate::survey::Survey;
 use crate::ui::Ui;
 use chiplog::ErrorKind;
-use chiplog_net::proto::v1::member_change::Change;
-use chiplog_net::proto::v1::{
+use chiplog_net::wire::proto::v1::member_change::Change;
+use chiplog_net::wire::proto::v1::{
     AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, SetAddress,
     TransferLeaderRequest,
 };

@@ -8,7 +8,7 @@ use crate::human;
 use crate::target::Target;
 use crate::ui::Ui;
 use chiplog::{LogOption, LogOptions};
-use chiplog_net::proto::v1::{LogOption as WireOption, LogOptionsRequest, SetLogOptionsRequest};
+use chiplog_net::wire::proto::v1::{LogOption as WireOption, LogOptionsRequest, SetLogOptionsRequest};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal as _, Write as _};

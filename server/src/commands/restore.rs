@@ -8,7 +8,7 @@ use crate::human;
 use crate::target;
 use crate::ui::Ui;
 use chiplog::{Backup, BackupInfo, Index, RestoreOptions, RestoreTo, Restored, Timestamp};
-use chiplog_net::ids::to_hex;
+use chiplog_net::wire::ids::to_hex;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -9,8 +9,8 @@ use crate::serve::{Config, First, Server, awaits_its_leader};
 use crate::signals;
 use crate::ui::Ui;
 use chiplog::{Log, LogId};
-use chiplog_net::address::Address;
-use chiplog_net::host::Host;
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::wire::address::Address;
 use clap::Args;
 use sd_notify::NotifyState;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub(crate) struct Serve {
 }
 
 fn log_id(text: &str) -> Result<LogId, String> {
-    chiplog_net::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
+    chiplog_net::wire::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
 }
 
 /// What a server is told, from all sources.
@@ -213,7 +213,7 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
 }
 
 fn log_name(log: &Log) -> String {
-    format!("log {}", chiplog_net::ids::to_hex(log.info().log_id.get()))
+    format!("log {}", chiplog_net::wire::ids::to_hex(log.info().log_id.get()))
 }
 
 /// Says on standard error what there is.

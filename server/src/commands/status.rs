@@ -8,7 +8,7 @@ use crate::health::{self, Judged, Place, State};
 use crate::human;
 use crate::survey::{Found, Silent, Survey, role_name};
 use crate::ui::Ui;
-use chiplog_net::proto::v1::{Member, StatusResponse};
+use chiplog_net::wire::proto::v1::{Member, StatusResponse};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;

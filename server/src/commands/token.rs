@@ -4,7 +4,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::secret;
 use crate::ui::{Ui, print};
-use chiplog_net::access::{Role, digest_of, new_token};
+use chiplog_net::listener::auth::roles::{Role, digest_of, new_token};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;

@@ -13,7 +13,7 @@ use crate::human;
 use crate::signals;
 use crate::survey::{Found, Survey, role_name};
 use crate::ui::{Ui, print};
-use chiplog_net::proto::v1::StatusResponse;
+use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
 use screen::Screen;
 use std::io::IsTerminal;

@@ -11,7 +11,7 @@ use super::limits::Limits;
 use crate::failure::{Failure, Result};
 use crate::human::parse_bytes;
 use chiplog::{Bootstrap, Cluster, NodeId, Options, ReadMode};
-use chiplog_net::address::{Address, check_host_port};
+use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fs;
 use std::path::{Path, PathBuf};

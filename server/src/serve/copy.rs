@@ -4,10 +4,10 @@
 use super::reload::Reloader;
 use super::{Config, Doors, bind, doors, listening, router, tell_health};
 use crate::failure::{Failure, Result};
-use chiplog_net::access::AccessLayer;
-use chiplog_net::host::Host;
 use chiplog_net::listener;
-use chiplog_net::paying::CallBudgetLayer;
+use chiplog_net::listener::auth::roles::AccessLayer;
+use chiplog_net::listener::stream_budget::CallBudgetLayer;
+use chiplog_net::served::log_slot::Host;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,7 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use chiplog_net::host::Host;
+use chiplog_net::served::log_slot::Host;
 use std::sync::Arc;
 
 pub(super) fn router(host: Arc<Host>, metrics: Arc<Metrics>) -> Router {

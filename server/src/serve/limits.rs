@@ -5,9 +5,9 @@
 use super::config::Size;
 use crate::failure::{Failure, Result};
 use chiplog::{Options, ReadMode};
-use chiplog_net::budget::{BudgetLimits, turns, unpackings};
-use chiplog_net::connection::ConnectionLimits;
 use chiplog_net::listener::WINDOWS_PER_CONNECTION;
+use chiplog_net::listener::connection::ConnectionLimits;
+use chiplog_net::listener::memory_budget::{BudgetLimits, turns, unpackings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Ready: whether clients should be sent to this server.
 
 use chiplog::Role;
-use chiplog_net::host::Host;
+use chiplog_net::served::log_slot::Host;
 use std::borrow::Cow;
 use std::time::Duration;
 

@@ -10,9 +10,9 @@
 
 use super::config::{Auth, Tls};
 use crate::failure::{Failure, Result};
-use chiplog_net::access::{Access, Tokens};
+use chiplog_net::listener::auth::roles::{Access, Tokens};
 use chiplog_net::peer::{PeerTls, PeerTransport};
-use chiplog_net::tls::{Identity, ServerTls};
+use chiplog_net::wire::tls::{Identity, ServerTls};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl Reloader {
     pub(super) fn access(
         &mut self,
         auth: &Auth,
-        refusals: Arc<chiplog_net::refusals::Refusals>,
+        refusals: Arc<chiplog_net::listener::refusals::Refusals>,
     ) -> Result<Arc<Access>> {
         let Some(file) = auth.tokens.clone() else { return Ok(Arc::new(Access::new(None, refusals))) };
         let load = move || {

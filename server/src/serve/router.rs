@@ -1,16 +1,16 @@
 //! Router: what clients can call. **Services are added here, and nowhere else**; which role their methods need stands in
-//! [`chiplog_net::access::METHODS`].
+//! [`chiplog_net::listener::auth::roles::METHODS`].
 
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
-use chiplog_net::admin::AdminService;
-use chiplog_net::budget::Budget;
-use chiplog_net::follow::Follow;
-use chiplog_net::host::Host;
-use chiplog_net::logspec::{Limits, LogspecService};
-use chiplog_net::native::{Native, NativeOptions};
-use chiplog_net::proto::DESCRIPTORS;
-use chiplog_net::proto::v1::admin_server::AdminServer;
+use chiplog_net::listener::memory_budget::Budget;
+use chiplog_net::served::log_slot::Host;
+use chiplog_net::service::admin::AdminService;
+use chiplog_net::service::follow::Follow;
+use chiplog_net::service::log::{Native, NativeOptions};
+use chiplog_net::service::logspec::{Limits, LogspecService};
+use chiplog_net::wire::proto::DESCRIPTORS;
+use chiplog_net::wire::proto::v1::admin_server::AdminServer;
 use std::sync::Arc;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
@@ -100,7 +100,7 @@ fn native_services(routes: Routes, host: &Arc<Host>, options: NativeOptions) -> 
 
 #[cfg(test)]
 mod tests {
-    use chiplog_net::access::METHODS;
+    use chiplog_net::listener::auth::roles::METHODS;
     use prost::Message as _;
     use std::collections::BTreeSet;
 
@@ -109,7 +109,7 @@ mod tests {
     fn every_method_that_is_served_has_its_role() {
         let mut served = BTreeSet::new();
         for bytes in [
-            chiplog_net::proto::DESCRIPTORS,
+            chiplog_net::wire::proto::DESCRIPTORS,
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,

@@ -1,9 +1,9 @@
 //! Tokens and limits of a server as a process.
 
 use crate::harness::{PATIENCE, Server, chiplog, run, wait};
-use chiplog_net::logspec::AppendRequest;
-use chiplog_net::proto::logspec::ReadRequest;
-use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::logspec::ReadRequest;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ fn a_token_has_two_halves() {
     let made = run(&["token", "--role", "read", "--out", out, "--json"]).ok().json();
     let token = fs::read_to_string(&file).unwrap();
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(made["line"], format!("read:{}", chiplog_net::access::digest_of(token.trim())));
+    assert_eq!(made["line"], format!("read:{}", chiplog_net::listener::auth::roles::digest_of(token.trim())));
     assert_eq!((made.get("token"), &made["out"]), (None, &out.into()));
     let refused = run(&["token", "--out", out]);
     assert!(refused.code == 2 && refused.err.contains("--overwrite"), "{}", refused.err);

@@ -1,9 +1,9 @@
 //! Starts servers, asks them, appends to them.
 
-use chiplog_net::logspec::AppendRequest;
-use chiplog_net::proto::logspec::append_reply::Reply;
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::logspec::{ReadRequest, read_reply};
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::logspec::append_reply::Reply;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;

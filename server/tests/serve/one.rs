@@ -1,8 +1,8 @@
 //! One server.
 
 use crate::harness::{Appender, PATIENCE, Server, chiplog, one, run, status, wait};
-use chiplog_net::proto::v1::ScrubRequest;
-use chiplog_net::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::ScrubRequest;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use tonic::transport::Endpoint;

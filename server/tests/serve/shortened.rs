@@ -1,8 +1,8 @@
 //! Files of a running server that another program shortens.
 
 use crate::harness::{PATIENCE, Server, fed, founded, leader, run, runtime, status, wait};
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::logspec::{ReadRequest, read_reply};
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::{ReadRequest, read_reply};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;

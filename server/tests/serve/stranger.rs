@@ -1,10 +1,10 @@
 //! Stranger: a client that knows one server and believes it: what it is told has to be right wherever that server stands.
 
 use crate::harness::{PATIENCE, Server, runtime};
-use chiplog_net::logspec::AppendRequest;
-use chiplog_net::proto::logspec::append_reply::Reply;
-use chiplog_net::proto::logspec::log_client::LogClient;
-use chiplog_net::proto::logspec::{InfoRequest, info_reply};
+use chiplog_net::service::logspec::AppendRequest;
+use chiplog_net::wire::proto::logspec::append_reply::Reply;
+use chiplog_net::wire::proto::logspec::log_client::LogClient;
+use chiplog_net::wire::proto::logspec::{InfoRequest, info_reply};
 use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;

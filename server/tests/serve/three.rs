@@ -2,10 +2,10 @@
 
 use crate::harness::{Appender, Server, leader, records, run, runtime, status, wait};
 use chiplog::ErrorKind;
-use chiplog_net::proto::v1::admin_client::AdminClient;
-use chiplog_net::proto::v1::member_change::Change;
-use chiplog_net::proto::v1::{ChangeMembersRequest, MemberChange};
-use chiplog_net::status::from_status;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::member_change::Change;
+use chiplog_net::wire::proto::v1::{ChangeMembersRequest, MemberChange};
+use chiplog_net::wire::status::from_status;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;

@@ -6,8 +6,8 @@
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use chiplog::{BatchBuilder, Codec};
-use chiplog_net::proto::v1::AppendRequest;
-use chiplog_net::proto::v1::log_client::LogClient;
+use chiplog_net::wire::proto::v1::AppendRequest;
+use chiplog_net::wire::proto::v1::log_client::LogClient;
 use clap::ValueEnum;
 use futures_util::stream;
 use http_body_util::{Full, StreamBody};

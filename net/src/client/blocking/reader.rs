@@ -72,7 +72,8 @@ impl Reader {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     /// # let (_dir, address) = runtime.block_on(serve())?;
-    /// use chiplog_net::client::{ReadFrom, blocking::Client};
+    /// use chiplog_net::client::ReadFrom;
+    /// use chiplog_net::client::blocking::Client;
     /// let client = Client::connect([address], Default::default())?;
     /// let mut reader = client.reader(chiplog::Start::First, ReadFrom::Any);
     /// let canceller = reader.canceller();
@@ -172,7 +173,8 @@ impl Reader {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     /// # let (_dir, address) = runtime.block_on(serve())?;
-    /// use chiplog_net::client::{ReadFrom, blocking::Client};
+    /// use chiplog_net::client::ReadFrom;
+    /// use chiplog_net::client::blocking::Client;
     /// let client = Client::connect([address], Default::default())?;
     /// let mut reader = client.reader(chiplog::Start::First, ReadFrom::Any);
     /// let (tx, rx) = std::sync::mpsc::channel();

@@ -188,7 +188,7 @@ impl Journal {
     pub(super) fn session(&self, log: LogId) -> Result<Option<(SessionId, u64)>> {
         let Some((session, known)) = self.state.session else { return Ok(None) };
         if known != log {
-            let hex = |id: LogId| chiplog_net::ids::to_hex(id.get());
+            let hex = |id: LogId| chiplog_net::wire::ids::to_hex(id.get());
             let (path, known, log) = (self.path.display(), hex(known), hex(log));
             let what = format!("session file {path} is about log {known}, and these servers have log {log}");
             return Err(Failure::usage(what));
@@ -198,7 +198,7 @@ impl Journal {
 
     /// Goes on in a new session. Durable when it returns.
     pub(super) fn begin(&mut self, session: SessionId, log: LogId) -> Result<()> {
-        let log_hex = chiplog_net::ids::to_hex(log.get());
+        let log_hex = chiplog_net::wire::ids::to_hex(log.get());
         self.write(&format!("session {session} {log_hex}\n"))?;
         self.sync()?;
         (self.state.session, self.state.acked) = (Some((session, log)), None);

@@ -130,7 +130,7 @@ pub(super) fn run(
     runtime.block_on(async {
         let client = Client::connect(servers, options.clone()).await.map_err(failure)?;
         let info = client.info().await.map_err(failure)?;
-        let log_id = chiplog_net::ids::to_hex(info.log_id.get());
+        let log_id = chiplog_net::wire::ids::to_hex(info.log_id.get());
         let records = info.last.next().get().saturating_sub(info.first.get());
         if records > 0 && !load.yes {
             let what = format!(

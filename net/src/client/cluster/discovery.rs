@@ -1,0 +1,636 @@
+//! Servers: which servers there are, who of them leads, and the connections to them.
+//!
+//! Asks servers about themselves: those it was given at first, later also those that these named. Of two that name
+//! different leaders, the one with the higher term is right: a leader that was cut off believes in itself for a while.
+//! Without a leader, servers are known all the same: reading needs none.
+//!
+//! Invariants:
+//! - One question round at a time, however many ask; those who waited use what it brought.
+//! - Servers of one log only: those that answer first say which; see [`meant_log`]. Each call tells the server, which refuses
+//!   it where it has another one.
+//! - The lock is not held across an await.
+
+use super::logs::meant_log;
+use crate::client::credentials::token::{Bearer, LogMark, Shown};
+use crate::client::retry::backoff::Backoff;
+use crate::client::retry::deadline::FAR;
+use crate::client::{ClientOptions, ReadFrom};
+use crate::wire::connect_error::TlsMismatch;
+use crate::wire::proto::v1::log_client::LogClient;
+use crate::wire::proto::v1::{Server, ServerInfoRequest, ServerInfoResponse};
+use crate::wire::protocol::PROTOCOL;
+use crate::wire::status::{from_first_status, is_stranger};
+use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, Result};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Endpoint;
+
+/// Room for one reply and its frame.
+pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
+
+/// The default of HTTP/2, 16 KiB, costs a system call each.
+const FRAME_BYTES: u32 = 256 << 10;
+
+/// The service on a connection.
+pub(crate) type Stub = LogClient<Shown>;
+
+/// The limits that a server told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) batch_bytes_max: usize,
+    pub(crate) record_bytes_max: usize,
+    pub(crate) session_window: u16,
+}
+
+impl From<&ServerInfoResponse> for Limits {
+    fn from(told: &ServerInfoResponse) -> Self {
+        let records = if told.record_bytes_max == 0 { told.batch_bytes_max } else { told.record_bytes_max };
+        Self {
+            batch_bytes_max: told.batch_bytes_max as usize,
+            record_bytes_max: records as usize,
+            session_window: told.session_window.clamp(1, u16::MAX.into()) as u16,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Servers {
+    options: ClientOptions,
+    seeds: Vec<String>,
+    /// As [`Known::log_id`], for connections.
+    log: LogMark,
+    known: Mutex<Known>,
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// A server of the log has answered.
+    answered: bool,
+    /// The log's id, once a server has told it.
+    log_id: String,
+    servers: Vec<Server>,
+    /// Copies that follow the log: they can be read.
+    copies: BTreeSet<String>,
+    /// Who answered where: the same server can be reached at several addresses.
+    nodes: HashMap<String, u64>,
+    leader: Option<String>,
+    /// Of the newest answer that named a leader.
+    term: u64,
+    /// Since when leaders of earlier terms are all that is named.
+    outdated: Option<Instant>,
+    /// Was believed to lead, and did not answer as a leader.
+    doubted: Option<String>,
+    limits: Option<Limits>,
+    /// For calls; streams have their own connections, so that none has to wait for another.
+    channels: HashMap<String, Shown>,
+}
+
+impl Known {
+    /// Who answers there, or is said to. None: not known.
+    fn node_at(&self, address: &str) -> Option<u64> {
+        let named = || self.servers.iter().find(|s| s.address == address).map(|s| s.node);
+        self.nodes.get(address).copied().or_else(named).filter(|node| *node != 0)
+    }
+
+    /// Whether that is the server that was found to lead: by its number, or where it is not known by its address.
+    fn is(&self, address: &str, found: &Found) -> bool {
+        match self.node_at(address) {
+            Some(node) if found.node != 0 => node == found.node,
+            _ => address == found.leader,
+        }
+    }
+}
+
+/// Whom a server names as the leader. The greatest is the most credible.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    term: u64,
+    /// It says so itself, and nothing speaks against it.
+    sure: bool,
+    /// Where it can be reached.
+    leader: String,
+    /// 0: not told.
+    node: u64,
+}
+
+/// Whether asking again changes nothing.
+fn is_final(kind: ErrorKind) -> bool {
+    use ErrorKind::{NotFound, PermissionDenied, Unauthenticated, Unsupported};
+    matches!(kind, Unsupported | NotFound | Unauthenticated | PermissionDenied)
+}
+
+/// Servers that failed lately, in the order in which they did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Avoid(Vec<String>);
+
+impl Avoid {
+    /// It failed just now.
+    pub(crate) fn insert(&mut self, server: String) {
+        self.0.retain(|other| *other != server);
+        self.0.push(server);
+    }
+
+    pub(crate) fn contains(&self, server: &str) -> bool {
+        self.rank(server) > 0
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// 0: it did not fail; else the lower, the longer ago. When all have failed each gets its turn.
+    fn rank(&self, server: &str) -> usize {
+        self.0.iter().position(|other| other == server).map_or(0, |n| n + 1)
+    }
+}
+
+/// What one server said, or why not.
+pub(crate) struct Answer {
+    pub(crate) address: String,
+    pub(crate) told: Result<ServerInfoResponse>,
+    /// It and the client do not mean the same by TLS: waiting does not mend it.
+    pub(crate) hopeless: bool,
+}
+
+/// Why a round of questions did not bring what was looked for.
+struct Unfound {
+    error: Error,
+    /// Nobody can be asked, and waiting does not mend it.
+    hopeless: bool,
+}
+
+impl From<Error> for Unfound {
+    fn from(error: Error) -> Self {
+        Self { error, hopeless: false }
+    }
+}
+
+/// Leaves out those that have another log than the one that is meant.
+fn leave_usurpers(heard: &mut Vec<Answer>) {
+    let told = heard.iter().filter_map(|a| Some((a.address.as_str(), a.told.as_ref().ok()?)));
+    let Some(meant) = meant_log(&told.collect::<Vec<_>>()) else { return };
+    heard.retain(|answer| {
+        let other = answer.told.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
+        if let Some(other) = other {
+            let (address, log_id) = (&answer.address, &other.log_id);
+            tracing::warn!(
+                address,
+                log_id,
+                meant,
+                "a server of another log stands where a member was: it is left alone"
+            );
+        }
+        other.is_none()
+    });
+}
+
+impl Servers {
+    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
+        let (log, known, asking) = Default::default();
+        Self { options, seeds, log, known, asking }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns once a server of the log has answered, whether it knows who leads or not; asks until `deadline`. All
+    /// those that were given are waited for, but not for long: that they are of one log is checked here.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: none did; says what the last one that was asked answered. `Unsupported`, `NotFound`:
+    /// none that did is of use. `InvalidArgument`: they are of different logs, or what was given cannot be used.
+    pub(crate) async fn found(&self, deadline: Instant) -> Result<()> {
+        self.until(deadline, true, |known| known.answered.then_some(())).await
+    }
+
+    /// Where the leader is; asks until `deadline`.
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knew one; says what the last one that was asked answered. `Unsupported`.
+    pub(crate) async fn leader(&self, deadline: Instant) -> Result<String> {
+        self.until(deadline, false, |known| known.leader.clone()).await
+    }
+
+    async fn until<T>(
+        &self,
+        deadline: Instant,
+        thorough: bool,
+        is: impl Fn(&Known) -> Option<T>,
+    ) -> Result<T> {
+        let mut backoff = Backoff::searching(self.options.backoff_min, self.options.backoff_max);
+        loop {
+            if let Some(found) = is(&self.known()) {
+                return Ok(found);
+            }
+            let asked = match timeout_at(deadline, self.ask(thorough)).await {
+                Ok(asked) => asked,
+                Err(_) => {
+                    let who = if thorough { "server" } else { "leader" };
+                    let what = format!("no {who} was found in time; asked {}", self.seeds.join(", "));
+                    return Err(Error::new(ErrorKind::Unavailable, what));
+                }
+            };
+            let Err(Unfound { error, hopeless }) = asked else { continue };
+            if thorough && (hopeless || error.kind() == ErrorKind::InvalidArgument) {
+                return Err(error);
+            }
+            if let Some(found) = is(&self.known()) {
+                return Ok(found);
+            }
+            let wait = backoff.next();
+            if is_final(error.kind()) || Instant::now() + wait >= deadline {
+                return Err(error);
+            }
+            sleep(wait).await;
+        }
+    }
+
+    /// All servers that are known, the first ones included.
+    pub(crate) fn all(&self) -> BTreeSet<String> {
+        let known = self.known();
+        self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
+    }
+
+    /// The log that they serve, in hexadecimal; empty: not told.
+    pub(crate) fn log_id(&self) -> String {
+        self.known().log_id.clone()
+    }
+
+    /// The leader's limits, as of the last time it was asked.
+    pub(crate) fn limits(&self) -> Limits {
+        let cautious = Limits { batch_bytes_max: 1 << 20, record_bytes_max: 1 << 20, session_window: 1 };
+        self.known().limits.unwrap_or(cautious)
+    }
+
+    /// The server did not act as the leader, or as a server.
+    pub(crate) fn doubt(&self, leader: &str) {
+        self.depose(leader);
+        self.known().channels.remove(leader);
+    }
+
+    /// The server says that it does not lead.
+    pub(crate) fn depose(&self, leader: &str) {
+        let mut known = self.known();
+        if known.leader.as_deref() == Some(leader) {
+            known.doubted = known.leader.take();
+        }
+    }
+
+    /// Whether the server is believed to lead.
+    pub(crate) fn is_leader(&self, address: &str) -> bool {
+        self.known().leader.as_deref() == Some(address)
+    }
+
+    /// A server says that this is the leader.
+    pub(crate) fn suggest(&self, leader: &str) {
+        if crate::wire::address::check_host_port(leader).is_ok() {
+            self.known().leader = Some(leader.to_owned());
+        }
+    }
+
+    /// The leader, if one is known after one round of questions and it is not in `avoid`; else any server.
+    ///
+    /// # Errors
+    /// As [`Self::found`].
+    pub(crate) async fn leader_or_any(&self, avoid: &Avoid, deadline: Instant) -> Result<String> {
+        self.found(deadline).await?;
+        let _ = timeout_at(deadline, self.ask(false)).await;
+        let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
+        match leader {
+            Some(leader) => Ok(leader),
+            None => self.pick(&ReadFrom::Any, avoid, true, deadline).await,
+        }
+    }
+
+    /// Asks one server what it says of itself and of the others. Whom it names as the leader.
+    pub(crate) async fn learn(&self, address: &str) -> Option<String> {
+        let mut client = self.client(address).ok()?;
+        let asked = client.server_info(ServerInfoRequest {});
+        let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
+        Some(
+            self.judge(Answer { address: address.to_owned(), told: Ok(told), hopeless: false }).ok()??.leader,
+        )
+    }
+
+    /// Whether one of the others says that another server than this one leads: since a later election than was known, or
+    /// the one that others who use this have learnt of meanwhile.
+    pub(crate) async fn is_deposed(&self, server: &str) -> bool {
+        let (term, leader) = {
+            let known = self.known();
+            (known.term, known.leader.clone())
+        };
+        let mut asked = JoinSet::new();
+        self.ask_each(self.all().into_iter().filter(|other| other != server), &mut asked);
+        while let Some(Ok(answer)) = asked.join_next().await {
+            let Ok(Some(found)) = self.judge(answer) else { continue };
+            let known = self.known();
+            let as_known =
+                found.term == term && leader.as_ref().is_some_and(|leader| known.is(leader, &found));
+            if !known.is(server, &found) && (found.term > term || as_known) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The servers of a zone that `server` is not in.
+    pub(crate) fn nearer(&self, zone: &str, server: &str) -> Vec<String> {
+        let known = self.known();
+        let near = || known.servers.iter().filter(|s| s.zone == zone);
+        if near().any(|s| s.address == server) {
+            return Vec::new();
+        }
+        near().map(|s| s.address.clone()).collect()
+    }
+
+    /// Whether this is a copy of the log, and there are servers that have the log itself.
+    pub(crate) fn is_mere_copy(&self, address: &str) -> bool {
+        let known = self.known();
+        known.copies.contains(address) && !known.servers.is_empty()
+    }
+
+    /// A server to read from, one that is not in `avoid` if there is one. `copies`: one that has a copy of the log will do,
+    /// else only where nothing else is known.
+    ///
+    /// # Errors
+    /// As [`Self::found`]; from the leader, as [`Self::leader`].
+    pub(crate) async fn pick(
+        &self,
+        from: &ReadFrom,
+        avoid: &Avoid,
+        copies: bool,
+        deadline: Instant,
+    ) -> Result<String> {
+        self.found(deadline).await?;
+        if *from == ReadFrom::Leader {
+            return self.leader(deadline).await;
+        }
+        let named: Vec<String> = self.known().servers.iter().map(|s| s.address.clone()).collect();
+        if !named.is_empty() && named.iter().all(|address| avoid.contains(address)) {
+            // Others may have come since these were named.
+            self.known().leader = None;
+            let _ = timeout_at(deadline, self.ask(false)).await;
+        }
+        let known = self.known();
+        let mut all = self.readable(&known, copies);
+        fastrand::shuffle(&mut all);
+        let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
+        let best = all.iter().min_by_key(|(address, zone, copy)| (avoid.rank(address), *copy, far(zone)));
+        best.map(|(address, ..)| (*address).to_owned())
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
+    }
+
+    /// Those that can be read from: address, zone, and whether it is a copy.
+    fn readable<'a>(&'a self, known: &'a Known, copies: bool) -> Vec<(&'a str, &'a str, bool)> {
+        let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
+        if copies || all.is_empty() {
+            all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
+        }
+        if all.is_empty() {
+            all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "", false)));
+        }
+        all
+    }
+
+    /// Whether [`Self::pick`] would give a server that is not in `avoid`, as far as is known.
+    pub(crate) fn has_other(&self, from: &ReadFrom, avoid: &Avoid, copies: bool) -> bool {
+        let known = self.known();
+        *from != ReadFrom::Leader && self.readable(&known, copies).iter().any(|(a, ..)| !avoid.contains(a))
+    }
+
+    /// One round of questions, unless it is known already. `thorough`: only whether any server is there, but all are
+    /// heard.
+    ///
+    /// # Errors
+    /// No leader was found; or, of a thorough round, `InvalidArgument`: the servers are of different logs.
+    async fn ask(&self, thorough: bool) -> Result<(), Unfound> {
+        let _one_at_a_time = self.asking.lock().await;
+        {
+            let known = self.known();
+            if known.leader.is_some() || (thorough && known.answered) {
+                return Ok(());
+            }
+        }
+        let mut asked = JoinSet::new();
+        self.ask_each(self.all(), &mut asked);
+        let (mut failed, mut answered) = (None, false);
+        let mut best: Option<Found> = None;
+        let mut heard = Vec::new();
+        if thorough {
+            // Of several logs the one that is meant shows once all have answered.
+            while let Some(Ok(answer)) = asked.join_next().await {
+                heard.push(answer);
+            }
+            leave_usurpers(&mut heard);
+        }
+        let hopeless = !heard.is_empty() && heard.iter().all(|answer| answer.hopeless);
+        loop {
+            let answer = match heard.pop() {
+                Some(answer) => answer,
+                None => match asked.join_next().await {
+                    Some(Ok(answer)) => answer,
+                    _ => break,
+                },
+            };
+            match self.judge(answer) {
+                Ok(Some(found)) => {
+                    let sure = found.sure;
+                    best = best.max(Some(found));
+                    if sure && !thorough {
+                        break;
+                    }
+                }
+                Ok(None) => answered = true,
+                Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => {
+                    return Err(error.into());
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        match best {
+            Some(Found { term, leader, .. }) => {
+                let mut known = self.known();
+                if term < known.term {
+                    // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
+                    // another cluster that has begun to count anew.
+                    let since = *known.outdated.get_or_insert_with(Instant::now);
+                    if since.elapsed() < self.options.timeout / 2 {
+                        let what =
+                            format!("{leader} leads in an earlier election, and nobody in a later one");
+                        return Err(Error::new(ErrorKind::Unavailable, what).into());
+                    }
+                }
+                (known.term, known.outdated) = (term, None);
+                known.leader = Some(leader);
+                known.doubted = None;
+                Ok(())
+            }
+            None => Err(match failed {
+                Some(error) if !answered => Unfound { error, hopeless },
+                failed => {
+                    let more = failed.map_or_else(String::new, |error| format!("; {error}"));
+                    let what = "no leader is known: an election is under way, or too few servers run";
+                    Error::new(ErrorKind::Unavailable, format!("{what}{more}")).into()
+                }
+            }),
+        }
+    }
+
+    /// Asks each of these servers what it says of itself. Nobody has to lead.
+    pub(crate) fn ask_each(&self, all: impl IntoIterator<Item = String>, asked: &mut JoinSet<Answer>) {
+        for address in all {
+            let client = self.client(&address);
+            let timeout = self.options.probe_timeout;
+            asked.spawn(async move {
+                let mut hopeless = false;
+                let told = match client {
+                    Ok(mut client) => {
+                        match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
+                            Ok(Ok(told)) => Ok(told.into_inner()),
+                            Ok(Err(status)) => {
+                                hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
+                                Err(from_first_status(&status))
+                            }
+                            Err(_) => {
+                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
+                            }
+                        }
+                    }
+                    Err(error) => Err(error),
+                };
+                Answer { address, told, hopeless }
+            });
+        }
+    }
+
+    /// Whom the answer names as the leader.
+    fn judge(&self, Answer { address, told, .. }: Answer) -> Result<Option<Found>> {
+        let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
+        if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
+            let what = format!(
+                "{address} speaks revisions {} to {} of the service, and this client {} to {}",
+                told.protocol_min,
+                told.protocol_max,
+                PROTOCOL.start(),
+                PROTOCOL.end()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        if told.node == 0 && !told.follows {
+            let what =
+                format!("{address} is not part of a cluster yet; `chiplog member init {address}` makes one");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        let log = &self.options.log;
+        if !log.is_empty() && !told.logs.contains(log) {
+            let what = format!("{address} has no log {log:?}, only {}", told.logs.join(", "));
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
+        let mut known = self.known();
+        if known.log_id.is_empty() {
+            known.log_id.clone_from(&told.log_id); // empty of an older server
+            if let Some(id) = told.log_id.parse().ok().filter(|_| !told.log_id.is_empty()) {
+                let _ = self.log.set(id);
+            }
+        } else if !told.log_id.is_empty() && told.log_id != known.log_id {
+            let what = format!(
+                "{address} is of log {}, and another server that was named of log {}",
+                told.log_id, known.log_id
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        known.answered = true;
+        let named =
+            |a: &str| told.servers.iter().any(|s| s.address == a) || self.seeds.iter().any(|s| s == a);
+        known.nodes.retain(|a, _| named(a));
+        known.nodes.insert(address.clone(), told.node);
+        if told.follows {
+            known.copies.insert(address); // for reading, if nobody else is there
+            return Ok(None);
+        }
+        if told.term >= known.term {
+            known.servers.clone_from(&told.servers);
+            // The leader's count: it is who takes batches.
+            if leads || known.limits.is_none() {
+                known.limits = Some(Limits::from(&told));
+            }
+        }
+        if told.servers.is_empty() {
+            // A log on its own.
+            let (term, leader, node) = (told.term, address, told.node);
+            let itself = Server { node, address: leader.clone(), zone: String::new(), leader: true };
+            known.servers = vec![itself];
+            return Ok(Some(Found { term, sure: true, leader, node }));
+        }
+        let Some(leader) = told.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
+        let (term, node, itself) = (told.term, leader.node, leader.node == told.node);
+        // Where it was reached can be reached.
+        let leader = if itself { address } else { leader.address };
+        let sure = itself && term >= known.term && known.doubted.as_ref() != Some(&leader);
+        Ok(Some(Found { term, sure, leader, node }))
+    }
+
+    /// For calls to a server.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address.
+    pub(crate) fn client(&self, address: &str) -> Result<Stub> {
+        let known = self.known().channels.get(address).cloned();
+        let channel = match known {
+            Some(channel) => channel,
+            None => {
+                let channel = self.channel(address)?;
+                let mut known = self.known();
+                // Servers come and go: what is named no more is not kept.
+                let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
+                known.channels.retain(|a, _| named.contains(a) || self.seeds.contains(a));
+                known.channels.insert(address.to_owned(), channel.clone());
+                channel
+            }
+        };
+        Ok(LogClient::new(channel))
+    }
+
+    /// A connection of its own, for a stream.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address.
+    pub(crate) fn stream_client(&self, address: &str) -> Result<Stub> {
+        let client = LogClient::new(self.channel(address)?);
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// A connection of its own, made when it is first used.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address.
+    pub(crate) fn channel(&self, address: &str) -> Result<Shown> {
+        let bearer = Bearer::new(&self.options, address)?.meaning(self.log.clone());
+        Ok(InterceptedService::new(self.endpoint(address)?.connect_lazy(), bearer))
+    }
+
+    fn endpoint(&self, address: &str) -> Result<Endpoint> {
+        let options = &self.options;
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{address:?} is no address: {e}")))?;
+        if let Some(tls) = &options.tls {
+            endpoint = tls.apply(endpoint)?;
+        }
+        Ok(endpoint
+            .connect_timeout(options.connect_timeout.min(FAR))
+            .tcp_nodelay(true)
+            .max_frame_size(FRAME_BYTES)
+            .initial_stream_window_size(options.window_bytes)
+            .initial_connection_window_size(options.window_bytes.saturating_mul(2))
+            .http2_keep_alive_interval(options.keep_alive.min(FAR))
+            .keep_alive_timeout(options.keep_alive.min(FAR))
+            .keep_alive_while_idle(true))
+    }
+}

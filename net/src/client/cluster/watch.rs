@@ -1,0 +1,315 @@
+//! Watch: how the log stands, now and whenever that changes: as the leader tells, or without one as another replica
+//! knows. While it is another one, the leader is looked for.
+//!
+//! Invariants:
+//! - What was told is not taken back: `first` and `last` never go down.
+//! - What takes its time goes on when a caller gives up waiting.
+
+use super::discovery::Avoid;
+use crate::client::retry::backoff::Backoff;
+use crate::client::retry::deadline::{after, within};
+use crate::client::{Client, ErrorClass};
+use crate::wire::proto::v1::{InfoResponse, WatchRequest, WatchResponse};
+use crate::wire::status::{from_status, leader_of};
+use chiplog::{Error, ErrorKind, Index, LogId, NodeId, Result};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::Streaming;
+
+/// How a log stands, as a server tells.
+///
+/// ```
+/// # use chiplog_net::client::RemoteInfo;
+/// fn records(info: &RemoteInfo) -> u64 {
+///     info.last.next().get() - info.first.get()
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteInfo {
+    /// The log's name for ever; 0: not told.
+    pub log_id: LogId,
+    /// The first record that is not discarded; of an empty log, the first one to come.
+    pub first: Index,
+    /// The last committed record; of an empty log `first - 1`.
+    pub last: Index,
+    /// Bytes from the first record on.
+    pub bytes_used: u64,
+    /// The configured limit of `bytes_used`.
+    pub bytes_capacity: Option<u64>,
+    /// The replica that tells.
+    pub node: NodeId,
+    /// Who leads, if that is known.
+    pub leader: Option<NodeId>,
+    /// Where it serves clients, if that is known.
+    pub leader_address: Option<String>,
+}
+
+impl From<InfoResponse> for RemoteInfo {
+    fn from(told: InfoResponse) -> Self {
+        Self {
+            log_id: LogId(u128::from_str_radix(&told.log_id, 16).unwrap_or(0)),
+            first: Index(told.first),
+            last: Index(told.last),
+            bytes_used: told.bytes_used,
+            bytes_capacity: (told.capacity > 0).then_some(told.capacity),
+            node: NodeId(told.node),
+            leader: (told.leader_node > 0).then_some(NodeId(told.leader_node)),
+            leader_address: (!told.leader.is_empty()).then_some(told.leader),
+        }
+    }
+}
+
+/// Follows how a log stands. Made by [`Client::watch`].
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_dir, address) = serve().await?;
+/// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
+/// let mut watch = client.watch(std::time::Duration::from_millis(100));
+/// println!("now up to {}", watch.next().await?.last);
+/// client.producer(Default::default()).await?.append(b"x").await?.await?;
+/// println!("then up to {}", watch.next().await?.last);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Watch {
+    client: Client,
+    interval: Duration,
+    stream: Option<Open>,
+    /// At most one, while there is no stream.
+    opening: JoinSet<Opened>,
+    backoff: Backoff,
+    /// Failed lately.
+    avoid: Avoid,
+    /// What was told last.
+    told: Option<RemoteInfo>,
+    /// Since when nothing has worked.
+    failing: Option<Instant>,
+    /// When the next stream may be opened.
+    not_before: Instant,
+}
+
+#[derive(Debug)]
+struct Open {
+    server: String,
+    stream: Streaming<WatchResponse>,
+    /// The server says that it leads.
+    leads: bool,
+    /// When a leader is looked for, if the server is none.
+    look_at: Instant,
+    /// Whether another one leads; at most one.
+    looking: JoinSet<bool>,
+}
+
+/// What came of opening a stream.
+enum Opened {
+    Stream(String, Streaming<WatchResponse>),
+    Failed(Broken),
+}
+
+/// What the matter is, and with whom; and where it says that the leader is.
+struct Broken {
+    error: Error,
+    server: Option<String>,
+    hint: Option<String>,
+}
+
+/// How often a watch at another replica looks whether there is a leader.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Watch {
+    pub(crate) fn new(client: Client, interval: Duration) -> Self {
+        let backoff = Backoff::new(client.options().backoff_min, client.options().backoff_max);
+        Self {
+            client,
+            interval,
+            stream: None,
+            opening: JoinSet::new(),
+            backoff,
+            avoid: Avoid::default(),
+            told: None,
+            failing: None,
+            not_before: Instant::now(),
+        }
+    }
+
+    /// How the log stands, at once the first time, then when it has changed. Waits for that as long as it takes; for
+    /// a server that answers, as long as `options.timeout`. Can be cancelled. When it goes on at another replica that is
+    /// a moment behind, that one's part is told with the records that were told before.
+    ///
+    /// # Errors
+    /// As [`Client::info_stale`]. It can be called again.
+    #[allow(clippy::should_implement_trait, reason = "it waits")]
+    pub async fn next(&mut self) -> Result<RemoteInfo> {
+        loop {
+            let Broken { error, server, hint } = match self.step().await {
+                Ok(Some(info)) => return Ok(info),
+                Ok(None) => continue,
+                Err(broken) => broken,
+            };
+            self.stream = None;
+            let servers = self.client.servers();
+            if let Some(server) = server {
+                servers.doubt(&server);
+                self.avoid.insert(server);
+            }
+            if let Some(hint) = hint {
+                servers.suggest(&hint);
+            }
+            self.failing.get_or_insert_with(Instant::now);
+            self.not_before = within(self.backoff.next());
+            if ErrorClass::of(error.kind()) == ErrorClass::Fatal || self.not_before >= self.deadline() {
+                self.failing = None;
+                self.avoid.clear();
+                return Err(error);
+            }
+        }
+    }
+
+    /// When it is given up, if nothing works until then.
+    fn deadline(&self) -> Instant {
+        after(self.failing.unwrap_or_else(Instant::now), self.client.options().timeout)
+    }
+
+    /// Can be cancelled wherever it waits.
+    async fn step(&mut self) -> Result<Option<RemoteInfo>, Broken> {
+        let deadline = self.deadline();
+        let Some(open) = &mut self.stream else {
+            if self.opening.is_empty() {
+                let (client, avoid) = (self.client.clone(), self.avoid.clone());
+                let opening = open(client, avoid, self.interval, self.not_before, deadline);
+                self.opening.spawn(opening);
+            }
+            match self.opening.join_next().await {
+                Some(Ok(Opened::Stream(server, stream))) => {
+                    let (look_at, looking) = (within(LOOK), JoinSet::new());
+                    self.stream = Some(Open { server, stream, leads: false, look_at, looking });
+                }
+                Some(Ok(Opened::Failed(broken))) => return Err(broken),
+                _ => {
+                    let error = Error::new(ErrorKind::Unavailable, "the watch's task was ended");
+                    return Err(Broken { error, server: None, hint: None });
+                }
+            }
+            return Ok(None);
+        };
+        let looks = !open.looking.is_empty();
+        tokio::select! {
+            biased;
+            message = open.stream.message() => match message {
+                Ok(Some(WatchResponse { info: Some(info) })) => {
+                    open.leads = info.leader_node > 0 && info.leader_node == info.node;
+                    if open.leads {
+                        self.avoid.clear();
+                    }
+                    self.failing = None;
+                    self.backoff.reset();
+                    Ok(self.news(info.into()))
+                }
+                Ok(_) => {
+                    let error = Error::new(ErrorKind::Unavailable, "the server ended the watch");
+                    Err(Broken { error, server: Some(open.server.clone()), hint: None })
+                }
+                Err(status) => Err(Broken {
+                    error: from_status(&status),
+                    server: Some(open.server.clone()),
+                    hint: leader_of(&status),
+                }),
+            },
+            found = open.looking.join_next(), if looks => {
+                if matches!(found, Some(Ok(true))) {
+                    self.stream = None;
+                    self.avoid.clear();
+                }
+                Ok(None)
+            }
+            () = sleep_until(open.look_at), if !open.leads && !looks => {
+                open.look_at = within(LOOK);
+                open.looking.spawn(leader_elsewhere(self.client.clone(), open.server.clone()));
+                Ok(None)
+            }
+        }
+    }
+
+    /// What is new in this. A replica that is behind takes nothing back.
+    fn news(&mut self, mut info: RemoteInfo) -> Option<RemoteInfo> {
+        if let Some(told) = self.told.as_ref().filter(|told| told.log_id == info.log_id) {
+            info.first = info.first.max(told.first);
+            info.last = info.last.max(told.last);
+            if info == *told {
+                return None;
+            }
+        }
+        self.told = Some(info.clone());
+        Some(info)
+    }
+}
+
+async fn open(
+    client: Client,
+    avoid: Avoid,
+    interval: Duration,
+    not_before: Instant,
+    deadline: Instant,
+) -> Opened {
+    sleep_until(not_before).await;
+    let failed = |error, server, hint| Opened::Failed(Broken { error, server, hint });
+    let found = client.servers().leader_or_any(&avoid, deadline).await;
+    let (server, mut stub) = match found.and_then(|server| Ok((client.servers().client(&server)?, server))) {
+        Ok((stub, server)) => (server, stub),
+        Err(error) => return failed(error, None, None),
+    };
+    let interval_millis = interval.as_millis().min(u32::MAX.into()) as u32;
+    let request = WatchRequest { log: client.log_name(), interval_millis };
+    let until = deadline.min(within(client.options().attempt_timeout));
+    match timeout_at(until, stub.watch(request)).await {
+        Ok(Ok(stream)) => Opened::Stream(server, stream.into_inner()),
+        Ok(Err(status)) => failed(from_status(&status), Some(server), leader_of(&status)),
+        Err(_) => failed(Error::new(ErrorKind::Unavailable, "no answer in time"), Some(server), None),
+    }
+}
+
+/// Whether another server than this replica leads, and answers; also one that has failed before.
+async fn leader_elsewhere(client: Client, server: String) -> bool {
+    let servers = client.servers();
+    servers.depose(&server);
+    let soon = within(client.options().probe_timeout);
+    let found = servers.leader_or_any(&Avoid::default(), soon).await;
+    match found {
+        // Others can reach a leader that this client cannot.
+        Ok(leader) if servers.is_leader(&leader) && leader != server => {
+            servers.learn(&leader).await.as_ref() == Some(&leader)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::cluster::discovery::Servers;
+    use crate::client::{ClientOptions, Inner};
+    use std::sync::Arc;
+
+    /// After a change of the leader a watch told of fewer records than before: the new leader had not heard yet how far
+    /// the log was.
+    #[tokio::test]
+    async fn what_was_told_is_not_taken_back() {
+        let servers = Servers::new(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
+        let client = Client { inner: Arc::new(Inner { options: ClientOptions::default(), servers }) };
+        let mut watch = Watch::new(client, Duration::ZERO);
+        let told = |node, first, last| {
+            let log_id = "1f".to_owned();
+            RemoteInfo::from(InfoResponse { node, first, last, log_id, ..Default::default() })
+        };
+        assert_eq!(watch.news(told(1, 2, 10)), Some(told(1, 2, 10)));
+        assert_eq!(watch.news(told(2, 1, 7)), Some(told(2, 2, 10)));
+        assert_eq!(watch.news(told(2, 1, 8)), None);
+        assert_eq!(watch.news(told(2, 2, 11)), Some(told(2, 2, 11)));
+    }
+}

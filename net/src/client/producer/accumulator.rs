@@ -1,0 +1,653 @@
+//! Gather: what a producer's callers and its pump share: records that wait, and how far they have got.
+//!
+//! ```text
+//! callers ── push ──> open batch ──> ready batches ── take ──> pump (under way) ── settle ──> gone
+//!                     `------------------ buffered bytes ------------------'
+//! ```
+//!
+//! Invariants:
+//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order, but for one that cannot be
+//!   encoded.
+//! - Once `gone`, everything is settled, and nothing is pushed any more.
+//! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, but for one record
+//!   when nothing else is there.
+//! - No foreign code (callbacks, wakers) runs while the lock is held.
+//! - Of every record that is not acknowledged somebody is told: a delivery, a callback, a flush, a close, or the process's
+//!   own log.
+//!
+//! Must not know: the network.
+
+use super::close_report::{Closed, Unacknowledged};
+use super::delivery::{Delivery, Outcome};
+use super::untold;
+use super::untold::Untold;
+use crate::client::retry::deadline::{after, within};
+use chiplog::{BATCH_HEADER_BYTES, BatchBuilder, Error, ErrorKind, Index, Result};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// Bytes of a record's place in its batch's table.
+const RECORD_OVERHEAD_BYTES: usize = 4;
+/// About what a callback takes.
+const CALLBACK_BYTES: usize = 64;
+
+pub(crate) type Callback = Box<dyn FnOnce(Result<Index>) + Send>;
+
+/// How the caller hears what became of a record.
+pub(crate) enum Tell {
+    Nobody,
+    Delivery,
+    Callback(Callback),
+}
+
+/// The bounds of gathering.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) batch_bytes: usize,
+    pub(crate) batch_records: u32,
+    pub(crate) record_bytes_max: usize,
+    pub(crate) buffer_bytes: usize,
+    pub(crate) linger: Duration,
+}
+
+/// A batch that takes no more records.
+pub(crate) struct Gathered {
+    pub(crate) builder: BatchBuilder,
+    pub(crate) waiting: Waiting,
+}
+
+/// Those who wait for a batch to be settled.
+pub(crate) struct Waiting {
+    number: u64,
+    /// When the batch's first record came.
+    pub(crate) since: Instant,
+    cost: usize,
+    records: u32,
+    tellings: Tellings,
+}
+
+/// Who wants to hear of a batch's records.
+#[derive(Default)]
+struct Tellings {
+    outcome: Option<Arc<Outcome>>,
+    callbacks: Vec<(u32, Callback)>,
+    /// Records of which nobody wants to hear.
+    silent: u32,
+}
+
+impl Tellings {
+    /// Of `records` records, the first of which is at `offset` in the batch, so is to be told.
+    fn add(&mut self, tell: Tell, offset: u32, records: u32) -> Option<Delivery> {
+        match tell {
+            Tell::Nobody => self.silent += records,
+            Tell::Delivery => {
+                let outcome = self.outcome.get_or_insert_default().clone();
+                return Some(Delivery::new(outcome, offset, records));
+            }
+            Tell::Callback(callback) => self.callbacks.push((offset, callback)),
+        }
+        None
+    }
+
+    /// Of so many records nobody hears.
+    fn unheard(&self) -> u64 {
+        let dropped = self.outcome.as_ref().map_or(0, |outcome| outcome.unheard());
+        u64::from(self.silent) + dropped
+    }
+
+    fn tell(mut self, result: &Result<Index>) {
+        self.tell_all(result);
+    }
+
+    fn tell_all(&mut self, result: &Result<Index>) {
+        if let Some(outcome) = self.outcome.take() {
+            outcome.set(result.clone());
+        }
+        for (offset, callback) in std::mem::take(&mut self.callbacks) {
+            let result = result.clone().map(|first| first.plus(offset.into()));
+            // One that panics keeps nobody else from hearing.
+            if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
+                tracing::error!("a callback of a producer panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Tellings {
+    /// Also when whoever had it panicked: nobody waits for ever.
+    fn drop(&mut self) {
+        if self.outcome.is_none() && self.callbacks.is_empty() {
+            return;
+        }
+        let what = "the producer's task ended before the record was acknowledged: it may be in the log";
+        self.tell_all(&Err(Error::new(ErrorKind::Closed, what)));
+    }
+}
+
+/// What the pump finds.
+pub(crate) enum Take {
+    Batch(Box<Gathered>),
+    /// There will be one at this time, if not before.
+    Linger(Instant),
+    Nothing,
+}
+
+pub(crate) struct Gather {
+    state: Mutex<State>,
+    /// There may be something to take.
+    pub(crate) work: Notify,
+    /// Something was settled, or the pump is gone.
+    settled: Notify,
+    abandoned: Notify,
+}
+
+struct State {
+    bounds: Bounds,
+    open: Open,
+    ready: std::collections::VecDeque<Box<Gathered>>,
+    buffered: usize,
+    /// Records that are not settled.
+    records: u64,
+    /// The number of the last batch that was closed; the open one's is the next.
+    closed_to: u64,
+    settled_to: u64,
+    /// Batches up to this one do not linger.
+    flush_to: u64,
+    /// Batches that failed, and why the last of them did. Each handle remembers how many of them it was told of.
+    failures: u64,
+    failed: Option<Error>,
+    /// Nothing more is taken, for this reason.
+    ended: Option<Error>,
+    /// The pump is to give up.
+    abandoned: bool,
+    /// The pump is no more.
+    gone: bool,
+    /// What it left.
+    left: Vec<Unacknowledged>,
+    untold: Untold,
+}
+
+#[derive(Default)]
+struct Open {
+    builder: BatchBuilder,
+    since: Option<Instant>,
+    cost: usize,
+    tellings: Tellings,
+}
+
+impl Gather {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        let state = State {
+            bounds,
+            open: Open::default(),
+            ready: Default::default(),
+            buffered: 0,
+            records: 0,
+            closed_to: 0,
+            settled_to: 0,
+            flush_to: 0,
+            failures: 0,
+            failed: None,
+            ended: None,
+            abandoned: false,
+            gone: false,
+            left: Vec::new(),
+            untold: Untold::default(),
+        };
+        let (work, settled, abandoned) = (Notify::new(), Notify::new(), Notify::new());
+        Self { state: Mutex::new(state), work, settled, abandoned }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on.
+    pub(crate) fn bound(&self, bounds: Bounds) {
+        self.state().bounds = bounds;
+    }
+
+    /// Takes a record in, if there is room. Never waits.
+    ///
+    /// # Errors
+    /// `Busy`: no room; `TooLarge`; whatever ended the producer. `tell` is given back with `Busy`.
+    pub(crate) fn push(&self, record: &[u8], tell: Tell) -> Result<Option<Delivery>, (Error, Tell)> {
+        let extra = if matches!(tell, Tell::Callback(_)) { CALLBACK_BYTES } else { 0 };
+        let cost = record.len() + RECORD_OVERHEAD_BYTES + extra;
+        let mut state = self.state();
+        let bounds = state.bounds;
+        if let Some(error) = &state.ended {
+            return Err((error.clone(), tell));
+        }
+        if record.len() > bounds.record_bytes_max {
+            drop(state);
+            let what =
+                format!("a record of {} bytes; the servers take {}", record.len(), bounds.record_bytes_max);
+            return Err((Error::new(ErrorKind::TooLarge, what), tell));
+        }
+        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
+            drop(state);
+            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            return Err((Error::new(ErrorKind::Busy, what), tell));
+        }
+        let bytes = record.len() + RECORD_OVERHEAD_BYTES;
+        let builder = &state.open.builder;
+        if builder.count() >= bounds.batch_records || builder.encoded_bytes() + bytes > bounds.batch_bytes {
+            state.close_open();
+        }
+        let n = state.open.builder.count();
+        if let Err(error) = state.open.builder.push(record) {
+            return Err((error, tell));
+        }
+        state.open.cost += cost;
+        state.buffered += cost;
+        state.records += 1;
+        let delivery = state.open.tellings.add(tell, n, 1);
+        let full = state.open.builder.encoded_bytes() >= bounds.batch_bytes;
+        if n == 0 {
+            state.open.since = Some(Instant::now());
+        }
+        if full {
+            state.close_open();
+        }
+        drop(state);
+        if n == 0 || full {
+            self.work.notify_one();
+        }
+        Ok(delivery)
+    }
+
+    /// Takes records in as one batch of their own, if there is room; none of them is there alone. Never waits. Whoever is
+    /// told hears the index of the first.
+    ///
+    /// # Errors
+    /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers take.
+    pub(crate) fn push_batch(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        tell: Tell,
+    ) -> Result<Option<Delivery>, (Error, Tell)> {
+        let bytes: usize = records.iter().map(|r| r.as_ref().len() + RECORD_OVERHEAD_BYTES).sum();
+        let cost = bytes + CALLBACK_BYTES;
+        let mut state = self.state();
+        let bounds = state.bounds;
+        if let Some(error) = &state.ended {
+            return Err((error.clone(), tell));
+        }
+        let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
+        let what = match () {
+            () if records.is_empty() => "a batch has at least one record".to_owned(),
+            () if largest > bounds.record_bytes_max => {
+                format!("a record of {largest} bytes; the servers take {}", bounds.record_bytes_max)
+            }
+            () if BATCH_HEADER_BYTES + bytes > bounds.batch_bytes => {
+                format!("a batch of {bytes} bytes; at most {} are taken", bounds.batch_bytes)
+            }
+            () => String::new(),
+        };
+        if !what.is_empty() {
+            drop(state);
+            let kind = if records.is_empty() { ErrorKind::InvalidArgument } else { ErrorKind::TooLarge };
+            return Err((Error::new(kind, what), tell));
+        }
+        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
+            drop(state);
+            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            return Err((Error::new(ErrorKind::Busy, what), tell));
+        }
+        let mut builder = BatchBuilder::new();
+        for record in records {
+            if let Err(error) = builder.push(record.as_ref()) {
+                return Err((error, tell));
+            }
+        }
+        state.close_open();
+        let mut tellings = Tellings::default();
+        let delivery = tellings.add(tell, 0, builder.count());
+        state.open = Open { builder, since: Some(Instant::now()), cost, tellings };
+        state.close_open();
+        state.buffered += cost;
+        state.records += records.len() as u64;
+        drop(state);
+        self.work.notify_one();
+        Ok(delivery)
+    }
+
+    /// As [`Self::push_batch`]; waits for room for at most `patience`.
+    pub(crate) async fn push_batch_wait(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        mut tell: Tell,
+        patience: Duration,
+    ) -> Result<Option<Delivery>> {
+        let deadline = within(patience);
+        loop {
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            match self.push_batch(records, tell) {
+                Err((error, again)) if error.kind() == ErrorKind::Busy => {
+                    if timeout_at(deadline, settled).await.is_err() {
+                        return Err(error);
+                    }
+                    tell = again;
+                }
+                done => return done.map_err(|(error, _)| error),
+            }
+        }
+    }
+
+    /// Takes a record in; waits for room for at most `patience`.
+    pub(crate) async fn push_wait(
+        &self,
+        record: &[u8],
+        tell: Tell,
+        patience: Duration,
+    ) -> Result<Option<Delivery>> {
+        let mut tell = match self.push(record, tell) {
+            Ok(delivery) => return Ok(delivery),
+            Err((error, tell)) if error.kind() == ErrorKind::Busy => tell,
+            Err((error, _)) => return Err(error),
+        };
+        let deadline = within(patience);
+        loop {
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            match self.push(record, tell) {
+                Ok(delivery) => return Ok(delivery),
+                Err((error, again)) if error.kind() == ErrorKind::Busy => {
+                    if timeout_at(deadline, settled).await.is_err() {
+                        return Err(error);
+                    }
+                    tell = again;
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+    }
+
+    /// The oldest batch that waits, if it has not to linger.
+    pub(crate) fn take(&self, now: Instant) -> Take {
+        let mut state = self.state();
+        if state.ready.is_empty() {
+            let Some(since) = state.open.since else { return Take::Nothing };
+            let due = after(since, state.bounds.linger);
+            if now < due && state.flush_to <= state.closed_to && state.ended.is_none() {
+                return Take::Linger(due);
+            }
+            state.close_open();
+        }
+        state.ready.pop_front().map_or(Take::Nothing, Take::Batch)
+    }
+
+    /// When the oldest record that waits came.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let state = self.state();
+        state.ready.front().map(|g| g.waiting.since).or(state.open.since)
+    }
+
+    /// What became of a batch that was taken. `result`: the index of its first record.
+    pub(crate) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
+        self.tell(waiting, result, Untold::failed);
+    }
+
+    /// The pump ends, and leaves a batch for this reason.
+    pub(crate) fn leave(&self, waiting: Waiting, error: Error) {
+        self.tell(waiting, &Err(error), Untold::left);
+    }
+
+    fn tell(&self, waiting: Waiting, result: &Result<Index>, untold: impl FnOnce(&mut Untold, u64)) {
+        let Waiting { number, cost, records, tellings, .. } = waiting;
+        let unheard = tellings.unheard();
+        // First: who hears that it is settled can rely on everybody having heard how.
+        tellings.tell(result);
+        {
+            let mut state = self.state();
+            state.settled_to = state.settled_to.max(number);
+            state.buffered -= cost;
+            state.records -= u64::from(records);
+            if let Err(error) = result
+                && error.kind() != ErrorKind::SequenceForgotten
+            {
+                state.failures += 1;
+                state.failed = Some(error.clone());
+                untold(&mut state.untold, unheard);
+            }
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// Nothing more is taken in, for this reason, unless there was another one before.
+    pub(crate) fn end(&self, why: Error) {
+        self.state().ended.get_or_insert(why);
+        self.work.notify_one();
+        self.settled.notify_waiters();
+    }
+
+    /// The last handle was dropped: nothing more is taken in, and nobody asks any more what became of it.
+    pub(crate) fn dropped(&self) {
+        self.state().untold.dropped();
+        self.end(Error::new(ErrorKind::Closed, "the producer was dropped"));
+        self.log_untold();
+    }
+
+    /// Tells in the process's own log of records that nobody is told of otherwise.
+    fn log_untold(&self) {
+        let mut state = self.state();
+        let records = if state.gone { state.untold.take() } else { 0 };
+        let why = state.failed.clone();
+        drop(state);
+        untold::log(records, why.as_ref());
+    }
+
+    /// Whether nothing waits to be taken, and nothing will. Both are looked at under one lock: in between a record
+    /// could be given and the last handle dropped.
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.state();
+        state.ended.is_some() && state.is_empty()
+    }
+
+    /// Waits until there is something to take. False: there is nothing, and will not be.
+    pub(crate) async fn wait_for_work(&self) -> bool {
+        while self.state().is_empty() {
+            if self.is_done() {
+                return false;
+            }
+            self.work.notified().await;
+        }
+        true
+    }
+
+    /// Bytes of records that are not settled.
+    pub(crate) fn buffered(&self) -> usize {
+        self.state().buffered
+    }
+
+    /// The largest batch that is taken.
+    pub(crate) fn batch_bytes_max(&self) -> usize {
+        self.state().bounds.batch_bytes
+    }
+
+    /// Records that are not settled.
+    pub(crate) fn unsettled(&self) -> u64 {
+        self.state().records
+    }
+
+    /// Those, and records that failed and nobody was told of.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        let state = self.state();
+        state.records + state.untold.so_far()
+    }
+
+    /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the
+    /// caller was told.
+    ///
+    /// # Errors
+    /// `Timeout`; or the last failure that the caller was not told of.
+    pub(crate) async fn flush(&self, deadline: Instant, heard: &AtomicU64) -> Result<()> {
+        let target = {
+            let mut state = self.state();
+            let target = state.closed_to + u64::from(state.open.since.is_some());
+            state.flush_to = state.flush_to.max(target);
+            target
+        };
+        self.work.notify_one();
+        let settled = self.settled_when(|state| state.settled_to >= target);
+        if timeout_at(deadline, settled).await.is_err() {
+            let what = "not all records were acknowledged in time; they still can be";
+            return Err(Error::new(ErrorKind::Timeout, what));
+        }
+        let mut state = self.state();
+        let news = heard.swap(state.failures, Ordering::Relaxed) < state.failures;
+        state.untold.flushed();
+        state.failed.clone().filter(|_| news).map_or(Ok(()), Err)
+    }
+
+    async fn settled_when(&self, is: impl Fn(&State) -> bool) {
+        loop {
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            if is(&self.state()) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Waits until the pump is gone.
+    pub(crate) async fn wait_gone(&self) {
+        self.settled_when(|state| state.gone).await;
+    }
+
+    /// The pump is gone, and leaves this.
+    pub(crate) fn gone(&self, left: Vec<Unacknowledged>) {
+        {
+            let mut state = self.state();
+            state.gone = true;
+            state.left.extend(left);
+        }
+        self.settled.notify_waiters();
+        self.log_untold();
+    }
+
+    /// How the producer ended, to whoever asks, as often as it is asked.
+    pub(crate) fn closed(&self, heard: &AtomicU64) -> Closed {
+        let mut state = self.state();
+        let news = heard.load(Ordering::Relaxed) < state.failures;
+        let failed = state.failed.clone().filter(|_| news);
+        Closed { left: state.left.clone(), failed, untold: state.untold.closed() }
+    }
+
+    /// Tells the pump to give up.
+    pub(crate) fn abandon(&self) {
+        self.state().abandoned = true;
+        self.abandoned.notify_waiters();
+    }
+
+    pub(crate) async fn wait_abandoned(&self) {
+        loop {
+            let mut abandoned = pin!(self.abandoned.notified());
+            abandoned.as_mut().enable();
+            if self.state().abandoned {
+                return;
+            }
+            abandoned.await;
+        }
+    }
+}
+
+impl State {
+    /// Whether nothing waits to be taken.
+    fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.open.since.is_none()
+    }
+
+    fn close_open(&mut self) {
+        let Some(since) = self.open.since else { return };
+        self.closed_to += 1;
+        let Open { builder, cost, tellings, .. } = std::mem::take(&mut self.open);
+        let records = builder.count();
+        let waiting = Waiting { number: self.closed_to, since, cost, records, tellings };
+        self.ready.push_back(Box::new(Gathered { builder, waiting }));
+    }
+}
+
+impl fmt::Debug for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Gather")
+            .field("bounds", &state.bounds)
+            .field("buffered", &state.buffered)
+            .field("settled_to", &state.settled_to)
+            .field("ended", &state.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a batch's header takes, and its smallest content.
+pub(crate) const BATCH_BYTES_MIN: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES + 1;
+/// What a record alone in its batch takes besides itself.
+pub(crate) const FRAME_BYTES: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(linger: Duration) -> Arc<Gather> {
+        let bounds = Bounds {
+            batch_bytes: 1 << 16,
+            batch_records: 1000,
+            record_bytes_max: 1 << 10,
+            buffer_bytes: 1 << 20,
+            linger,
+        };
+        Arc::new(Gather::new(bounds))
+    }
+
+    fn end(gather: &Gather) {
+        gather.end(Error::new(ErrorKind::Closed, "the test ends it"));
+    }
+
+    fn push(gather: &Gather, record: &[u8]) {
+        assert!(gather.push(record, Tell::Nobody).is_ok());
+    }
+
+    /// The pump looked whether anything waits, then whether the producer had ended. In between another thread gave a
+    /// record and closed the producer: the pump went without the record, which nobody heard of again.
+    #[tokio::test]
+    async fn a_record_given_just_before_the_end_is_not_left_behind() {
+        for _ in 0..20_000 {
+            let gather = gather(Duration::ZERO);
+            let begin = Arc::new(std::sync::Barrier::new(2));
+            let caller = {
+                let (gather, begin) = (gather.clone(), begin.clone());
+                std::thread::spawn(move || {
+                    begin.wait();
+                    push(&gather, b"x");
+                    end(&gather);
+                })
+            };
+            begin.wait();
+            assert!(gather.wait_for_work().await, "it went without the record");
+            caller.join().unwrap();
+            assert!(!gather.is_done());
+            assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
+            assert!(gather.is_done() && !gather.wait_for_work().await);
+        }
+    }
+
+    /// A linger of for ever overflowed under the lock, and again while the pump was unwound: the process ended.
+    #[test]
+    fn a_batch_may_linger_for_ever() {
+        let gather = gather(Duration::MAX);
+        push(&gather, b"x");
+        assert!(matches!(gather.take(Instant::now()), Take::Linger(_)));
+        end(&gather);
+        assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
+    }
+}

@@ -1,0 +1,547 @@
+//! Pump: the producer's task: stamps batches, keeps a window of them under way to the leader, settles them in order.
+//!
+//! One append stream at a time. Whatever goes wrong on it ends it; the next one, perhaps to another server, begins with
+//! all that is not acknowledged, in order, byte for byte as before: the log knows what it has already.
+//!
+//! Invariants:
+//! - `unacked` holds consecutive sequence numbers of one session, the last being `next - 1`; the first `under_way` of
+//!   them are on the stream.
+//! - A batch that may be in the log is never given another number: where the numbers cannot go on, it fails. In a session
+//!   those in doubt come first: what stands behind a batch that surely is not in the log cannot be there either.
+//! - A session is closed before the next one is opened: nothing of it that is late comes behind records of the next.
+//! - The pump's end settles everything, however it ends.
+
+use super::accumulator::{Gather, Take, Waiting};
+use super::close_report::Unacknowledged;
+use super::options::ProducerOptions;
+use crate::client::cluster::discovery::Stub;
+use crate::client::cluster::leader_watchdog::Silence;
+use crate::client::retry::backoff::Backoff;
+use crate::client::retry::deadline::{after, within};
+use crate::client::{Client, ErrorClass};
+use crate::wire::proto::v1::append_response::Result as Outcome;
+use crate::wire::proto::v1::{AppendRequest, AppendResponse, InfoRequest, Refused};
+use crate::wire::status::{from_status, leader_of};
+use bytes::Bytes;
+use chiplog::{Batch, BatchBuilder, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+/// How long ending the session may take: it is a courtesy.
+const CLOSE_SESSION: Duration = Duration::from_secs(2);
+
+pub(crate) struct Pump {
+    client: Client,
+    gather: Arc<Gather>,
+    options: ProducerOptions,
+    stamp: Stamp,
+    /// A session that is not gone on with, and is not closed yet.
+    retired: Option<SessionId>,
+    unacked: VecDeque<Sent>,
+    /// How many of them the stream has.
+    under_way: usize,
+    /// Something was refused: the oldest batch goes alone until it is taken.
+    careful: bool,
+    /// When something was last acknowledged, or began to be under way with nothing else.
+    progress: Instant,
+    /// As what batches were refused for want of room, last.
+    refused_as: Option<ErrorKind>,
+    /// Since when the log has been full.
+    full_since: Option<Instant>,
+    backoff: Backoff,
+    /// While another leader is looked for.
+    search: Backoff,
+    /// The server of the last stream, and the connection to it while that is good.
+    server: Option<String>,
+    connection: Option<Stub>,
+    /// A server that has proven, since the last acknowledgement, to know all that was committed before.
+    proven: Option<String>,
+    left: Vec<Unacknowledged>,
+}
+
+/// A batch that was taken and is not acknowledged.
+struct Sent {
+    batch: Batch,
+    waiting: Waiting,
+    /// A stream that is over can have brought it into the log.
+    in_doubt: bool,
+}
+
+/// What batches are stamped with.
+struct Stamp {
+    codec: Codec,
+    /// None: there is none, or it has to be opened anew.
+    session: Option<SessionId>,
+    /// The next batch's number in the session.
+    next: u64,
+}
+
+impl Stamp {
+    /// `inflight`: batches before it that are not acknowledged.
+    fn build(&mut self, builder: &mut BatchBuilder, inflight: usize) -> Result<Batch> {
+        builder.codec(self.codec);
+        if let Some(session) = self.session {
+            builder.session(session, Sequence(self.next), inflight as u16);
+        }
+        let batch = builder.build()?;
+        self.next += 1;
+        Ok(batch)
+    }
+}
+
+/// What ended a stream.
+struct Broken {
+    error: Error,
+    /// Where the server says that the leader is.
+    leader: Option<String>,
+    /// The server refused the oldest batch: what it was sent of it now is not in the log.
+    refused: bool,
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self { error, leader: None, refused: false }
+    }
+}
+
+impl From<Status> for Broken {
+    fn from(status: Status) -> Self {
+        Self { error: from_status(&status), leader: leader_of(&status), refused: false }
+    }
+}
+
+impl From<Refused> for Broken {
+    fn from(refused: Refused) -> Self {
+        let kind = ErrorKind::from_code(refused.kind);
+        Self {
+            error: Error::new(kind.unwrap_or(ErrorKind::Unavailable), refused.message),
+            leader: Some(refused.leader).filter(|l| !l.is_empty()),
+            refused: kind.is_some() && !refused.outcome_unknown,
+        }
+    }
+}
+
+impl Pump {
+    pub(crate) fn new(
+        client: Client,
+        gather: Arc<Gather>,
+        options: ProducerOptions,
+        session: Option<SessionId>,
+    ) -> Self {
+        let (min, max) = (client.options().backoff_min, client.options().backoff_max);
+        Self {
+            client,
+            gather,
+            stamp: Stamp {
+                codec: options.codec,
+                session,
+                next: options.session.map_or(1, |(_, next)| next.get()),
+            },
+            options,
+            retired: None,
+            unacked: VecDeque::new(),
+            under_way: 0,
+            careful: false,
+            progress: Instant::now(),
+            refused_as: None,
+            full_since: None,
+            backoff: Backoff::new(min, max),
+            search: Backoff::searching(min, max),
+            server: None,
+            connection: None,
+            proven: None,
+            left: Vec::new(),
+        }
+    }
+
+    /// Until the producer is closed and everything is settled, or it fails, or is told to give up.
+    pub(crate) async fn run(mut self) {
+        let gather = self.gather.clone();
+        tokio::select! {
+            biased;
+            () = gather.wait_abandoned() => {}
+            () = self.pump() => {}
+        }
+    }
+
+    async fn pump(&mut self) {
+        loop {
+            if self.unacked.is_empty() && !self.gather.wait_for_work().await {
+                if let Some(session) = self.stamp.session.or(self.retired) {
+                    let _ = timeout(CLOSE_SESSION, self.client.close_session(session)).await;
+                }
+                return;
+            }
+            if let Err(broken) = self.stream().await {
+                tracing::debug!(error = %broken.error, server = self.server, "append stream ended");
+                self.stream_ended(&broken);
+                if !self.recover(broken).await {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Appends on one stream until it breaks, or all is done and the producer closed.
+    async fn stream(&mut self) -> Result<(), Broken> {
+        let mut client = self.prepare().await?;
+        let window = self.window();
+        let (requests, receiver) = mpsc::channel(window + 1);
+        let in_time = within(self.options.request_timeout).min(self.due());
+        let opening = timeout_at(in_time, client.append(ReceiverStream::new(receiver)));
+        let silent = |_| Error::new(ErrorKind::Unavailable, "the server did not answer in time");
+        self.progress = Instant::now();
+        let mut silence = Silence::default();
+        let opened = tokio::select! {
+            opened = opening => opened.map_err(silent)??,
+            () = silence.is_deposition(&self.client, &self.server, self.progress) => return Err(deposed()),
+        };
+        let mut answers = opened.into_inner();
+        self.progress = Instant::now();
+        loop {
+            let linger = self.fill(&requests, window)?;
+            if self.unacked.is_empty() && self.gather.is_done() {
+                return Ok(());
+            }
+            let silent_at = after(self.progress, self.options.request_timeout);
+            let mut wake = linger.map_or(self.due(), |linger| linger.min(self.due()));
+            if self.under_way > 0 {
+                wake = wake.min(silent_at);
+            }
+            tokio::select! {
+                biased;
+                answer = answers.message() => match answer? {
+                    Some(answer) => self.answered(answer)?,
+                    None => return Err(Error::new(ErrorKind::Unavailable, "the server ended the stream").into()),
+                },
+                () = self.gather.work.notified() => {}
+                () = silence.is_deposition(&self.client, &self.server, self.progress), if self.under_way > 0 => {
+                    return Err(deposed());
+                }
+                () = sleep_until(wake) => {
+                    let now = Instant::now();
+                    if self.under_way > 0 && now >= silent_at {
+                        return Err(Error::new(ErrorKind::Unavailable, "no answer in time").into());
+                    }
+                    if now >= self.due() {
+                        return Err(Error::new(ErrorKind::Timeout, "not acknowledged in time").into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds the leader, sees to it that there is a session, and gives the connection.
+    async fn prepare(&mut self) -> Result<Stub> {
+        let due = self.due();
+        let timed_out = |_| Error::new(ErrorKind::Timeout, "no connection to a leader in time");
+        let leader = timeout_at(due, self.client.servers().leader(due)).await.map_err(timed_out)??;
+        if self.options.exactly_once && self.stamp.session.is_none() {
+            if let Some(old) = self.retired {
+                timeout_at(due, self.client.close_session(old)).await.map_err(timed_out)??;
+                self.retired = None;
+            }
+            let session = timeout_at(due, self.client.open_session()).await.map_err(timed_out)??;
+            self.renumber(session)?;
+        }
+        self.gather.bound(self.options.bounds(self.client.servers().limits()));
+        if self.server.as_ref() != Some(&leader) {
+            self.connection = None;
+        }
+        let client = match self.connection.take() {
+            Some(client) => client,
+            None => self.client.servers().stream_client(&leader)?,
+        };
+        self.server = Some(leader);
+        self.connection = Some(client.clone());
+        Ok(client)
+    }
+
+    fn window(&self) -> usize {
+        let window = self.options.inflight_max;
+        if !self.options.exactly_once {
+            return window.into();
+        }
+        window.min(self.client.servers().limits().session_window).into()
+    }
+
+    /// When the oldest record will have waited for too long.
+    fn due(&self) -> Instant {
+        let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.gather.oldest());
+        after(oldest.unwrap_or_else(Instant::now), self.options.delivery_timeout)
+    }
+
+    /// Sends what may be sent. Some: when a batch that lingers goes.
+    fn fill(&mut self, requests: &mpsc::Sender<AppendRequest>, window: usize) -> Result<Option<Instant>> {
+        while self.under_way < if self.careful { 1 } else { window } {
+            if self.under_way == self.unacked.len() {
+                match self.gather.take(Instant::now()) {
+                    Take::Batch(mut gathered) => {
+                        match self.stamp.build(&mut gathered.builder, self.unacked.len()) {
+                            Ok(batch) => {
+                                let waiting = gathered.waiting;
+                                // Another process may have sent it before.
+                                let in_doubt = self.options.session.is_some();
+                                self.unacked.push_back(Sent { batch, waiting, in_doubt });
+                            }
+                            Err(error) => {
+                                // Its number is not used up.
+                                self.gather.settle(gathered.waiting, &Err(error.clone()));
+                                return Err(error);
+                            }
+                        }
+                    }
+                    Take::Linger(until) => return Ok(Some(until)),
+                    Take::Nothing => return Ok(None),
+                }
+            }
+            if self.under_way == 0 {
+                self.progress = Instant::now();
+            }
+            // A stream that has ended says why when it is asked for an answer.
+            let _ = requests.try_send(request(&self.client, &self.unacked[self.under_way].batch));
+            self.under_way += 1;
+        }
+        Ok(None)
+    }
+
+    fn answered(&mut self, answer: AppendResponse) -> Result<(), Broken> {
+        let nonsense = |what| Err(Broken::from(Error::new(ErrorKind::Unavailable, what)));
+        let Some(front) = self.unacked.front().filter(|_| self.under_way > 0) else {
+            return nonsense("the server answered what it was not asked");
+        };
+        let result = match answer.result {
+            Some(Outcome::Appended(at)) if at.count == front.batch.count() && at.first > 0 => {
+                Ok(Index(at.first))
+            }
+            Some(Outcome::Refused(refused)) => {
+                let mut broken = Broken::from(refused);
+                if broken.error.kind() != ErrorKind::SequenceForgotten {
+                    return Err(broken);
+                }
+                if !front.in_doubt {
+                    let what = format!("somebody else appends in this session: {}", broken.error);
+                    broken.error = Error::new(ErrorKind::SequenceGap, what);
+                    return Err(broken);
+                }
+                // It is in the log, since an earlier stream.
+                Err(broken.error)
+            }
+            _ => return nonsense("the server's answer makes no sense"),
+        };
+        self.under_way -= 1;
+        self.settle_front(&result);
+        self.progress = Instant::now();
+        self.backoff.reset();
+        self.search.reset();
+        (self.careful, self.proven) = (false, None);
+        (self.refused_as, self.full_since) = (None, None);
+        Ok(())
+    }
+
+    fn settle_front(&mut self, result: &Result<Index>) {
+        if let Some(sent) = self.unacked.pop_front() {
+            self.gather.settle(sent.waiting, result);
+        }
+    }
+
+    /// What was under way can be in the log, unless it is known not to be.
+    fn stream_ended(&mut self, broken: &Broken) {
+        let under_way = std::mem::take(&mut self.under_way);
+        self.careful |= broken.refused;
+        if !broken.refused {
+            self.connection = None;
+        } else if self.stamp.session.is_some() && self.front_is_clear() {
+            return; // those behind it would leave a gap
+        }
+        for sent in self.unacked.iter_mut().take(under_way).skip(broken.refused.into()) {
+            sent.in_doubt = true;
+        }
+    }
+
+    /// Whether the oldest batch is surely not in the log.
+    fn front_is_clear(&self) -> bool {
+        self.unacked.front().is_some_and(|sent| !sent.in_doubt)
+    }
+
+    /// Gets ready for another stream. False: there is none.
+    async fn recover(&mut self, Broken { error, leader, refused }: Broken) -> bool {
+        let clear = refused && self.front_is_clear();
+        match error.kind() {
+            // None of them is in the log: they get numbers of a new session.
+            ErrorKind::SessionExpired if clear => self.retire(),
+            ErrorKind::SessionExpired | ErrorKind::SequenceGap => {
+                if self.server == self.proven {
+                    return self.fail(error);
+                }
+                self.prove().await;
+            }
+            ErrorKind::TooLarge | ErrorKind::InvalidArgument if clear => {
+                // Limits can have changed with the leader: they are asked for anew.
+                self.doubt_server();
+                self.settle_front(&Err(error.clone()));
+                self.retire();
+            }
+            kind => match ErrorClass::of(kind) {
+                ErrorClass::Fatal => return self.fail(error),
+                ErrorClass::Retriable => {}
+                ErrorClass::RefreshMetadata => {
+                    self.doubt_server();
+                    if let Some(leader) = leader {
+                        self.client.servers().suggest(&leader);
+                    }
+                }
+            },
+        }
+        if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) {
+            self.refused_as = Some(error.kind());
+        }
+        let full = error.kind() == ErrorKind::Full;
+        self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
+        if let Some(error) = self.expire(&error) {
+            return self.fail(error);
+        }
+        let wait = match ErrorClass::of(error.kind()) {
+            ErrorClass::RefreshMetadata => self.search.next(),
+            ErrorClass::Retriable | ErrorClass::Fatal => self.backoff.next(),
+        };
+        sleep(wait.min(self.due().saturating_duration_since(Instant::now()))).await;
+        true
+    }
+
+    fn doubt_server(&self) {
+        if let Some(server) = &self.server {
+            self.client.servers().doubt(server);
+        }
+    }
+
+    /// A leader that was cut off does not know what became of a session since: its refusal is final only when it comes
+    /// after it has shown, with a majority, that it knows all.
+    async fn prove(&mut self) {
+        let Some(server) = &self.server else { return };
+        let Ok(mut client) = self.client.servers().client(server) else { return };
+        let request = InfoRequest { log: self.client.log_name(), allow_stale: false };
+        let asked = timeout(self.client.options().attempt_timeout, client.info(request)).await;
+        self.proven = matches!(asked, Ok(Ok(_))).then(|| server.clone());
+        if self.proven.is_none() {
+            self.doubt_server();
+        }
+    }
+
+    /// The session's numbers cannot go on.
+    fn retire(&mut self) {
+        if let Some(session) = self.stamp.session.take() {
+            self.retired = Some(session);
+        }
+        self.proven = None;
+    }
+
+    /// Goes on in a new session; what is not acknowledged, and is not in the log, gets its numbers.
+    fn renumber(&mut self, session: SessionId) -> Result<()> {
+        (self.stamp.session, self.stamp.next) = (Some(session), 1);
+        for (n, sent) in self.unacked.iter_mut().enumerate() {
+            let mut builder = BatchBuilder::new();
+            for record in &sent.batch.records()? {
+                builder.push(record)?;
+            }
+            sent.batch = self.stamp.build(&mut builder, n)?;
+        }
+        Ok(())
+    }
+
+    /// Fails what has waited for too long; with it all that is in doubt, whose numbers would leave a gap. Some: the
+    /// session was given, and there is no other one to go on in.
+    fn expire(&mut self, cause: &Error) -> Option<Error> {
+        let now = Instant::now();
+        let full_for_long = self.full_since.is_some_and(|since| after(since, self.options.full_max) <= now);
+        let patience = self.options.delivery_timeout;
+        let patience = if full_for_long { patience.min(self.options.full_max) } else { patience };
+        let is_due = |since| after(since, patience) <= now;
+        let what = format!("not acknowledged within {patience:?}: {cause}");
+        let kind = self.refused_as.unwrap_or(ErrorKind::Timeout);
+        let clear = Error::new(kind, format!("{what}; it is not in the log"));
+        let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; it may be in the log"));
+        if self.options.session.is_some() {
+            let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.gather.oldest());
+            return oldest.is_some_and(is_due).then_some(in_doubt);
+        }
+        let mut gap = false;
+        while let Some(front) = self.unacked.front()
+            && (is_due(front.waiting.since) || (gap && front.in_doubt))
+        {
+            gap = front.in_doubt && self.options.exactly_once;
+            let error = if front.in_doubt { &in_doubt } else { &clear };
+            self.settle_front(&Err(error.clone()));
+            self.retire();
+        }
+        while self.unacked.is_empty() && self.gather.oldest().is_some_and(is_due) {
+            let Take::Batch(gathered) = self.gather.take(after(now, patience)) else { break };
+            self.gather.settle(gathered.waiting, &Err(clear.clone()));
+        }
+        None
+    }
+
+    /// The producer is of no more use.
+    fn fail(&mut self, error: Error) -> bool {
+        tracing::warn!(%error, "a producer failed");
+        self.gather.end(error.clone());
+        self.give_up(&error);
+        false
+    }
+
+    /// Settles everything, and keeps the records for whoever closes the producer. Of what may be in the log nobody hears
+    /// that it was refused, whatever the producer ended of.
+    fn give_up(&mut self, error: &Error) {
+        let open = match error.kind() {
+            ErrorKind::Timeout | ErrorKind::Closed => error.clone(),
+            _ => Error::caused(
+                ErrorKind::Closed,
+                format!("it may be in the log; the producer failed: {error}"),
+                error,
+            ),
+        };
+        let told = |in_doubt| if in_doubt { open.clone() } else { error.clone() };
+        let keep = |left: &mut Vec<Unacknowledged>, records: Result<Vec<Vec<u8>>>, in_doubt| {
+            let records = records.unwrap_or_default().into_iter().map(Bytes::from);
+            left.extend(records.map(|record| Unacknowledged { record, in_doubt }));
+        };
+        let under_way = std::mem::take(&mut self.under_way);
+        for (n, sent) in self.unacked.drain(..).enumerate() {
+            let in_doubt = sent.in_doubt || n < under_way;
+            keep(&mut self.left, sent.batch.records(), in_doubt);
+            self.gather.leave(sent.waiting, told(in_doubt));
+        }
+        // What lingers, too: the producer has ended. What was given for a session that another process began, that one may
+        // have sent.
+        let in_doubt = self.options.session.is_some();
+        while let Take::Batch(mut gathered) = self.gather.take(Instant::now()) {
+            let records = gathered.builder.build().and_then(|b| b.records());
+            keep(&mut self.left, records, in_doubt);
+            self.gather.leave(gathered.waiting, told(in_doubt));
+        }
+    }
+}
+
+impl Drop for Pump {
+    /// Also when the runtime ends under it: nobody waits for ever.
+    fn drop(&mut self) {
+        let error = Error::new(ErrorKind::Closed, "the producer ended before the record was acknowledged");
+        self.gather.end(error.clone());
+        self.give_up(&error);
+        self.gather.gone(std::mem::take(&mut self.left));
+    }
+}
+
+/// A leader that did not answer any more.
+fn deposed() -> Broken {
+    Error::new(ErrorKind::Unavailable, "no answer, and another server leads").into()
+}
+
+fn request(client: &Client, batch: &Batch) -> AppendRequest {
+    AppendRequest { log: client.log_name(), batch: batch.as_bytes().clone() }
+}

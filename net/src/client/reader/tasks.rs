@@ -1,0 +1,96 @@
+//! Errands: what is done for a reader on tasks of their own, so that it goes on while nobody asks the reader, and is not
+//! begun anew when somebody asks it again. Each has its own deadline.
+
+use crate::client::cluster::discovery::Avoid;
+use crate::client::retry::deadline::within;
+use crate::client::{Client, ReadFrom};
+use crate::wire::proto::v1::{InfoRequest, ReadRequest, ReadResponse};
+use crate::wire::status::{from_status, retold};
+use chiplog::{Error, ErrorKind, Index, Result};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::{Status, Streaming};
+
+/// Whom to open a stream at, and when.
+pub(crate) struct Wanted {
+    pub(crate) from: ReadFrom,
+    pub(crate) avoid: Avoid,
+    /// Copies of the log will do, which may keep less of it.
+    pub(crate) copies: bool,
+    pub(crate) request: ReadRequest,
+    pub(crate) not_before: Instant,
+    pub(crate) deadline: Instant,
+}
+
+/// What came of it.
+pub(crate) struct Opened {
+    /// None: none was found.
+    pub(crate) server: Option<String>,
+    pub(crate) stream: Result<Streaming<ReadResponse>>,
+}
+
+/// Opens a stream.
+pub(crate) async fn open(client: Client, wanted: Wanted) -> Opened {
+    sleep_until(wanted.not_before).await;
+    let Wanted { from, avoid, copies, deadline, .. } = &wanted;
+    let server = match client.servers().pick(from, avoid, *copies, *deadline).await {
+        Ok(server) => server,
+        Err(error) => return Opened { server: None, stream: Err(error) },
+    };
+    let stream = open_at(&client, &server, wanted.request, wanted.deadline).await;
+    Opened { server: Some(server), stream }
+}
+
+async fn open_at(
+    client: &Client,
+    server: &str,
+    request: ReadRequest,
+    deadline: Instant,
+) -> Result<Streaming<ReadResponse>> {
+    // Others named it: that this one cannot be used is no reason to ask nobody else.
+    let useless = |e| Error::new(ErrorKind::Unavailable, format!("{server}: {e}"));
+    let mut stub = client.servers().stream_client(server).map_err(useless)?;
+    let until = deadline.min(within(client.options().attempt_timeout));
+    let failed = |status: Status| {
+        let error = from_status(&status);
+        retold(&error, format!("{server}: {error}"))
+    };
+    match timeout_at(until, stub.read(request)).await {
+        Ok(stream) => stream.map(|stream| stream.into_inner()).map_err(failed),
+        Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("{server} did not answer in time"))),
+    }
+}
+
+/// The last record that any replica has, if one tells soon.
+pub(crate) async fn newest(client: Client) -> Option<Index> {
+    let soon = within(client.options().probe_timeout.saturating_mul(3));
+    crate::client::cluster::local_info::info(&client, soon).await.ok().map(|info| Index(info.last))
+}
+
+/// Whether another server is what the reader wants, and this one is not: the leader, or one of its zone that has
+/// everything before `next`. Learns what this one says of the others.
+pub(crate) async fn better_elsewhere(client: Client, from: ReadFrom, server: String, next: Index) -> bool {
+    let (servers, probe) = (client.servers(), client.options().probe_timeout);
+    let named = servers.learn(&server).await;
+    match from {
+        ReadFrom::Any => false,
+        ReadFrom::Leader => {
+            if named.as_ref() == Some(&server) {
+                return false;
+            }
+            servers.depose(&server);
+            let soon = within(probe.saturating_mul(3));
+            servers.leader(soon).await.is_ok_and(|leader| leader != server)
+        }
+        ReadFrom::Nearest(zone) => {
+            for near in servers.nearer(&zone, &server) {
+                let Ok(mut stub) = servers.client(&near) else { continue };
+                let request = InfoRequest { log: client.log_name(), allow_stale: true };
+                let told = timeout_at(within(probe), stub.info(request)).await;
+                if matches!(told, Ok(Ok(info)) if Index(info.get_ref().last).next() >= next) {
+                    return true;
+                }
+            }
+            false
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Audit: calls that take a token of the role `admin` are logged, with where they came from, by whose token, and how
+//! they ended.
+//!
+//! Invariant: a call that was let in is logged once: when it is answered, or when it is given up before, by its caller or by
+//! a server that ends. What it asked for can have been done all the same. One that was not let in is counted among the refusals and not logged, since anybody can make
+//! any number of them.
+//!
+//! Must not know: what a method does.
+
+use crate::listener::auth::methods::{METHODS, Needs, Role};
+use crate::listener::connection_info::Arrival;
+use http::{Request, Response};
+use std::net::SocketAddr;
+use tonic::{Code, Status};
+
+/// A call that has to be logged.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    method: &'static str,
+    remote: Option<SocketAddr>,
+    /// The first digits of the token's digest, as the file of tokens has it.
+    token: Option<String>,
+    is_answered: bool,
+}
+
+impl Audit {
+    /// Of a call that was let in, by the token with this digest if there are tokens. None: it is not of those to be logged.
+    pub(crate) fn of<T>(request: &Request<T>, token: Option<&[u8]>) -> Option<Self> {
+        let is_it = |(method, needs): &&(&str, Needs)| {
+            *needs == Needs::Role(Role::Admin) && *method == request.uri().path()
+        };
+        let (method, _) = METHODS.iter().find(is_it)?;
+        let remote = request.extensions().get::<Arrival>().map(Arrival::remote);
+        let digits = |digest: &[u8]| digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        Some(Self { method, remote, token: token.map(digits), is_answered: false })
+    }
+
+    /// Logs how it was answered: a stream was answered when it has begun.
+    pub(crate) fn answered<T>(mut self, response: &Response<T>) {
+        self.is_answered = true;
+        let failed = Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok);
+        match failed {
+            None => self.tell("an administrative call", None),
+            Some(status) => self.tell("an administrative call failed", Some(status.message())),
+        }
+    }
+
+    fn tell(&self, what: &str, error: Option<&str>) {
+        let method = self.method.rsplit('/').next().unwrap_or(self.method);
+        let remote = self.remote.map(tracing::field::display);
+        tracing::info!(method, remote, token = self.token.as_deref(), error, "{what}");
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.tell(
+                "an administrative call was given up before its answer, and can have been carried out",
+                None,
+            );
+        }
+    }
+}

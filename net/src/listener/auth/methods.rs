@@ -1,0 +1,105 @@
+//! Methods: which role each method of the services needs.
+//!
+//! **A new method gets its line in [`METHODS`], and nowhere else.**
+//!
+//! Must not know: tokens, connections.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a token allows. Each includes those before it.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::Role;
+/// assert!(Role::Admin > Role::Append && Role::Append > Role::Read);
+/// assert_eq!("append".parse::<Role>().unwrap(), Role::Append);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// Read records and positions, and see how the cluster stands.
+    Read = 1,
+    /// Append, in sessions or without.
+    Append = 2,
+    /// Discard records; change the cluster.
+    Admin = 3,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Append, Self::Admin];
+
+    /// As files of tokens write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Append => "append",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|role| role.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no role: read, append or admin"))
+    }
+}
+
+/// What a method needs.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::{METHODS, Needs, Role};
+/// let needs = |method: &str| METHODS.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs);
+/// assert_eq!(needs("/logspec.Log/Append"), Some(Needs::Role(Role::Append)));
+/// assert_eq!(needs("/grpc.health.v1.Health/Check"), Some(Needs::Nothing));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// No token: those who ask have none, and learn nothing but whether the server is well.
+    Nothing,
+    /// A token of this role.
+    Role(Role),
+}
+
+const READ: Needs = Needs::Role(Role::Read);
+const APPEND: Needs = Needs::Role(Role::Append);
+const ADMIN: Needs = Needs::Role(Role::Admin);
+
+/// Which role each method needs. Discarding destroys what others rely on: it takes more than appending.
+pub const METHODS: &[(&str, Needs)] = &[
+    ("/logspec.Log/Append", APPEND),
+    ("/logspec.Log/Discard", ADMIN),
+    ("/logspec.Log/Read", READ),
+    ("/logspec.Log/Info", READ),
+    ("/logspec.Log/InfoStream", READ),
+    ("/chiplog.v1.Log/Append", APPEND),
+    ("/chiplog.v1.Log/Read", READ),
+    ("/chiplog.v1.Log/Discard", ADMIN),
+    ("/chiplog.v1.Log/Info", READ),
+    ("/chiplog.v1.Log/Watch", READ),
+    ("/chiplog.v1.Log/OpenSession", APPEND),
+    ("/chiplog.v1.Log/CloseSession", APPEND),
+    ("/chiplog.v1.Log/ServerInfo", READ),
+    ("/chiplog.v1.Follow/Follow", READ),
+    ("/chiplog.v1.Admin/Status", READ),
+    ("/chiplog.v1.Admin/Init", ADMIN),
+    ("/chiplog.v1.Admin/Join", ADMIN),
+    ("/chiplog.v1.Admin/ChangeMembers", ADMIN),
+    ("/chiplog.v1.Admin/TransferLeader", ADMIN),
+    ("/chiplog.v1.Admin/LogOptions", READ),
+    ("/chiplog.v1.Admin/SetLogOptions", ADMIN),
+    ("/chiplog.v1.Admin/Scrub", ADMIN),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", READ),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", READ),
+    ("/grpc.health.v1.Health/Check", Needs::Nothing),
+    ("/grpc.health.v1.Health/Watch", Needs::Nothing),
+];

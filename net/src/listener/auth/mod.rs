@@ -1,0 +1,7 @@
+//! Which caller may call which method: tokens, their roles and accounts, and what becomes of calls whose token is revoked.
+
+pub(crate) mod audit;
+pub(crate) mod methods;
+pub(crate) mod revocation;
+pub mod roles;
+pub(crate) mod tokens;

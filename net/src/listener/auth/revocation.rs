@@ -1,0 +1,353 @@
+//! Revoked: calls that are open, to be ended when what they were let in by does not let them in any more.
+//!
+//! ```text
+//! service ──> Held (a body) ──> HTTP/2
+//!                │ the body, or why there is none any more
+//! Open ──────────┘ all that are open; looked at when tokens are replaced
+//! ```
+//!
+//! A call that is ended lets go at once of what it reads from and appends to, whether or not its client takes anything;
+//! the client finds a status that says why. One that is not answered yet is finished, and its answer is not told.
+//!
+//! Invariants:
+//! - A call is among those that are open before it is made: none slips through between its check and a replacement.
+//! - Nothing of a service is dropped under a lock that many share.
+//! - Ending never waits for a service: a body that makes its next piece just now, for as long as that takes, is let go of by
+//!   who polls it. Nobody else's call waits for that.
+//! - The verdict is never locked while a body is polled or dropped.
+//!
+//! Must not know: tokens.
+
+use crate::wire::status::trailers;
+use bytes::Bytes;
+use http_body::Frame;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context, Poll, Waker};
+use tonic::Status;
+use tonic::body::Body;
+
+/// The calls that are open, each with what it was let in by.
+pub(crate) struct Open<T> {
+    calls: Arc<Mutex<Calls<T>>>,
+}
+
+struct Calls<T> {
+    next: u64,
+    open: BTreeMap<u64, (T, Arc<Held>)>,
+}
+
+impl<T> Default for Open<T> {
+    fn default() -> Self {
+        Self { calls: Arc::new(Mutex::new(Calls { next: 0, open: BTreeMap::new() })) }
+    }
+}
+
+impl<T> fmt::Debug for Open<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("count", &locked(&self.calls).open.len()).finish()
+    }
+}
+
+// Nothing panics under these locks but what a service does; its body is not gone on with then.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Clone + Send + 'static> Open<T> {
+    /// One more, until what is returned is dropped.
+    pub(crate) fn begin(&self, by: T) -> Admitted<T> {
+        let held = Arc::new(Held::default());
+        let mut calls = locked(&self.calls);
+        calls.next += 1;
+        let id = calls.next;
+        calls.open.insert(id, (by.clone(), held.clone()));
+        Admitted { calls: self.calls.clone(), id, by, held }
+    }
+
+    /// Ends those that are let in no more. Does not wait for bodies that make their next piece just now.
+    pub(crate) fn end(&self, refusal: impl Fn(&T) -> Option<Status>) {
+        let open: Vec<_> = locked(&self.calls).open.values().cloned().collect();
+        for (by, held) in open {
+            if !held.is_ended()
+                && let Some(why) = refusal(&by)
+            {
+                held.end(why);
+            }
+        }
+    }
+}
+
+/// A call that is open.
+pub(crate) struct Admitted<T> {
+    calls: Arc<Mutex<Calls<T>>>,
+    id: u64,
+    by: T,
+    held: Arc<Held>,
+}
+
+impl<T> Admitted<T> {
+    /// What it was let in by.
+    pub(crate) fn by(&self) -> &T {
+        &self.by
+    }
+}
+
+impl<T: Unpin + Send + 'static> Admitted<T> {
+    /// Its answer, until it is ended.
+    pub(crate) fn answer(self, body: Body) -> Body {
+        self.held.with_body(|held| *held = Some(body));
+        Body::new(Answer(self))
+    }
+}
+
+impl<T> Drop for Admitted<T> {
+    fn drop(&mut self) {
+        locked(&self.calls).open.remove(&self.id);
+        let gone = locked(&self.held.body).take();
+        drop(gone);
+    }
+}
+
+/// What an answer and those that are open share.
+#[derive(Default)]
+struct Held {
+    verdict: Mutex<Verdict>,
+    /// None: not answered yet, ended, or all of it was given. Locked while a service makes a piece, which may take long.
+    body: Mutex<Option<Body>>,
+}
+
+#[derive(Default)]
+struct Verdict {
+    is_ended: bool,
+    /// Why it was ended, until that is told.
+    why: Option<Status>,
+    /// Who asked for a piece last.
+    waker: Option<Waker>,
+}
+
+impl Held {
+    fn is_ended(&self) -> bool {
+        locked(&self.verdict).is_ended
+    }
+
+    fn end(&self, why: Status) {
+        let waker = {
+            let mut verdict = locked(&self.verdict);
+            (verdict.is_ended, verdict.why) = (true, Some(why));
+            verdict.waker.take()
+        };
+        self.let_go();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Drops the body, unless somebody is at it, who then does.
+    fn let_go(&self) {
+        let gone = match self.body.try_lock() {
+            Ok(mut body) => body.take(),
+            Err(TryLockError::Poisoned(body)) => body.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        drop(gone);
+    }
+
+    /// Does something with the body, and lets go of it if the call was ended meanwhile.
+    ///
+    /// None stays behind: `end` says so first and tries the lock then; here the lock is given back first and the verdict
+    /// looked at then. If `end` finds the lock taken, it is given back later than the verdict was said, so the look sees it.
+    fn with_body<R>(&self, act: impl FnOnce(&mut Option<Body>) -> R) -> R {
+        let result = act(&mut locked(&self.body));
+        if self.is_ended() {
+            self.let_go();
+        }
+        result
+    }
+
+    /// What is told of a call that was ended: why, and then nothing more. None: it was not; `waker` is woken when it is.
+    fn verdict(&self, waker: &Waker) -> Option<Option<Result<Frame<Bytes>, Status>>> {
+        let mut verdict = locked(&self.verdict);
+        if !verdict.is_ended {
+            match &mut verdict.waker {
+                Some(earlier) => earlier.clone_from(waker), // does nothing where it is the same
+                none => *none = Some(waker.clone()),
+            }
+            return None;
+        }
+        Some(verdict.why.take().map(|why| trailers(&why)))
+    }
+}
+
+/// The body of an answer.
+struct Answer<T>(Admitted<T>);
+
+impl<T: Send + 'static> http_body::Body for Answer<T> {
+    type Data = Bytes;
+    type Error = Status;
+
+    /// No wake-up is lost: the waker is there before the service is asked. Whoever ends the call later than the second look
+    /// wakes it; whoever did earlier is seen by that look.
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let held = &self.0.held;
+        if let Some(told) = held.verdict(context.waker()) {
+            return Poll::Ready(told);
+        }
+        let polled = held.with_body(|held| {
+            let Some(body) = held else { return Poll::Ready(None) };
+            let polled = Pin::new(body).poll_frame(context);
+            if !matches!(&polled, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
+                *held = None;
+            }
+            polled
+        });
+        match held.verdict(context.waker()) {
+            Some(told) => Poll::Ready(told),
+            None => polled,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let held = &self.0.held;
+        locked(&held.verdict).why.is_none()
+            && held.with_body(|body| body.as_ref().is_none_or(http_body::Body::is_end_stream))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body::Body as _;
+    use http_body_util::StreamBody;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A body that says one thing, then waits for ever, and holds something.
+    fn waiting(held: Arc<()>) -> Body {
+        let said = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from_static(b"x"))));
+        let all = tokio_stream::StreamExt::chain(said, tokio_stream::pending());
+        Body::new(StreamBody::new(tokio_stream::StreamExt::map(all, move |frame| {
+            let _held = &held;
+            frame
+        })))
+    }
+
+    fn poll(body: &mut Body, woken: &Arc<Woken>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let waker = woken.clone().into();
+        Pin::new(body).poll_frame(&mut Context::from_waker(&waker))
+    }
+
+    fn status(frame: Poll<Option<Result<Frame<Bytes>, Status>>>) -> Status {
+        let Poll::Ready(Some(Ok(frame))) = frame else { panic!("{frame:?}") };
+        Status::from_header_map(&frame.into_trailers().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn who_is_let_in_no_more_lets_go_and_is_told_and_nobody_else() {
+        let open = Open::default();
+        let held = [(); 3].map(|()| Arc::new(()));
+        let mut bodies: Vec<Body> =
+            held.iter().enumerate().map(|(n, held)| open.begin(n).answer(waiting(held.clone()))).collect();
+        let woken: Arc<Woken> = Arc::default();
+        for body in &mut bodies[..2] {
+            assert!(matches!(poll(body, &woken), Poll::Ready(Some(Ok(_)))));
+        }
+        assert!(poll(&mut bodies[0], &woken).is_pending());
+        // One waits for its service, one lies in HTTP/2, one was not asked for anything; the last stays.
+        open.end(|by| (*by != 2).then(|| Status::unauthenticated("gone")));
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert_eq!(held.each_ref().map(Arc::strong_count), [1, 1, 2]);
+        for body in &mut bodies[..2] {
+            assert_eq!(status(poll(body, &woken)).code(), tonic::Code::Unauthenticated);
+            assert!(matches!(poll(body, &woken), Poll::Ready(None)));
+        }
+        assert!(matches!(poll(&mut bodies[2], &woken), Poll::Ready(Some(Ok(_)))));
+        drop(bodies);
+        assert!(locked(&open.calls).open.is_empty());
+        assert_eq!(Arc::strong_count(&held[2]), 1);
+    }
+
+    #[test]
+    fn an_answer_that_was_not_made_yet_is_not_told() {
+        let open = Open::default();
+        let (call, held) = (open.begin(()), Arc::new(()));
+        open.end(|()| Some(Status::permission_denied("less")));
+        let mut body = call.answer(waiting(held.clone()));
+        assert_eq!(Arc::strong_count(&held), 1);
+        assert!(!body.is_end_stream());
+        assert_eq!(status(poll(&mut body, &Arc::default())).code(), tonic::Code::PermissionDenied);
+        assert!(body.is_end_stream());
+    }
+
+    /// A body whose next piece takes until it is allowed, and that holds something.
+    fn slow(begun: mpsc::Sender<()>, go_on: mpsc::Receiver<()>, held: Arc<()>) -> Body {
+        let go_on = Mutex::new(go_on);
+        Body::new(StreamBody::new(futures_util::stream::poll_fn(move |_| {
+            let _held = &held;
+            begun.send(()).unwrap();
+            let _ = locked(&go_on).recv();
+            Poll::Ready(Some(Ok::<_, Status>(Frame::data(Bytes::from_static(b"x")))))
+        })))
+    }
+
+    /// One read from a disk that hung, and with it every other call's end: a token that was taken away went on to be good.
+    #[test]
+    fn a_piece_that_takes_long_holds_up_nobody_else_s_end() {
+        let open = Arc::new(Open::default());
+        let held = [(); 2].map(|()| Arc::new(()));
+        let ((begun, is_begun), (go_on, may)) = (mpsc::channel(), mpsc::channel());
+        let mut stuck = open.begin(0).answer(slow(begun, may, held[0].clone()));
+        let mut other = open.begin(1).answer(waiting(held[1].clone()));
+        let polling = std::thread::spawn(move || {
+            let polled = poll(&mut stuck, &Arc::default());
+            (status(polled), poll(&mut stuck, &Arc::default()))
+        });
+        is_begun.recv().unwrap();
+
+        let ((ended, is_ended), all) = (mpsc::channel(), open.clone());
+        std::thread::spawn(move || {
+            all.end(|_| Some(Status::unauthenticated("gone")));
+            ended.send(()).unwrap();
+        });
+        is_ended.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
+        assert_eq!(held.each_ref().map(Arc::strong_count), [2, 1]);
+        assert_eq!(status(poll(&mut other, &Arc::default())).code(), tonic::Code::Unauthenticated);
+
+        go_on.send(()).unwrap();
+        let (told, then) = polling.join().unwrap();
+        assert_eq!(told.code(), tonic::Code::Unauthenticated, "what it made meanwhile is not given");
+        assert!(matches!(then, Poll::Ready(None)));
+        assert_eq!(Arc::strong_count(&held[0]), 1);
+    }
+
+    #[test]
+    fn an_end_in_the_middle_of_a_piece_that_does_not_come_is_told() {
+        let (open, held) = (Arc::new(Open::default()), Arc::new(()));
+        let (within, holds) = (open.clone(), held.clone());
+        let mut body = open.begin(()).answer(Body::new(StreamBody::new(futures_util::stream::poll_fn(
+            move |_| -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+                let _holds = &holds;
+                within.end(|()| Some(Status::unauthenticated("gone")));
+                Poll::Pending
+            },
+        ))));
+        assert_eq!(status(poll(&mut body, &Arc::default())).code(), tonic::Code::Unauthenticated);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

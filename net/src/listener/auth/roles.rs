@@ -1,0 +1,494 @@
+//! Access: who may call what. Bearer tokens, each with a role; one table that says which role each method needs.
+//!
+//! Invariants:
+//! - With tokens, a method that the table does not name is refused, whoever asks.
+//! - Only digests of tokens are held. A token is compared by its digest, in constant time, with all that are known.
+//! - A call goes on for as long as its token lets it in: when tokens are replaced, those that are open are checked anew.
+//!
+//! **A new method gets its line in [`METHODS`], and nowhere else.**
+//!
+//! Must not know: files, connections.
+
+pub use crate::listener::auth::methods::{METHODS, Needs, Role};
+
+use crate::listener::auth::audit::Audit;
+use crate::listener::auth::revocation::{Admitted, Open};
+use crate::listener::connection_info::Arrival;
+use crate::listener::refusals::{Refusal, Refusals};
+use crate::wire::status::to_status;
+use chiplog::{Error, ErrorKind, Result};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Request, Response};
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use std::fmt;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tower_layer::Layer;
+
+/// A new token: 256 random bits as text.
+///
+/// # Errors
+/// `Io`: the system gives no random numbers.
+///
+/// ```
+/// let token = chiplog_net::listener::auth::roles::new_token()?;
+/// assert!(token.starts_with("chiplog-") && token.len() == 72);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+pub fn new_token() -> Result<String> {
+    let mut bits = [0; 32];
+    let filled = SystemRandom::new().fill(&mut bits);
+    filled.map_err(|_| Error::new(ErrorKind::Io, "the system gives no random numbers"))?;
+    Ok(format!("chiplog-{}", to_hex(&bits)))
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A token's digest, by which a server knows it: SHA-256, in hexadecimal.
+///
+/// ```
+/// let digest = chiplog_net::listener::auth::roles::digest_of("secret");
+/// assert!(digest.starts_with("2bb80d537b1da3e3"));
+/// ```
+pub fn digest_of(token: &str) -> String {
+    to_hex(&sha256(token))
+}
+
+/// The tokens that a server knows, by their digests. `Send + Sync`.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::{Role, Tokens, digest_of};
+/// let tokens: Tokens = format!("# whom for\nread:{}\n", digest_of("secret")).parse()?;
+/// assert_eq!(tokens.role_of("secret"), Some(Role::Read));
+/// assert_eq!(tokens.role_of("Secret"), None);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tokens {
+    known: Vec<(Role, Digest)>,
+}
+
+/// A token's SHA-256.
+type Digest = [u8; SHA256_OUTPUT_LEN];
+
+fn sha256(token: &str) -> Digest {
+    let mut bytes = [0; SHA256_OUTPUT_LEN];
+    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    bytes
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("count", &self.known.len()).finish()
+    }
+}
+
+impl Tokens {
+    /// How many there are; at least one.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The role of a token; None: it is not known. Takes as long for any token of the same length.
+    pub fn role_of(&self, token: &str) -> Option<Role> {
+        self.role_by(&sha256(token))
+    }
+
+    fn role_by(&self, shown: &Digest) -> Option<Role> {
+        let mut found = 0_u8;
+        for (role, known) in &self.known {
+            let same = shown.ct_eq(known);
+            found = u8::conditional_select(&found, &found.max(*role as u8), same);
+        }
+        Role::ALL.into_iter().find(|role| *role as u8 == found)
+    }
+}
+
+impl FromStr for Tokens {
+    type Err = Error;
+
+    /// One token a line: `role:digest`, the digest in 64 hexadecimal digits. Empty lines, and all from `#` on, say nothing.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut known = Vec::new();
+        for (n, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            // What stands there is not repeated: it may be a token that got there by mistake.
+            let wrong =
+                |what: String| Error::new(ErrorKind::InvalidArgument, format!("line {}: {what}", n + 1));
+            let Some((role, digits)) = line.split_once(':') else {
+                return Err(wrong("it is not role:digest".into()));
+            };
+            let role = role.trim().parse().map_err(|_| {
+                wrong("before the colon stands no role: read, append or admin, and nothing else".into())
+            })?;
+            let digest = from_hex(digits.trim()).ok_or_else(|| {
+                wrong("a digest has 64 hexadecimal digits: `chiplog token` makes one".into())
+            })?;
+            known.push((role, digest));
+        }
+        if known.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "there is no token in it: nobody would get in",
+            ));
+        }
+        Ok(Self { known })
+    }
+}
+
+fn from_hex(digits: &str) -> Option<Digest> {
+    let mut bytes = [0; SHA256_OUTPUT_LEN];
+    if digits.len() != 2 * bytes.len() || !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Who may call what on a listener. Its tokens can be replaced while it runs. `Send + Sync`.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::{Access, AccessLayer};
+/// let access = std::sync::Arc::new(Access::default()); // no tokens: everybody may call everything
+/// let server = chiplog_net::listener::server().layer(AccessLayer::new(access));
+/// # drop(server);
+/// ```
+#[derive(Debug, Default)]
+pub struct Access {
+    tokens: RwLock<Option<Arc<Tokens>>>,
+    open: Open<Pass>,
+    refusals: Arc<Refusals>,
+}
+
+/// The digest of the token that let a call in, among its request's extensions.
+#[derive(Clone, Copy)]
+pub(crate) struct Bearer(pub(crate) Digest);
+
+/// Among a request's extensions: tokens are configured, and the call needs none.
+#[derive(Clone, Copy)]
+pub(crate) struct Tokenless;
+
+/// How a call got in.
+enum Way {
+    /// There are no tokens.
+    Open,
+    /// There are tokens, and it needs none.
+    Tokenless,
+    /// By a token.
+    Token(Admitted<Pass>),
+}
+
+/// What a call was let in by.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    token: Digest,
+    needed: Role,
+}
+
+impl Access {
+    /// With these tokens; None: everybody may call everything.
+    pub fn new(tokens: Option<Tokens>, refusals: Arc<Refusals>) -> Self {
+        Self { tokens: RwLock::new(tokens.map(Arc::new)), open: Open::default(), refusals }
+    }
+
+    /// From now on these are the tokens. Calls that are open and whose token is not among them, or has a lesser role
+    /// than they need, end as UNAUTHENTICATED or PERMISSION_DENIED. Those that began when there were no tokens go on.
+    pub fn replace(&self, tokens: Tokens) {
+        let tokens = Arc::new(tokens);
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens.clone());
+        self.open.end(|pass| match tokens.role_by(&pass.token) {
+            None => Some(self.unauthenticated("the token was taken away")),
+            Some(role) if role < pass.needed => {
+                let needed = pass.needed;
+                Some(
+                    self.denied(format!("the call needs a token of role {needed}; this one's is {role} now")),
+                )
+            }
+            Some(_) => None,
+        });
+    }
+
+    /// Whether a call may be made.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED, PERMISSION_DENIED.
+    pub fn check(&self, path: &str, headers: &HeaderMap) -> std::result::Result<(), Status> {
+        self.admit(path, headers).map(drop)
+    }
+
+    /// Lets a call in.
+    fn admit(&self, path: &str, headers: &HeaderMap) -> std::result::Result<Way, Status> {
+        // Held until the call is among those that are open: a replacement comes before it, or finds it there.
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = &*tokens else { return Ok(Way::Open) };
+        let needs = METHODS.iter().find(|(method, _)| *method == path).map(|(_, needs)| *needs);
+        if needs == Some(Needs::Nothing) {
+            return Ok(Way::Tokenless);
+        }
+        let Some(token) = bearer(headers).map(sha256) else {
+            return Err(self.unauthenticated("a token is needed: metadata `authorization: Bearer TOKEN`"));
+        };
+        let Some(role) = tokens.role_by(&token) else {
+            return Err(self.unauthenticated("the token is not known here"));
+        };
+        match needs {
+            Some(Needs::Role(needed)) if role >= needed => {
+                Ok(Way::Token(self.open.begin(Pass { token, needed })))
+            }
+            Some(Needs::Role(needed)) => {
+                Err(self.denied(format!("{path} needs a token of role {needed}; this one's is {role}")))
+            }
+            _ => Err(self.denied(format!("{path} is in no role's reach"))),
+        }
+    }
+
+    fn unauthenticated(&self, what: &str) -> Status {
+        self.refusals.count(Refusal::Unauthenticated);
+        to_status(&Error::new(ErrorKind::Unauthenticated, what), None)
+    }
+
+    fn denied(&self, what: String) -> Status {
+        self.refusals.count(Refusal::PermissionDenied);
+        to_status(&Error::new(ErrorKind::PermissionDenied, what), None)
+    }
+}
+
+/// The one token that a call shows.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (shown.next(), shown.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Refuses calls before any service sees them.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::{Access, AccessLayer};
+/// let layer = AccessLayer::new(std::sync::Arc::new(Access::default()));
+/// # drop(layer);
+/// ```
+#[derive(Clone, Debug)]
+pub struct AccessLayer {
+    access: Arc<Access>,
+}
+
+impl AccessLayer {
+    /// Refuses what `access` does.
+    pub fn new(access: Arc<Access>) -> Self {
+        Self { access }
+    }
+}
+
+impl<S> Layer<S> for AccessLayer {
+    type Service = Accessed<S>;
+
+    fn layer(&self, inner: S) -> Accessed<S> {
+        Accessed { inner, access: self.access.clone() }
+    }
+}
+
+/// What [`AccessLayer`] makes of a service.
+///
+/// ```
+/// use chiplog_net::listener::auth::roles::{Accessed, AccessLayer};
+/// use tower_layer::Layer;
+/// let accessed: Accessed<&str> = AccessLayer::new(Default::default()).layer("a service");
+/// # drop(accessed);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Accessed<S> {
+    inner: S,
+    access: Arc<Access>,
+}
+
+type Answering<E> = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, E>> + Send>>;
+
+impl<S> Service<Request<Body>> for Accessed<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Answering<S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        match self.access.admit(request.uri().path(), request.headers()) {
+            Ok(Way::Open) => {
+                if !METHODS.contains(&(request.uri().path(), Needs::Nothing)) {
+                    prove(&request);
+                }
+                let audit = Audit::of(&request, None);
+                let answering = self.inner.call(request);
+                Box::pin(async move { answering.await.inspect(|response| tell(audit, response)) })
+            }
+            Ok(Way::Tokenless) => {
+                request.extensions_mut().insert(Tokenless);
+                Box::pin(self.inner.call(request))
+            }
+            Ok(Way::Token(call)) => {
+                prove(&request);
+                request.extensions_mut().insert(Bearer(call.by().token));
+                let audit = Audit::of(&request, Some(&call.by().token));
+                let answering = self.inner.call(request);
+                Box::pin(async move {
+                    let response = answering.await.inspect(|response| tell(audit, response))?;
+                    Ok(response.map(|body| call.answer(body)))
+                })
+            }
+            Err(status) => {
+                if let Some(arrival) = request.extensions().get::<Arrival>() {
+                    arrival.refused(request.uri().path());
+                }
+                Box::pin(std::future::ready(Ok(status.into_http())))
+            }
+        }
+    }
+}
+
+fn tell(audit: Option<Audit>, response: &Response<Body>) {
+    if let Some(audit) = audit {
+        audit.answered(response);
+    }
+}
+
+/// The connection of a call that was let in keeps its place.
+fn prove(request: &Request<Body>) {
+    if let Some(arrival) = request.extensions().get::<Arrival>() {
+        arrival.prove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message as _;
+    use std::collections::BTreeSet;
+
+    /// All methods of what is compiled in, but for those between replicas, which have a listener of their own.
+    #[test]
+    fn the_table_names_every_method_and_no_other() {
+        let protos = prost_types::FileDescriptorSet::decode(crate::wire::proto::DESCRIPTORS).unwrap();
+        let mut methods = BTreeSet::new();
+        for file in &protos.file {
+            for service in &file.service {
+                for method in &service.method {
+                    methods.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+                }
+            }
+        }
+        assert!(methods.remove("/chiplog.v1.Peer/Messages"));
+        assert!(methods.len() > 15);
+        let named: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
+        assert_eq!(named.len(), METHODS.len(), "one stands there twice");
+        let foreign = |method: &&String| method.starts_with("/grpc.");
+        let ours: BTreeSet<String> = named.iter().filter(|m| !foreign(m)).cloned().collect();
+        assert_eq!(ours, methods);
+    }
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        values.iter().for_each(|v| _ = headers.append(AUTHORIZATION, v.parse().unwrap()));
+        headers
+    }
+
+    fn access() -> Access {
+        let line = |role: Role| format!("{role}:{}\n", digest_of(&format!("token of {role}")));
+        let text: String = Role::ALL.into_iter().map(line).collect();
+        Access::new(Some(text.parse().unwrap()), Arc::default())
+    }
+
+    /// Every role at every method: those up to what is needed are refused, the others get in.
+    #[test]
+    fn each_role_reaches_what_it_should() {
+        let access = access();
+        for (method, needs) in METHODS {
+            for role in Role::ALL {
+                let may = match needs {
+                    Needs::Nothing => true,
+                    Needs::Role(needed) => role >= *needed,
+                };
+                let checked = access.check(method, &headers(&[&format!("Bearer token of {role}")]));
+                assert_eq!(checked.is_ok(), may, "{role} at {method}");
+                if let Err(status) = checked {
+                    assert_eq!(status.code(), tonic::Code::PermissionDenied);
+                    assert_eq!(crate::wire::status::from_status(&status).kind(), ErrorKind::PermissionDenied);
+                }
+            }
+        }
+        let denied = access.refusals.read(Refusal::PermissionDenied);
+        let unreached =
+            |role: &Role| METHODS.iter().filter(|(_, n)| matches!(n, Needs::Role(r) if r > role)).count();
+        assert_eq!(denied, Role::ALL.iter().map(unreached).sum::<usize>() as u64);
+    }
+
+    #[test]
+    fn who_shows_no_token_or_another_does_not_get_in() {
+        let access = access();
+        for shown in [
+            &[][..],
+            &["Bearer token of Admin"],
+            &["Bearer "],
+            &["Bearer"],
+            &["Basic token of admin"],
+            &["token of admin"],
+            &["Bearer token of admin", "Bearer token of admin"],
+        ] {
+            let status = access.check("/chiplog.v1.Log/Info", &headers(shown)).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::Unauthenticated, "{shown:?}");
+            assert_eq!(crate::wire::status::from_status(&status).kind(), ErrorKind::Unauthenticated);
+        }
+        assert_eq!(access.refusals.read(Refusal::Unauthenticated), 7);
+        access.check("/chiplog.v1.Log/Info", &headers(&["bearer token of read"])).unwrap();
+        // No role reaches what the table does not name; who has no token does not even learn that.
+        let nowhere = "/chiplog.v1.Log/Nothing";
+        let code = |shown: &[&str]| access.check(nowhere, &headers(shown)).unwrap_err().code();
+        assert_eq!(code(&["Bearer token of admin"]), tonic::Code::PermissionDenied);
+        assert_eq!(code(&[]), tonic::Code::Unauthenticated);
+        assert!(
+            Access::default().check(nowhere, &headers(&[])).is_ok(),
+            "without tokens, the router answers"
+        );
+    }
+
+    #[test]
+    fn a_file_of_tokens_is_checked_and_its_lines_are_not_repeated() {
+        let digest = digest_of("t");
+        let good: Tokens =
+            format!("\n# people\n read : {digest} # Ann\nadmin:{}\n", digest.to_uppercase()).parse().unwrap();
+        assert_eq!((good.len(), good.role_of("t")), (2, Some(Role::Admin)), "the highest counts");
+        for (bad, word) in [
+            (String::new(), "no token"),
+            ("# nothing".into(), "no token"),
+            (digest.clone(), "role:digest"),
+            (format!("\nroot:{digest}"), "line 2: before the colon"),
+            ("read:secret".into(), "64"),
+            (format!("read:{digest}0"), "64"),
+            (format!("read:{}", "+1".repeat(32)), "64"),
+        ] {
+            let error = bad.parse::<Tokens>().unwrap_err().to_string();
+            assert!(error.contains(word) && !error.contains("secret"), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Connection: one connection of a client, within its limits of time, over TLS or plain.
+//!
+//! ```text
+//! socket ── Wire (TLS or not) ── [authorities mended] ── Connection: its timer is looked at whenever it waits
+//! ```
+//!
+//! | from | to | limit |
+//! |---|---|---|
+//! | accepted | the whole HTTP/2 preface is there | `handshake` |
+//! | no call is open | one is that is let in | `idle`; [`UNUSED`] before the first |
+//! | a piece of an answer was given | the next one can go | `slow_reader`, see [`calls`](crate::listener::stalled_calls) |
+//! | nothing can be written | something can | `slow_reader`, or [`BLOCKED`] |
+//!
+//! One that proved nothing ends when its place is wanted: [`places`](crate::listener::connection_limit).
+//!
+//! Invariant: a connection that makes no progress wakes its task by itself.
+
+use crate::listener::connection_info::Arrival;
+use crate::listener::connection_limit::Place;
+use crate::listener::refusals::{Refusal, Refusals};
+use crate::listener::stalled_calls::Verdict;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+/// What an HTTP/2 client says first.
+const PREFACE_BYTES: usize = 24;
+/// So long nothing may be written where slow readers have no limit.
+const BLOCKED: Duration = Duration::from_secs(60);
+
+/// The limits of a listener's connections.
+///
+/// ```
+/// let mut limits = chiplog_net::listener::connection::ConnectionLimits::default();
+/// limits.connections = 100;
+/// limits.idle = None;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionLimits {
+    /// The most connections that are open at a time, default 4,096. For one more, one that proved nothing is closed:
+    /// the oldest of the address that has most; if there is none, the new one, at once.
+    pub connections: usize,
+    /// The most of them that are open from one address at a time, default 1,024: one of IPv4, or a network of IPv6 (64
+    /// bits). For one more, the oldest of the address that proved nothing is closed; if there is none, the new one.
+    pub connections_per_address: usize,
+    /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
+    /// wait it is refused (REFUSED_STREAM).
+    pub streams: u32,
+    /// A client may send so much on one stream before it is read, default 128 KiB; sixteen times as much on a connection.
+    pub window_bytes: u32,
+    /// The most bytes of one request's headers, each counted with 32 more, default 16 KiB. Beyond it: status 431.
+    pub header_bytes: u32,
+    /// How long TLS and the HTTP/2 preface may take together, default 10 s. Then the connection is closed.
+    pub handshake: Duration,
+    /// How long a connection may have no call open, default 30 min; None: for ever. Then it is closed.
+    pub idle: Option<Duration>,
+    /// How long a client may take nothing of an answer that has more, default 60 s; None: for ever. Then the call ends
+    /// as DEADLINE_EXCEEDED, and after as long again the connection.
+    pub slow_reader: Option<Duration>,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            connections_per_address: 1024,
+            streams: 1024,
+            window_bytes: 128 << 10,
+            header_bytes: 16 << 10,
+            handshake: Duration::from_secs(10),
+            idle: Some(Duration::from_secs(1800)),
+            slow_reader: Some(Duration::from_secs(60)),
+        }
+    }
+}
+
+/// The bytes of a connection, within TLS where there is one.
+///
+/// ```
+/// use chiplog_net::listener::connection::Wire;
+/// let is_secret = |wire: &Wire| matches!(wire, Wire::Tls(_));
+/// # let _ = is_secret;
+/// ```
+#[derive(Debug)]
+pub enum Wire {
+    /// As they come.
+    Plain(TcpStream),
+    /// Within TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection within its limits. What reads and writes it is its `T`. Made by [`listener`](crate::listener).
+///
+/// ```
+/// use chiplog_net::listener::connection::{Connection, Wire};
+/// use tonic::transport::server::Connected;
+/// let from = |connection: &Connection<Wire>| connection.connect_info().remote();
+/// # let _ = from;
+/// ```
+#[derive(Debug)]
+pub struct Connection<T> {
+    io: T,
+    arrival: Arrival,
+    limits: Arc<ConnectionLimits>,
+    refusals: Arc<Refusals>,
+    /// When to look at it next.
+    look: Pin<Box<Sleep>>,
+    /// Of the preface.
+    missing: usize,
+    /// Since when nothing can be written, if nothing can.
+    blocked_since: Option<Instant>,
+    ended: bool,
+    place: Place,
+}
+
+impl<T> Connection<T> {
+    /// One that was accepted, and whose preface has to be there by `deadline`.
+    pub(crate) fn new(
+        io: T,
+        arrival: Arrival,
+        limits: Arc<ConnectionLimits>,
+        refusals: Arc<Refusals>,
+        deadline: Instant,
+        place: Place,
+    ) -> Self {
+        let look = Box::pin(sleep_until(deadline));
+        Self {
+            io,
+            arrival,
+            limits,
+            refusals,
+            look,
+            missing: PREFACE_BYTES,
+            blocked_since: None,
+            ended: false,
+            place,
+        }
+    }
+
+    /// Looks whether a limit was reached; otherwise the task is woken for the next look.
+    fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.place.poll_taken_away(context).is_ready() {
+            return Err(timed_out("its place was taken away: too many connections, and it proved nothing"));
+        }
+        while !self.ended && self.look.as_mut().poll(context).is_ready() {
+            let remote = self.arrival.remote();
+            if self.missing > 0 {
+                self.refusals.count(Refusal::Handshake);
+                tracing::info!(%remote, "a connection said nothing in time, and is closed");
+                return Err(timed_out("no HTTP/2 preface came in time"));
+            }
+            let now = Instant::now();
+            let blocked_max = self.limits.slow_reader.unwrap_or(BLOCKED);
+            if self.blocked_since.is_some_and(|since| now.duration_since(since) >= blocked_max) {
+                self.refusals.count(Refusal::SlowReader);
+                tracing::warn!(%remote, "a client takes nothing of what is written: its connection is closed");
+                return Err(timed_out("slow reader: nothing can be written"));
+            }
+            let look = self.arrival.calls().look(now, self.limits.idle, self.limits.slow_reader);
+            for _ in 0..look.cut {
+                self.refusals.count(Refusal::SlowReader);
+                tracing::warn!(%remote, "a client takes nothing of an answer: the call is ended");
+            }
+            match look.verdict {
+                Verdict::On(next) => self.look.as_mut().reset(next),
+                Verdict::Idle => {
+                    self.refusals.count(Refusal::Idle);
+                    tracing::debug!(%remote, "an idle connection is closed");
+                    self.ended = true;
+                }
+                Verdict::Stuck => {
+                    tracing::warn!(%remote, "a client takes nothing of an answer that was ended: its connection is closed");
+                    return Err(timed_out("slow reader: what was sent is not taken"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn timed_out(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.io).poll_read(context, buffer);
+        if read.is_pending() {
+            this.watch(context)?;
+            return if this.ended { Poll::Ready(Ok(())) } else { Poll::Pending };
+        }
+        let come = buffer.filled().len() - before;
+        if this.missing > 0 && come > 0 {
+            this.missing = this.missing.saturating_sub(come);
+            if this.missing == 0 {
+                this.look.as_mut().reset(Instant::now());
+            }
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Connection<T> {
+    /// What came of writing; while that waits, the limits are looked at: a client that reads nothing stops all.
+    fn watched<R>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if done.is_ready() {
+            self.blocked_since = None;
+            return done;
+        }
+        self.blocked_since.get_or_insert_with(Instant::now);
+        self.watch(context)?;
+        if self.ended {
+            // Reading would tell that it has ended, but who waits to write does not read.
+            return Poll::Ready(Err(timed_out("an idle connection")));
+        }
+        done
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_write(context, bytes);
+        this.watched(context, done)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_write_vectored(context, slices);
+        this.watched(context, done)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_flush(context);
+        this.watched(context, done)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_shutdown(context);
+        this.watched(context, done)
+    }
+}
+
+impl<T> Connected for Connection<T> {
+    type ConnectInfo = Arrival;
+
+    fn connect_info(&self) -> Arrival {
+        self.arrival.clone()
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_read(context, buffer),
+            Self::Tls(io) => Pin::new(io).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write(context, bytes),
+            Self::Tls(io) => Pin::new(io).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write_vectored(context, slices),
+            Self::Tls(io) => Pin::new(io).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(io) => io.is_write_vectored(),
+            Self::Tls(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_flush(context),
+            Self::Tls(io) => Pin::new(io).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_shutdown(context),
+            Self::Tls(io) => Pin::new(io).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::connection_limit::Places;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    fn connection(io: DuplexStream, limits: ConnectionLimits) -> (Connection<DuplexStream>, Arc<Refusals>) {
+        let remote = ([127, 0, 0, 1], 1).into();
+        let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
+        let refusals = Arc::<Refusals>::default();
+        let arrival = Arrival::new(remote, false, None, place.seat());
+        let deadline = Instant::now() + limits.handshake;
+        let connection = Connection::new(io, arrival, limits.into(), refusals.clone(), deadline, place);
+        (connection, refusals)
+    }
+
+    /// A client that pinged and took none of the answers made HTTP/2 wait for room to write, where it reads nothing and
+    /// looks at no clock of its own: the connection stayed for ever.
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_of_what_is_written_is_left() {
+        for (idle, reason) in [(None, Refusal::SlowReader), (Some(Duration::from_secs(5)), Refusal::Idle)] {
+            let limits = ConnectionLimits { idle, ..ConnectionLimits::default() };
+            let (mut client, server) = tokio::io::duplex(64);
+            let (mut server, refusals) = connection(server, limits);
+            client.write_all(&[b'x'; PREFACE_BYTES]).await.unwrap();
+            server.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
+            let begun = Instant::now();
+            let error = server.write_all(&[7; 1000]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(begun.elapsed() <= BLOCKED * 2, "{:?}", begun.elapsed());
+            assert_eq!(refusals.read(reason), 1);
+            drop(client);
+        }
+    }
+}

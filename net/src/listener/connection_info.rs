@@ -1,0 +1,225 @@
+//! Arrival: what services know of the connection that a call came on.
+//!
+//! Every call on a [`Connection`](crate::listener::connection::Connection) has it among its request's extensions, from TLS or from
+//! plain bytes alike.
+
+use crate::listener::auth::tokens::{Accounts, Payer, Resource, Share};
+use crate::listener::bill::Bill;
+use crate::listener::connection_limit::{Seat, address};
+use crate::listener::stalled_calls::{Calls, Weight};
+use crate::wire::tls::names_node;
+use chiplog::NodeId;
+use http::{Request, Response};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tower_layer::Layer;
+
+/// A connection, as those see it that are called over it. Cheap to clone.
+///
+/// ```
+/// use chiplog_net::listener::connection_info::Arrival;
+/// fn who<T>(request: &tonic::Request<T>) -> Option<std::net::SocketAddr> {
+///     request.extensions().get::<Arrival>().map(Arrival::remote)
+/// }
+/// assert_eq!(who(&tonic::Request::new(())), None, "not of a listener of ours");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    remote: SocketAddr,
+    secret: bool,
+    certificate: Option<CertificateDer<'static>>,
+    calls: Arc<Calls>,
+    payer: OnceLock<Arc<Payer>>,
+    /// The tokens that were shown on it, by their digests, each with its place among the connections of the token.
+    tokens: Mutex<Vec<([u8; 32], Share)>>,
+    seat: Seat,
+}
+
+impl Arrival {
+    /// `secret`: over TLS. `certificate`: that of the client, checked.
+    pub(crate) fn new(
+        remote: SocketAddr,
+        secret: bool,
+        certificate: Option<CertificateDer<'static>>,
+        seat: Seat,
+    ) -> Self {
+        let calls = Calls::new();
+        seat.of_calls(&calls);
+        if certificate.is_some() {
+            seat.prove();
+        }
+        let (payer, tokens) = (OnceLock::new(), Mutex::default());
+        let inner = Inner { remote, secret, certificate, calls, payer, tokens, seat };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Where it comes from.
+    pub fn remote(&self) -> SocketAddr {
+        self.inner.remote
+    }
+
+    /// Whether it is over TLS.
+    pub fn is_secret(&self) -> bool {
+        self.inner.secret
+    }
+
+    /// The client's certificate (DER), signed by the listener's authority; None: it showed none.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.inner.certificate.as_deref()
+    }
+
+    /// Whether the client's certificate is that of this replica: it names
+    /// [`node_name`](crate::wire::tls::node_name).
+    pub fn is_node(&self, node: NodeId) -> bool {
+        self.inner.certificate.as_ref().is_some_and(|c| names_node(c, node))
+    }
+
+    /// A call was let in on it for which not everybody is: it keeps its place.
+    pub(crate) fn prove(&self) {
+        self.inner.seat.prove();
+    }
+
+    /// The call of this method, which is open on it, was refused.
+    pub(crate) fn refused(&self, method: &str) {
+        if weight_of(method) == Weight::Full {
+            self.inner.calls.refused();
+        }
+    }
+
+    /// A call with this token came on it, which `payer` pays for. False: the token is shown on as many connections as it
+    /// may be. A connection that showed no other one then keeps no place.
+    pub(crate) fn shows(&self, token: [u8; 32], payer: &Arc<Payer>) -> bool {
+        let mut tokens = self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.iter().any(|(shown, _)| *shown == token) {
+            return true;
+        }
+        match payer.try_take(Resource::Connections, 1) {
+            Ok(share) => tokens.push((token, share)),
+            Err(_) if tokens.is_empty() && self.inner.certificate.is_none() => {
+                self.inner.seat.disprove();
+                return false;
+            }
+            Err(_) => return false,
+        }
+        true
+    }
+
+    pub(crate) fn calls(&self) -> &Arc<Calls> {
+        &self.inner.calls
+    }
+
+    /// The payer of the connection, without a token. Its account is made when it is first asked for.
+    pub(crate) fn payer(&self, accounts: &Arc<Accounts>) -> &Arc<Payer> {
+        self.inner.payer.get_or_init(|| accounts.connection(address(self.inner.remote.ip())))
+    }
+}
+
+/// Everybody may ask for a server's health: such a call does not keep its connection's place.
+const HEALTH: &str = "/grpc.health.v1.Health/";
+/// Everybody may watch it for ever: that call alone keeps no connection open.
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+fn weight_of(method: &str) -> Weight {
+    match method {
+        WATCH => Weight::Quiet,
+        _ if method.starts_with(HEALTH) => Weight::Light,
+        _ => Weight::Full,
+    }
+}
+
+/// Lets connections know of the calls on them: without it, idle connections and slow readers are not told from busy
+/// ones. The outermost layer of a server; part of [`listener::server`](crate::listener::server).
+///
+/// ```
+/// use chiplog_net::listener::connection_info::CallLayer;
+/// let server = tonic::transport::Server::builder().layer(CallLayer);
+/// # drop(server);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallLayer;
+
+impl<S> Layer<S> for CallLayer {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner }
+    }
+}
+
+/// A service within a [`CallLayer`].
+///
+/// ```
+/// use chiplog_net::listener::connection_info::{CallLayer, Counted};
+/// use tower_layer::Layer;
+/// let counted: Counted<&str> = CallLayer.layer("a service");
+/// # drop(counted);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Counted<S> {
+    inner: S,
+}
+
+type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+impl<S> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Answering<S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let (arrival, bill) = (request.extensions().get::<Arrival>(), Bill::default());
+        let weight = weight_of(request.uri().path());
+        let call = arrival.map(|arrival| arrival.calls().begin(bill.clone(), weight));
+        request.extensions_mut().insert(bill);
+        let answering = self.inner.call(request);
+        Box::pin(async move {
+            let response = answering.await?;
+            Ok(match call {
+                Some(call) => call.answer(response),
+                None => response,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::connection_limit::Places;
+
+    /// A refused watch left a count behind, and a later call of full weight counted as refused.
+    #[tokio::test]
+    async fn refused_health_calls_leave_no_count() {
+        let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
+        let arrival = Arrival::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
+        for method in ["/grpc.health.v1.Health/Check", WATCH] {
+            let call = arrival.calls().begin(Bill::default(), weight_of(method));
+            arrival.refused(method);
+            drop(call);
+        }
+        let method = "/chiplog.v1.Log/Info";
+        let call = arrival.calls().begin(Bill::default(), weight_of(method));
+        assert!(arrival.calls().has_one_let_in());
+        arrival.refused(method);
+        assert!(!arrival.calls().has_one_let_in());
+        drop(call);
+    }
+}

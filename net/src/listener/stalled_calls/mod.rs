@@ -1,0 +1,221 @@
+//! Calls: the calls that are open on one connection, and how its client takes their answers.
+//!
+//! ```text
+//! service ──> Answer (a body) ──> pieces ──> HTTP/2, which drops each when it is on its way
+//!                │ since … a piece lies there, and none was dropped
+//!                └────────────> Calls: looked at by the connection's timer
+//! ```
+//!
+//! A look ends answers that lie for too long ([`answer`]), and tells the connection when it is idle, or has to end because an
+//! answer that was cut is still not taken.
+//!
+//! Invariants:
+//! - A call is open until its answer has ended and HTTP/2 holds no piece of it: the last one, too, may lie in a window
+//!   that its client never opens, and what it is a part of, such as a segment's mapping, is held meanwhile.
+//! - A look never waits for an answer that is being made just now: that one is not stuck.
+//!
+//! Must not know: sockets, services.
+
+mod answer;
+
+use crate::listener::auth::tokens::Resource;
+use crate::listener::bill::Bill;
+use answer::{Cut, Handed, PRESSED_PART};
+use http::Response;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::body::Body;
+
+/// A look is due at least so many times within the shortest limit.
+const LOOKS: u32 = 4;
+/// A connection over which nothing was ever let in is idle after this time.
+const UNUSED: Duration = Duration::from_secs(60);
+/// Without limits there is nothing to look for.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// The calls of one connection.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    open: usize,
+    /// Those open that do not keep the connection's place.
+    light: usize,
+    /// Since when none is open, if none is. One that was refused changes nothing.
+    idle_since: Instant,
+    /// One was let in.
+    used: bool,
+    /// Those open that were refused.
+    refused: usize,
+    /// Weak: they hold their calls, which take themselves out of here.
+    answers: BTreeMap<u64, Weak<Handed>>,
+    next: u64,
+}
+
+/// The outcome of a look.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// So many answers were cut.
+    pub(crate) cut: usize,
+    /// Tells the connection how to go on.
+    pub(crate) verdict: Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Go on; the next look is due then.
+    On(Instant),
+    /// Nothing was asked for too long.
+    Idle,
+    /// An answer that was cut is still not taken.
+    Stuck,
+}
+
+impl Calls {
+    pub(crate) fn new() -> Arc<Self> {
+        let state = State {
+            open: 0,
+            light: 0,
+            idle_since: Instant::now(),
+            used: false,
+            refused: 0,
+            answers: BTreeMap::new(),
+            next: 0,
+        };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    // Nothing panics under the lock.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more call, until the returned value is dropped.
+    pub(crate) fn begin(self: &Arc<Self>, bill: Bill, weight: Weight) -> Call {
+        let mut state = self.state();
+        state.open += usize::from(weight != Weight::Quiet);
+        state.light += usize::from(weight == Weight::Light);
+        drop(state);
+        Call { calls: self.clone(), weight, bill }
+    }
+
+    /// Whether a call is open that was not refused and keeps the connection's place.
+    pub(crate) fn has_one_let_in(&self) -> bool {
+        let state = self.state();
+        state.open > state.refused + state.light
+    }
+
+    /// One that is open was refused: a call of full weight.
+    pub(crate) fn refused(&self) {
+        self.state().refused += 1;
+    }
+
+    /// How it stands now. `idle`: so long nothing may be asked. `slow`: so long an answer may lie. None: for ever.
+    pub(crate) fn look(&self, now: Instant, idle: Option<Duration>, slow: Option<Duration>) -> Look {
+        let idle = idle.map(|idle| if self.state().used { idle } else { idle.min(UNUSED) });
+        let shortest = idle.into_iter().chain(slow).min().unwrap_or(NEVER);
+        let mut next = now + (shortest.min(NEVER) / LOOKS).max(Duration::from_millis(1));
+        let answers: Vec<_> = {
+            let state = self.state();
+            if state.open == 0
+                && let Some(until) = idle.and_then(|idle| state.idle_since.checked_add(idle))
+            {
+                if now >= until {
+                    return Look { cut: 0, verdict: Verdict::Idle };
+                }
+                next = next.min(until);
+            }
+            state.answers.values().filter_map(Weak::upgrade).collect()
+        };
+        // Not under the lock: the last hold of one may be the one above.
+        let (mut cut, mut stuck) = (0, false);
+        for answer in answers {
+            let Some(slow) = slow else { continue };
+            let payer = answer.payer();
+            if payer.is_some() {
+                next = next.min(now + (slow / PRESSED_PART / 2).max(Duration::from_millis(1)));
+            }
+            let [requests, answers] = [Resource::Requests, Resource::Answers]
+                .map(|resource| payer.and_then(|p| p.pressure(resource)));
+            match answer.look(now, slow, answers, requests.is_some()) {
+                Cut::Now => cut += 1,
+                Cut::Before { is_stuck } => stuck |= is_stuck,
+                Cut::Not => {}
+            }
+        }
+        let verdict = if stuck { Verdict::Stuck } else { Verdict::On(next) };
+        Look { cut, verdict }
+    }
+}
+
+/// How an open call counts for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// The connection is not idle, and keeps its place.
+    Full,
+    /// The connection is not idle. It leaves when another one wants its place.
+    Light,
+    /// It does not count.
+    Quiet,
+}
+
+/// A call that is open.
+#[derive(Debug)]
+pub(crate) struct Call {
+    calls: Arc<Calls>,
+    weight: Weight,
+    bill: Bill,
+}
+
+/// Among an answer's extensions: the memory that it takes is paid for where it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PaidFor;
+
+impl Call {
+    /// Its answer, watched, and paid for unless that is done where it is made.
+    pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
+        let is_paid_for = response.extensions().get::<PaidFor>().is_some();
+        response.map(|body| self.watched(body, is_paid_for))
+    }
+
+    fn watched(self, body: Body, is_paid_for: bool) -> Body {
+        if http_body::Body::is_end_stream(&body) {
+            return body;
+        }
+        let calls = self.calls.clone();
+        let mut state = calls.state();
+        state.next += 1;
+        let id = state.next;
+        let handed = Handed::new(id, self, body, is_paid_for);
+        state.answers.insert(id, Arc::downgrade(&handed));
+        drop(state);
+        handed.into_body()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut state = self.calls.state();
+        if self.weight == Weight::Quiet {
+            return;
+        }
+        state.open -= 1;
+        state.light -= usize::from(self.weight == Weight::Light);
+        if self.weight == Weight::Full && state.refused > 0 {
+            state.refused -= 1;
+        } else {
+            state.used = true;
+            if state.open == 0 {
+                state.idle_since = Instant::now();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Gauges: what is open at a server now: connections of clients, and streams by what they do.
+//!
+//! Invariant: what is counted is held by a value of its own, and is counted as long as that lives.
+//!
+//! Must not know: who shows the figures.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::server::Connected;
+
+/// What is counted.
+///
+/// ```
+/// assert_eq!(chiplog_net::served::gauges::Open::ALL.len(), 4);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// Connections of clients.
+    Connections,
+    /// Streams that append, of all services.
+    Appends,
+    /// Streams that read, of all services.
+    Reads,
+    /// Streams that tell how the log stands, of all services.
+    Watches,
+}
+
+impl Open {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Connections, Self::Appends, Self::Reads, Self::Watches];
+}
+
+/// How many of each are open. `Send + Sync`; one a server, in its [`Host`](crate::served::log_slot::Host).
+///
+/// ```
+/// use chiplog_net::served::gauges::{Gauges, Open};
+/// let gauges = std::sync::Arc::new(Gauges::default());
+/// let one = gauges.open(Open::Reads);
+/// assert_eq!((gauges.count(Open::Reads), gauges.count(Open::Appends)), (1, 0));
+/// drop(one);
+/// assert_eq!(gauges.count(Open::Reads), 0);
+/// ```
+#[derive(Debug, Default)]
+pub struct Gauges {
+    counts: [AtomicU64; Open::ALL.len()],
+}
+
+/// One that is open.
+///
+/// ```
+/// fn is_held_by_a_stream<T: Send + 'static>() {}
+/// is_held_by_a_stream::<chiplog_net::served::gauges::Opened>();
+/// ```
+#[derive(Debug)]
+pub struct Opened {
+    gauges: Arc<Gauges>,
+    what: Open,
+}
+
+impl Gauges {
+    /// Counts one more, for as long as what is returned lives.
+    pub fn open(self: &Arc<Self>, what: Open) -> Opened {
+        self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
+        Opened { gauges: self.clone(), what }
+    }
+
+    /// How many are open.
+    pub fn count(&self, what: Open) -> u64 {
+        self.counts[what as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.gauges.counts[self.what as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream or a connection that is counted while it lives.
+///
+/// ```
+/// # use chiplog_net::served::gauges::{Counted, Gauges, Open};
+/// let gauges = std::sync::Arc::new(Gauges::default());
+/// let stream = Counted::new(tokio_stream::empty::<()>(), &gauges, Open::Watches);
+/// assert_eq!(gauges.count(Open::Watches), 1);
+/// # drop(stream);
+/// ```
+#[derive(Debug)]
+pub struct Counted<T> {
+    inner: T,
+    _opened: Opened,
+}
+
+impl<T> Counted<T> {
+    /// Counts `inner` from now on.
+    pub fn new(inner: T, gauges: &Arc<Gauges>, what: Open) -> Self {
+        Self { inner, _opened: gauges.open(what) }
+    }
+}
+
+/// Connections as they come in, each counted.
+pub fn connections<T>(
+    incoming: impl Stream<Item = io::Result<T>>,
+    gauges: Arc<Gauges>,
+) -> impl Stream<Item = io::Result<Counted<T>>> {
+    incoming.map(move |connection| connection.map(|c| Counted::new(c, &gauges, Open::Connections)))
+}
+
+impl<T: Stream + Unpin> Stream for Counted<T> {
+    type Item = T::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T::Item>> {
+        Pin::new(&mut self.inner).poll_next(context)
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+impl<T: Connected> Connected for Counted<T> {
+    type ConnectInfo = T::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.inner.connect_info()
+    }
+}

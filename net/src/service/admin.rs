@@ -1,0 +1,451 @@
+//! Admin: the service that looks after a cluster. Turns its calls into those of the log, off the runtime's threads.
+//!
+//! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of a log that
+//! is elsewhere, which the leader of that has to add). Both make it once; who asks again is told what there is.
+
+use crate::served::log_slot::Host;
+use crate::wire::address::Address;
+use crate::wire::ids;
+use crate::wire::proto::v1::admin_server::{Admin, AdminServer};
+use crate::wire::proto::v1::member_change::Change as WireChange;
+use crate::wire::proto::v1::{
+    AddMember, ChangeMembersRequest, ChangeMembersResponse, InitRequest, InitResponse, JoinRequest,
+    JoinResponse, LogOption as WireOption, LogOptionsRequest, LogOptionsResponse, Member, MemberChange,
+    PeerProgress, Role, ScrubRequest, ScrubResponse, SetAddress, SetLogOptionsRequest, SetLogOptionsResponse,
+    StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
+};
+use crate::wire::status::to_status;
+use chiplog::inspect::{Event, Inspector, Report, Severity};
+use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// The longest time-out that a caller gets.
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// Findings of a scrub that are told in words; all are counted.
+const FINDINGS_MAX: u64 = 10_000;
+/// How much a scrub reads between two responses.
+const PROGRESS_BYTES: u64 = 16 << 20;
+
+/// How the replica of a server that waits comes into being.
+///
+/// ```
+/// use chiplog_net::service::admin::Founding;
+/// assert_ne!(Founding::Init { force: true }, Founding::Join(chiplog::LogId(7)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Founding {
+    /// As the first of a new cluster.
+    Init {
+        /// Also where replicas of another log take this server for their member.
+        force: bool,
+    },
+    /// As an empty replica of this log, which its leader has to add.
+    Join(LogId),
+}
+
+/// Makes the replica of this server: opens the log's directory, which is empty. May block.
+pub type Found = Box<dyn Fn(Founding) -> chiplog::Result<Log> + Send + Sync>;
+
+/// The service. See [`AdminService::new`].
+pub struct AdminService {
+    host: Arc<Host>,
+    node: NodeId,
+    address: Address,
+    version: String,
+    found: Arc<Found>,
+    /// Held while the replica is being made.
+    founding: Arc<Mutex<()>>,
+    scrubs: Arc<Semaphore>,
+}
+
+impl fmt::Debug for AdminService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminService").field("node", &self.node).field("address", &self.address).finish()
+    }
+}
+
+impl AdminService {
+    /// For the server's host. `node` and `address` are this server's own, `version` that of the program.
+    pub fn new(
+        host: Arc<Host>,
+        node: NodeId,
+        address: Address,
+        version: impl Into<String>,
+        found: Found,
+    ) -> AdminServer<Self> {
+        AdminServer::new(Self {
+            host,
+            node,
+            address,
+            version: version.into(),
+            found: Arc::new(found),
+            founding: Arc::default(),
+            scrubs: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    /// Makes the replica, unless there is one, and returns it; and whether it was made now. Goes on to the end when the
+    /// caller is gone: what was made is served.
+    async fn found(&self, founding: Founding) -> Result<(Log, bool), Status> {
+        let (host, found, lock) = (self.host.clone(), self.found.clone(), self.founding.clone());
+        let made = tokio::spawn(async move {
+            let _one = lock.lock().await;
+            if let Some(log) = host.opened() {
+                return Ok((log.clone(), false));
+            }
+            if host.is_draining() {
+                return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
+            }
+            let log = blocking(move || found(founding)).await?.map_err(|e| to_status(&e, None))?;
+            host.open(log.clone());
+            Ok((log, true))
+        });
+        made.await.map_err(|_| Status::internal("the call panicked"))?
+    }
+
+    /// What the log answers, which keeps the time.
+    async fn answered(&self, asked: chiplog::Result<Answer>) -> Result<(), Status> {
+        let answer = async { asked?.await };
+        answer.await.map(drop).map_err(|e| self.host.status_of(&e))
+    }
+}
+
+async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(call).await.map_err(|_| Status::internal("the call panicked"))
+}
+
+fn refusal(kind: ErrorKind, what: impl Into<String>) -> Status {
+    to_status(&Error::new(kind, what), None)
+}
+
+fn timeout(millis: u32, default: Duration) -> Duration {
+    if millis == 0 { default } else { Duration::from_millis(millis.into()).min(TIMEOUT_MAX) }
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn init(&self, request: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
+        let InitRequest { force } = request.into_inner();
+        let (log, made) = self.found(Founding::Init { force }).await?;
+        let log_id = ids::to_hex(log.info().log_id.get());
+        if !made {
+            let what = format!("this server is part of a cluster already, that of log {log_id}");
+            return Err(refusal(ErrorKind::Membership, what));
+        }
+        tracing::info!(log_id, "a new cluster");
+        Ok(Response::new(InitResponse { log_id }))
+    }
+
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        let wanted = ids::from_hex(&request.into_inner().log_id).map_err(|e| to_status(&e, None))?;
+        let (log, made) = self.found(Founding::Join(LogId(wanted))).await?;
+        let info = log.info();
+        if info.log_id.get() != wanted {
+            let what = format!(
+                "this server is part of a cluster already, that of log {}",
+                ids::to_hex(info.log_id.get())
+            );
+            return Err(refusal(ErrorKind::Membership, what));
+        }
+        if log.status().role == chiplog::Role::Removed {
+            let what = format!(
+                "node {} was removed from the cluster, and this directory takes no part in it any more: start the server in an empty one, under a number that was never used",
+                self.node
+            );
+            return Err(refusal(ErrorKind::Membership, what));
+        }
+        if made {
+            tracing::info!(log_id = ids::to_hex(wanted), "joins a cluster, whose leader has to add it");
+        }
+        let Address { peer, client, zone } = self.address.clone();
+        Ok(Response::new(JoinResponse {
+            node: self.node.get(),
+            directory: ids::to_hex(info.directory.get()),
+            peer_address: peer,
+            client_address: client,
+            zone,
+        }))
+    }
+
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        self.host.check_name(&request.get_ref().log)?;
+        let mut response = self.host.opened().map_or_else(StatusResponse::default, describe);
+        if self.host.opened().is_none() {
+            (response.role, response.node) = (Role::Waiting.into(), self.node.get());
+        }
+        let Address { peer, client, zone } = self.address.clone();
+        (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
+        response.version.clone_from(&self.version);
+        response.draining = self.host.is_draining();
+        response.full = self.host.fullness().unwrap_or_default();
+        Ok(Response::new(response))
+    }
+
+    async fn change_members(
+        &self,
+        request: Request<ChangeMembersRequest>,
+    ) -> Result<Response<ChangeMembersResponse>, Status> {
+        let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
+        let log = self.host.log(&log)?;
+        let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
+        let timeout = timeout(timeout_millis, Duration::from_secs(60));
+        self.answered(match force {
+            false => log.submit_change_members(&changes, timeout),
+            true => log.submit_force_members(&changes, timeout),
+        })
+        .await?;
+        Ok(Response::new(ChangeMembersResponse { members: members(&log.status()) }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<TransferLeaderRequest>,
+    ) -> Result<Response<TransferLeaderResponse>, Status> {
+        let TransferLeaderRequest { log, to, timeout_millis } = request.into_inner();
+        let log = self.host.log(&log)?;
+        let timeout = timeout(timeout_millis, Duration::from_secs(10));
+        self.answered(log.submit_transfer_leader(NodeId(to), timeout)).await?;
+        Ok(Response::new(TransferLeaderResponse {}))
+    }
+
+    async fn log_options(
+        &self,
+        request: Request<LogOptionsRequest>,
+    ) -> Result<Response<LogOptionsResponse>, Status> {
+        let log = self.host.log(&request.get_ref().log)?;
+        Ok(Response::new(LogOptionsResponse { options: options(log) }))
+    }
+
+    async fn set_log_options(
+        &self,
+        request: Request<SetLogOptionsRequest>,
+    ) -> Result<Response<SetLogOptionsResponse>, Status> {
+        let SetLogOptionsRequest { log, changes, timeout_millis } = request.into_inner();
+        let log = self.host.log(&log)?;
+        let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
+        if changes.is_empty() {
+            return Err(refusal(ErrorKind::InvalidArgument, "no option of the log is named"));
+        }
+        let timeout = timeout(timeout_millis, Duration::from_secs(10));
+        self.answered(log.submit_set_log_options(&changes, timeout)).await?;
+        tracing::info!(options = %log.log_options(), "the log's options were set");
+        Ok(Response::new(SetLogOptionsResponse { options: options(log) }))
+    }
+
+    type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;
+
+    async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
+        let log = self.host.log(&request.get_ref().log)?;
+        let log = log.clone();
+        let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
+            return Err(refusal(ErrorKind::Busy, "another scrub of this server is under way"));
+        };
+        let (responses, stream) = mpsc::channel(4);
+        tokio::task::spawn_blocking(move || scrub(&log, &responses, permit));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// Reads all segments, and says how far it is, until nobody listens. What is damaged is reported to the log, which counts it
+/// and repairs it at once.
+fn scrub(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>, permit: OwnedSemaphorePermit) {
+    let result = walk(log, responses);
+    drop(permit);
+    if let Err(error) = result {
+        let _ = responses.blocking_send(Err(to_status(&error, None)));
+    }
+}
+
+fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> chiplog::Result<()> {
+    let inspector = Inspector::open(log.path())?;
+    let bytes_total = inspector.bytes()?;
+    // Bytes of the segments before the one at hand, and with it.
+    let (mut before, mut with, mut told, mut findings_told) = (0, 0, 0, 0);
+    let (mut file, mut is_sound) = (String::new(), true);
+    let mut next = ScrubResponse { bytes_total, ..ScrubResponse::default() };
+    let mut gone = false;
+    let report: Report = inspector.walk(&mut |event| {
+        match event {
+            Event::Segment(segment) => {
+                (before, with) = (with, with + segment.bytes);
+                (file, is_sound) = (segment.file.clone(), true);
+            }
+            Event::Block(block) => next.bytes = before + block.offset(),
+            Event::SegmentEnd(_) => {
+                next.bytes = with;
+                if is_sound {
+                    let _ = log.report_sound_at(&file);
+                }
+            }
+            Event::Fault(fault) => {
+                match fault.severity {
+                    Severity::Corrupt => {
+                        next.corrupt += 1;
+                        is_sound = false;
+                        // Nobody can ask for what is discarded.
+                        if fault.records.is_none_or(|(_, last)| last >= log.info().first) {
+                            // It fails in a forked child alone, and there is none here.
+                            let _ = log.report_damage_at(&fault.file, fault.offset, &fault.what);
+                        }
+                    }
+                    Severity::Undecodable => next.undecodable += 1,
+                    _ => next.harmless += 1,
+                }
+                if findings_told < FINDINGS_MAX {
+                    findings_told += 1;
+                    next.findings.push(format!("{}: {fault}", fault.severity.name()));
+                }
+            }
+            _ => {}
+        }
+        if next.bytes < told + PROGRESS_BYTES && next.findings.len() < 100 {
+            return ControlFlow::Continue(());
+        }
+        told = next.bytes;
+        let response = ScrubResponse { findings: std::mem::take(&mut next.findings), ..next.clone() };
+        if responses.blocking_send(Ok(response)).is_err() {
+            gone = true;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    if !gone {
+        let Report { bytes, corrupt, harmless, undecodable, .. } = report;
+        let last = ScrubResponse { bytes, done: true, corrupt, harmless, undecodable, ..next };
+        let _ = responses.blocking_send(Ok(last));
+    }
+    Ok(())
+}
+
+/// What a replica says of itself.
+fn describe(log: &Log) -> StatusResponse {
+    let (status, info, stats) = (log.status(), log.info(), log.stats());
+    let disk = rustix::fs::statvfs(log.path()).ok();
+    let role = match status.role {
+        chiplog::Role::Leader => Role::Leader,
+        chiplog::Role::Follower => Role::Follower,
+        chiplog::Role::Candidate => Role::Candidate,
+        chiplog::Role::Learner => Role::Learner,
+        chiplog::Role::Repairing => Role::Repairing,
+        chiplog::Role::Removed => Role::Removed,
+        _ => Role::Unspecified,
+    };
+    let peer = |p: &chiplog::PeerStatus| PeerProgress {
+        node: p.node.get(),
+        matched_raft: p.matched.get(),
+        lag: p.lag,
+        active: p.active,
+    };
+    StatusResponse {
+        log_id: ids::to_hex(status.log_id.get()),
+        node: status.node.get(),
+        directory: ids::to_hex(status.directory.get()),
+        role: role.into(),
+        term: status.term.get(),
+        leader_node: status.leader.map_or(0, NodeId::get),
+        first: info.first.get(),
+        last: info.last.get(),
+        committed_raft: status.committed_raft.get(),
+        last_raft: status.last_raft.get(),
+        bytes_used: info.bytes_used,
+        capacity: info.bytes_capacity.unwrap_or(0),
+        members: members(&status),
+        peers: status.peers.iter().map(peer).collect(),
+        sync_median_micros: stats.sync_micros_at(0.5),
+        sync_p99_micros: stats.sync_micros_at(0.99),
+        scrubbed_bytes: stats.scrubbed_bytes,
+        damaged: stats.damaged,
+        repaired: stats.repaired,
+        damaged_places: log.damaged_places(),
+        appends: stats.appends,
+        written_bytes: stats.bytes,
+        disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
+        disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
+        shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),
+        poison: log.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
+        ..StatusResponse::default()
+    }
+}
+
+fn members(status: &chiplog::Status) -> Vec<Member> {
+    let member = |m: &chiplog::Member| {
+        // An address of another grammar is shown where the peers' stands: whoever embeds the log may have chosen it.
+        let address = m.address.parse().unwrap_or_else(|_| Address {
+            peer: m.address.clone(),
+            client: String::new(),
+            zone: String::new(),
+        });
+        Member {
+            node: m.node.get(),
+            directory: ids::to_hex(m.directory.get()),
+            voter: m.is_voter(),
+            leaving: m.is_leaving(),
+            peer_address: address.peer,
+            client_address: address.client,
+            zone: address.zone,
+        }
+    };
+    status.members.iter().map(member).collect()
+}
+
+/// The options that are set for the log.
+fn options(log: &Log) -> Vec<WireOption> {
+    let wire =
+        |(option, value): (LogOption, u64)| WireOption { name: option.name().to_owned(), value: Some(value) };
+    log.log_options().iter().map(wire).collect()
+}
+
+/// A change of an option as the log takes it.
+fn option(change: &WireOption) -> Result<(LogOption, Option<u64>), Status> {
+    let option = LogOption::from_name(&change.name).ok_or_else(|| {
+        let names = LogOption::ALL.map(LogOption::name).join(", ");
+        let what = format!("{:?} is no option of a log; there are {names}", change.name);
+        refusal(ErrorKind::InvalidArgument, what)
+    })?;
+    Ok((option, change.value))
+}
+
+/// A change as the log takes it.
+fn change(change: MemberChange) -> Result<Change, Status> {
+    let place = |peer: String, client: String, zone: String| {
+        let address = Address::new(peer, client, zone);
+        address.map(|a| a.to_string()).map_err(|e| refusal(ErrorKind::InvalidArgument, e.to_string()))
+    };
+    Ok(match change.change {
+        Some(WireChange::Add(AddMember { node, directory, peer_address, client_address, zone })) => {
+            let directory = ids::from_hex(&directory).map_err(|e| to_status(&e, None))?;
+            let address = place(peer_address, client_address, zone)?;
+            Change::AddLearner { node: NodeId(node), directory: DirectoryId(directory), address }
+        }
+        Some(WireChange::SetAddress(SetAddress { node, peer_address, client_address, zone })) => {
+            Change::SetAddress { node: NodeId(node), address: place(peer_address, client_address, zone)? }
+        }
+        Some(WireChange::Promote(node)) => Change::Promote(NodeId(node)),
+        Some(WireChange::Demote(node)) => Change::Demote(NodeId(node)),
+        Some(WireChange::Remove(node)) => Change::Remove(NodeId(node)),
+        None => return Err(refusal(ErrorKind::InvalidArgument, "a change that says nothing")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds stand in admin.proto.
+    #[test]
+    fn a_caller_waits_600_s_at_most() {
+        let default = Duration::from_secs(60);
+        for (asked, millis) in
+            [(0, 60_000), (1, 1), (599_999, 599_999), (600_000, 600_000), (600_001, 600_000)]
+        {
+            assert_eq!(timeout(asked, default), Duration::from_millis(millis), "{asked}");
+        }
+        assert_eq!(timeout(u32::MAX, default), Duration::from_secs(600));
+    }
+}

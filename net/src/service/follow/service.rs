@@ -1,0 +1,69 @@
+//! Service: `chiplog.v1.Follow` as tonic serves it. Not the generated one: its answers go out as they stand in the log.
+
+use super::{Follow, source};
+use crate::service::zero_copy::respond;
+use crate::wire::proto::v1::FollowRequest;
+use crate::wire::proto::v1::follow_server::SERVICE_NAME;
+use bytes::Bytes;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{Service, StdError};
+use tonic::server::NamedService;
+
+const FOLLOW: &str = "/chiplog.v1.Follow/Follow";
+
+/// The service, to be added to a tonic server. Made by [`Follow::into_service`]. Cheap to clone.
+///
+/// ```
+/// # use chiplog_net::service::follow::{Follow, FollowServer};
+/// # use chiplog_net::served::log_slot::Host;
+/// let service: FollowServer = Follow::new(Host::new()).into_service();
+/// let router = tonic::transport::Server::builder().add_service(service);
+/// # drop(router);
+/// ```
+#[derive(Clone, Debug)]
+pub struct FollowServer(Arc<Follow>);
+
+impl FollowServer {
+    pub(super) fn new(follow: Follow) -> Self {
+        Self(Arc::new(follow))
+    }
+}
+
+impl NamedService for FollowServer {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl<B> Service<Request<B>> for FollowServer
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if request.uri().path() != FOLLOW {
+            let status = Status::unimplemented("this service has one call, Follow");
+            return Box::pin(std::future::ready(Ok(status.into_http())));
+        }
+        let Self(follow) = self.clone();
+        let payer = follow.budget.payer_of(request.extensions());
+        Box::pin(async move {
+            let begin =
+                |request: &FollowRequest| source::begin(&follow.host, request, follow.response_bytes, payer);
+            Ok(respond(request, begin).await)
+        })
+    }
+}

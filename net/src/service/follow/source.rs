@@ -1,0 +1,498 @@
+//! Source: one stream of committed blocks, from a place on.
+//!
+//! While a copy catches up, the disk is read on threads that may wait for it. At the tail, where what comes was written a
+//! moment ago, it is read at once; not so where the copy kept the stream from looking at it for longer.
+//!
+//! Invariants: what a response takes in memory is paid for before it is read, as the headers of blocks tell how much that is;
+//! a state that turns out larger is let go and made again; responses without blocks go out meanwhile.
+
+use crate::listener::auth::tokens::Payer;
+use crate::served::log_slot::{Feeding as Counted, Host};
+use crate::service::tail::{CameAt, more};
+use crate::service::turn::in_turn;
+use crate::service::zero_copy::{
+    Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, ahead, pay, settle,
+};
+use crate::wire::ids;
+use crate::wire::proto::v1::follow_request::Start as Asked;
+use crate::wire::proto::v1::{FollowPlace, FollowRequest};
+use crate::wire::protocol::NANOS_PER_MILLI;
+use bytes::Bytes;
+use chiplog::{
+    Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, ReadMode, Term, Timestamp,
+};
+use prost::encoding::{encoded_len_varint, uint64};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tonic::Status;
+
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
+/// Bytes of a response besides its blocks and their headers.
+const RESPONSE_HEAD_BYTES: usize = 256;
+/// Bytes of a block's header in a response, and of the fields around the block.
+const BLOCK_HEAD_BYTES: usize = 64 + 16;
+/// At the tail so much is asked for at least: small blocks that came together go out together.
+const TAIL_BYTES: usize = 64 << 10;
+/// While much is sent, the source looks so often whether it is kept up to date itself.
+const FED_LOOK: Duration = Duration::from_secs(1);
+
+/// One response, before it is put into bytes.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// None: says how far the source is.
+    frame: Option<Fed>,
+    /// In the first one.
+    log: Option<LogId>,
+    last: Index,
+    first: Index,
+    committed: RaftIndex,
+    fed: bool,
+    memory: Memory,
+    /// The blocks were read without a mapping, or a state was made.
+    is_in_memory: bool,
+}
+
+/// Begins a stream.
+///
+/// # Errors
+/// INVALID_ARGUMENT: no start, or no id. FAILED_PRECONDITION: another log. UNAVAILABLE: not now. OUT_OF_RANGE: the record to
+/// start at is discarded, or still to come.
+pub(super) fn begin(
+    host: &Arc<Host>,
+    request: &FollowRequest,
+    response_bytes: usize,
+    payer: Arc<Payer>,
+) -> Result<Answers<Reply>, Status> {
+    let log = host.log(&request.log)?.clone();
+    let from = from(request, log.info().log_id).map_err(|e| host.status_of(&e))?;
+    let feed = log.feed(from).map_err(|e| host.status_of(&e))?;
+    let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
+    let feeding = Feeding {
+        payer,
+        counted: host.feeding(),
+        fed: (Instant::now(), host.is_fed()),
+        host: host.clone(),
+        is_mapped: log.options().read_mode == ReadMode::Map,
+        log,
+        from,
+        committed: feed.committed(),
+        stage: Stage::Begun(Box::new(feed)),
+        keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
+        response_bytes,
+    };
+    Ok(Box::pin(futures_util::stream::unfold(feeding, Feeding::next)))
+}
+
+/// Where the copy wants to be fed from.
+fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
+    let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
+    let log = match ids::from_bytes(&request.log_id) {
+        Some(0) => ours,
+        Some(id) => LogId(id),
+        None => return invalid("an id has to have 16 bytes"),
+    };
+    if log != ours {
+        let (asked, ours) = (ids::to_hex(log.get()), ids::to_hex(ours.get()));
+        let what = format!("this server has log {ours}, not log {asked}");
+        return Err(Error::new(ErrorKind::Diverged, what));
+    }
+    Ok(match request.start {
+        Some(Asked::After(FollowPlace { index, term })) => {
+            FeedFrom::After { log, raft: RaftIndex(index), term: Term(term) }
+        }
+        Some(Asked::Index(index)) => FeedFrom::Index(Index(index)),
+        Some(Asked::Oldest(_)) => FeedFrom::First,
+        Some(Asked::Newest(_)) => FeedFrom::Newest,
+        Some(Asked::Last(count)) => FeedFrom::Last(count),
+        Some(Asked::TimestampNanos(nanos)) => FeedFrom::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
+        None => {
+            return invalid(
+                "a copy has to say where it starts: after, index, oldest, newest, last or timestamp_nanos; one of a later \
+                 version may say something else",
+            );
+        }
+    })
+}
+
+struct Feeding {
+    /// Pays for the memory of responses.
+    payer: Arc<Payer>,
+    /// Until the stream ends, the host counts it.
+    counted: Counted,
+    /// Whether the source is kept up to date, and when that was looked at.
+    fed: (Instant, bool),
+    host: Arc<Host>,
+    log: Log,
+    /// Where the follower wanted to begin.
+    from: FeedFrom,
+    /// Blocks are places in a mapping, and take no memory.
+    is_mapped: bool,
+    stage: Stage,
+    /// How far the source was committed when that was last looked at.
+    committed: RaftIndex,
+    keep_alive: Duration,
+    response_bytes: usize,
+}
+
+enum Stage {
+    /// The first response is still to be given.
+    Begun(Box<Feed>),
+    /// The next blocks are being read and paid for.
+    Coming(Coming),
+    /// The stream has failed, and ends.
+    Ended,
+}
+
+/// The next blocks and their memory, and when there were no more behind them, if that was so. None: there are no blocks for now.
+type Coming =
+    Pin<Box<dyn Future<Output = chiplog::Result<(Box<Feed>, Option<(Fed, Memory)>, Option<CameAt>)>> + Send>>;
+
+impl Feeding {
+    /// The next response, and what goes on.
+    async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
+        let host = self.host.clone();
+        let respond = async {
+            Some(match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Ended => return None,
+                Stage::Begun(feed) => self.begin(feed).await,
+                Stage::Coming(coming) => self.respond(coming).await,
+            })
+        };
+        let reply = tokio::select! {
+            biased;
+            () = host.drained() => Err(gone()),
+            reply = respond => reply?,
+        };
+        Some((reply.map_err(|e| self.host.status_of(&e)), self))
+    }
+
+    async fn begin(&mut self, feed: Box<Feed>) -> chiplog::Result<Reply> {
+        self.stage = Stage::Coming(self.fetch(feed, None));
+        let mut reply = self.position().await;
+        reply.log = Some(self.log.info().log_id);
+        Ok(reply)
+    }
+
+    async fn respond(&mut self, mut coming: Coming) -> chiplog::Result<Reply> {
+        let deadline = Instant::now() + self.keep_alive;
+        loop {
+            let Ok(got) = timeout_at(deadline, &mut coming).await else {
+                self.stage = Stage::Coming(coming);
+                return Ok(self.position().await);
+            };
+            let (feed, frame, at_tail) = got?;
+            self.committed = feed.committed();
+            if let Some((frame, memory)) = frame {
+                self.stage = Stage::Coming(self.fetch(feed, at_tail));
+                self.counted.sent(frame.bytes());
+                return Ok(self.reply(Some(frame), memory));
+            }
+            coming = self.fetch(feed, at_tail);
+        }
+    }
+
+    /// Reads what goes into the next response. `seen`: what comes next was not there at that time.
+    fn fetch(&self, mut feed: Box<Feed>, seen: Option<CameAt>) -> Coming {
+        let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
+        let mut bytes_max = self.response_bytes;
+        Box::pin(async move {
+            let came = match seen {
+                Some(seen) => Some(more(seen, |context| feed.poll_more(context)).await?),
+                None => None,
+            };
+            let is_new = || came.is_some_and(CameAt::is_new);
+            if is_new() {
+                bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
+            }
+            loop {
+                let mut ahead = ahead(&payer, memory_of(bytes_max, Feed::ENTRIES_MAX)).await;
+                let (taken, at_tail);
+                (feed, ahead, taken, at_tail) = if is_new() {
+                    let (taken, at_tail) = take(&mut feed, bytes_max);
+                    (feed, ahead, taken, at_tail)
+                } else {
+                    let reading = in_turn(&payer, move || {
+                        let (taken, at_tail) = take(&mut feed, bytes_max);
+                        (feed, ahead, taken, at_tail)
+                    });
+                    reading.await.map_err(|_| gone())?
+                };
+                match taken? {
+                    Taken::Nothing => return Ok((feed, None, at_tail)),
+                    Taken::Frame(frame) => {
+                        let memory = settle(ahead, memory_of(frame.bytes(), blocks(&frame))).flatten();
+                        return Ok((feed, Some((frame, memory)), at_tail));
+                    }
+                    Taken::Larger { bytes, restart } => {
+                        bytes_max = bytes;
+                        if let Some(place) = restart {
+                            *feed = log.feed(place.map_or(from, |(raft, term)| FeedFrom::After {
+                                log: log.info().log_id,
+                                raft,
+                                term,
+                            }))?;
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    /// A response without blocks: how far the source is, and that it is there.
+    async fn position(&mut self) -> Reply {
+        let memory = pay(&self.payer, RESPONSE_HEAD_BYTES).await;
+        self.reply(None, memory)
+    }
+
+    fn reply(&mut self, frame: Option<Fed>, memory: Memory) -> Reply {
+        if frame.is_none() || self.fed.0.elapsed() > FED_LOOK {
+            self.fed = (Instant::now(), self.host.is_fed());
+        }
+        let info = self.log.info();
+        let (first, last, committed) = (info.first, info.last, self.committed);
+        let is_in_memory = !self.is_mapped || matches!(frame, Some(Fed::State(_)));
+        Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory, is_in_memory }
+    }
+}
+
+/// The memory of a response with so many bytes of blocks.
+fn memory_of(bytes: usize, blocks: usize) -> usize {
+    RESPONSE_HEAD_BYTES + bytes + blocks * BLOCK_HEAD_BYTES
+}
+
+fn blocks(frame: &Fed) -> usize {
+    match frame {
+        Fed::Entries(entries) => entries.len(),
+        _ => 1,
+    }
+}
+
+/// A look at what a feed has next.
+enum Taken {
+    Nothing,
+    Frame(Fed),
+    /// It has so many bytes. `restart`: the feed has given it, and has to be made again where it stood.
+    Larger {
+        bytes: usize,
+        restart: Option<Option<(RaftIndex, Term)>>,
+    },
+}
+
+/// Takes what comes next, if it has at most so many bytes; and when there was nothing behind it, if that is so. The size of a
+/// frame does not tell: it ends before the block that would be too much.
+fn take(feed: &mut Feed, bytes_max: usize) -> (chiplog::Result<Taken>, Option<CameAt>) {
+    let taken = taken(feed, bytes_max);
+    let is_all = match &taken {
+        Ok(Taken::Nothing) => true,
+        Ok(Taken::Frame(_)) => feed.position().is_some_and(|(raft, _)| raft >= feed.committed()),
+        _ => false,
+    };
+    (taken, is_all.then(CameAt::now))
+}
+
+fn taken(feed: &mut Feed, bytes_max: usize) -> chiplog::Result<Taken> {
+    let place = feed.position();
+    if let Some(bytes) = feed.next_bytes()?
+        && bytes > bytes_max
+    {
+        return Ok(Taken::Larger { bytes, restart: None });
+    }
+    Ok(match feed.next(bytes_max)? {
+        None => Taken::Nothing,
+        Some(frame) if frame.bytes() > bytes_max => {
+            Taken::Larger { bytes: frame.bytes(), restart: Some(place) }
+        }
+        Some(frame) => Taken::Frame(frame),
+    })
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unavailable, "this server is about to end")
+}
+
+/// Numbers of the fields in the proto.
+mod field {
+    pub(super) const HEAD: u32 = 1;
+    pub(super) const BODIES: u32 = 2;
+    pub(super) const LOG_ID: u32 = 3;
+    pub(super) const LAST: u32 = 4;
+    pub(super) const FIRST: u32 = 5;
+    pub(super) const COMMITTED: u32 = 6;
+    pub(super) const FED: u32 = 7;
+}
+
+impl Verbatim for Reply {
+    fn encode(&self, chunks: &mut VecDeque<Bytes>) {
+        let numbers = [
+            (field::LAST, self.last.get()),
+            (field::FIRST, self.first.get()),
+            (field::COMMITTED, self.committed.get()),
+            (field::FED, self.fed.into()), // a bool is a number of one byte
+        ];
+        let (head, bodies) = match &self.frame {
+            Some(frame) => frame.encode(),
+            None => (Bytes::new(), Vec::new()),
+        };
+        let log = self.log.map_or(Bytes::new(), |id| ids::to_bytes(id.get()));
+        let mut fields: Vec<(u32, &Bytes)> = Vec::with_capacity(2 + bodies.len());
+        fields.extend(Some((field::HEAD, &head)).filter(|(_, b)| !b.is_empty()));
+        fields.extend(bodies.iter().map(|body| (field::BODIES, body)));
+        fields.extend(Some((field::LOG_ID, &log)).filter(|(_, b)| !b.is_empty()));
+        let of_bytes = |b: &Bytes| 1 + encoded_len_varint(b.len() as u64) + b.len();
+        let length = fields.iter().map(|(_, b)| of_bytes(b)).sum::<usize>()
+            + numbers.iter().map(|(tag, n)| uint64::encoded_len(*tag, n)).sum::<usize>();
+        let gathered = |b: &Bytes| if b.len() < SHARED_BYTES_MIN { of_bytes(b) } else { 12 };
+        let small = fields.iter().map(|(_, b)| gathered(b)).sum::<usize>() + 44;
+        let mut frame = FrameWriter::new(length, small, chunks, &self.memory);
+        if self.is_in_memory {
+            frame = frame.shares_memory();
+        }
+        for (tag, bytes) in fields {
+            match tag {
+                field::HEAD => frame.made(tag, bytes),
+                _ => frame.bytes(tag, bytes),
+            }
+        }
+        for (tag, number) in numbers {
+            uint64::encode(tag, &number, &mut frame.head);
+        }
+        frame.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::memory_budget::Budget;
+    use crate::service::turn::tests::leaves_its_turn;
+    use crate::wire::proto::v1::FollowResponse;
+    use chiplog::Options;
+    use futures_util::FutureExt as _;
+    use prost::Message;
+    use tokio_stream::StreamExt as _;
+
+    #[tokio::test]
+    async fn feeding_leaves_its_turn_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().frame.is_none());
+        leaves_its_turn(&payer, replies.next()).await;
+        assert!(replies.next().await.unwrap().unwrap().frame.is_some());
+    }
+
+    /// The same of a stream at the tail whose copy took nothing for long: it read from the disk on a thread of the runtime.
+    #[tokio::test]
+    async fn feed_that_was_kept_from_the_tail_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Newest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
+        loop {
+            log.append(b"x").unwrap();
+            match replies.next().await.unwrap().unwrap().frame {
+                Some(Fed::Entries(_)) => break,
+                _ => continue,
+            }
+        }
+        // It has given all that there was, or gives the rest of it first.
+        while tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_ok() {}
+        log.append(b"y").unwrap();
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        leaves_its_turn(&payer, replies.next()).await;
+    }
+
+    /// When the end was found, and not when the copy took the answer, tells whether what came then is new.
+    #[tokio::test]
+    async fn feed_whose_answer_was_not_taken_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().frame.is_none());
+        assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert!(replies.next().await.unwrap().unwrap().frame.is_some());
+        log.append(b"y").unwrap();
+        leaves_its_turn(&payer, replies.next()).await;
+    }
+
+    /// The headers of small blocks, up to 256 KiB of them in a response, counted nowhere.
+    #[tokio::test]
+    async fn headers_of_blocks_are_paid_for_until_they_are_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        for _ in 0..300 {
+            log.append(b"x").unwrap();
+        }
+        host.open(log);
+        let budget = Budget::default();
+        let payer = budget.payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer).unwrap();
+        let reply = loop {
+            let reply = replies.next().await.unwrap().unwrap();
+            if reply.frame.as_ref().is_some_and(|frame| blocks(frame) >= 300) {
+                break reply;
+            }
+        };
+        drop(replies);
+        let mut chunks = VecDeque::new();
+        reply.encode(&mut chunks);
+        drop(reply);
+        let head = chunks.iter().map(Bytes::len).max().unwrap();
+        assert!(head > 300 * 64, "{head}");
+        chunks.retain(|chunk| chunk.len() == head);
+        assert!(budget.answer_bytes() >= head, "{} of {head}", budget.answer_bytes());
+        drop(chunks);
+        assert_eq!(budget.answer_bytes(), 0);
+    }
+
+    #[test]
+    fn responses_are_the_proto_s_and_large_pieces_are_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        for bytes in [0, 10, SHARED_BYTES_MIN, 100_000, 3] {
+            log.append(&vec![7; bytes]).unwrap();
+        }
+        let mut feed = log.feed(FeedFrom::First).unwrap();
+        let mut frames = vec![None, feed.next(0).unwrap()];
+        frames.extend(std::iter::from_fn(|| feed.next(50_000).unwrap()).map(Some));
+        assert!(frames.len() > 3);
+        let mut shared = 0;
+        for (n, frame) in frames.into_iter().enumerate() {
+            let log = (n == 0).then_some(LogId(1 << 100));
+            let (last, first, committed) = (Index(1 << 33), Index(1), RaftIndex(300));
+            let fed = n.is_multiple_of(2);
+            let reply = Reply { frame, log, last, first, committed, fed, memory: None, is_in_memory: false };
+            let mut chunks = VecDeque::new();
+            reply.encode(&mut chunks);
+            let all: Vec<u8> = chunks.iter().flatten().copied().collect();
+            assert_eq!((all[0], all[1..5].to_vec()), (0, ((all.len() - 5) as u32).to_be_bytes().to_vec()));
+            let got = FollowResponse::decode(&all[5..]).unwrap();
+            assert_eq!((got.last, got.first, got.committed, got.fed), (1 << 33, 1, 300, n % 2 == 0));
+            assert_eq!(got.log_id, log.map_or(Bytes::new(), |id| ids::to_bytes(id.get())));
+            let (head, bodies) = reply.frame.as_ref().map_or_else(Default::default, Fed::encode);
+            assert_eq!((&got.head, &got.bodies), (&head, &bodies));
+            for body in bodies.iter().filter(|b| b.len() >= SHARED_BYTES_MIN) {
+                assert!(chunks.iter().any(|c| c.as_ptr() == body.as_ptr() && c.len() == body.len()));
+                shared += 1;
+            }
+        }
+        assert!(shared >= 2);
+    }
+}

@@ -1,0 +1,413 @@
+//! Append: one stream of batches, answered in order.
+//!
+//! It is a state machine that is polled for its next response, not a task: reading, submitting and answering happen
+//! in that poll, and dropping it gives up whatever is left. What was submitted is appended all the same.
+//!
+//! Invariants:
+//! - Responses come in the order of the requests, one for each.
+//! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
+//! - A large batch is unpacked, where that is needed, on a thread of its own; few of them at a time, with rests.
+//! - However fast requests come, the other tasks of the thread have their turn: each request, and each [`STEP_BYTES`] of it,
+//!   takes from the task's budget.
+//! - A batch under way and an answer that is ready each hold at least one piece of the request budget.
+
+use super::NativeOptions;
+use crate::listener::auth::tokens::Payer;
+use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
+use crate::served::log_slot::Host;
+use crate::service::turn::paced;
+use crate::wire::proto::v1::append_response::Result as Outcome;
+use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
+use crate::wire::status::leaves_unknown;
+use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+use tokio::task::coop;
+use tokio::time::timeout;
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+/// What is checked or unpacked of a batch counts in steps of this size: about as much work as a small request.
+const STEP_BYTES: usize = 16 << 10;
+
+type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The responses of one append stream.
+pub struct AppendStream {
+    host: Arc<Host>,
+    requests: Streaming<AppendRequest>,
+    /// The requests' shares of what may be under way.
+    shares: Ledger,
+    payer: Arc<Payer>,
+    /// Named by the first request.
+    log: Option<Log>,
+    pending: VecDeque<Pending>,
+    /// Of batches that are under way.
+    bytes: usize,
+    bytes_max: usize,
+    pending_max: usize,
+    room_timeout: Duration,
+    /// A batch that is unpacked first, or found the log's queue full.
+    stalled: Option<Stalled>,
+    /// No request comes any more; and why, if not because the client said so.
+    ended: Option<Option<Status>>,
+    /// The server is about to end.
+    drained: Waiting<()>,
+    /// The task that hears of that.
+    told: Option<Waker>,
+}
+
+enum Pending {
+    Submitted {
+        ticket: Ticket,
+        bytes: usize,
+        _held: Held,
+    },
+    /// Its answer is ready, and waits for those before it.
+    Answered {
+        response: AppendResponse,
+        _held: Held,
+    },
+}
+
+/// The batch, unpacked once: the log need not do so on a thread of the runtime.
+async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
+    let measuring = paced(payer, move || batch.measure().map(|()| batch));
+    let gone = |_| Error::new(ErrorKind::Unavailable, "this server is about to end");
+    measuring.await.map_err(gone)?
+}
+
+struct Stalled {
+    bytes: usize,
+    held: Held,
+    /// None: it waited for too long.
+    ticket: Waiting<Option<chiplog::Result<Ticket>>>,
+}
+
+impl AppendStream {
+    pub(super) fn new(
+        host: Arc<Host>,
+        options: &NativeOptions,
+        requests: Streaming<AppendRequest>,
+        shares: Ledger,
+        payer: Arc<Payer>,
+    ) -> Self {
+        let drained = {
+            let host = host.clone();
+            Box::pin(async move { host.drained().await })
+        };
+        Self {
+            drained,
+            told: None,
+            host,
+            requests,
+            shares,
+            payer,
+            log: None,
+            pending: VecDeque::new(),
+            bytes: 0,
+            bytes_max: options.append_inflight_bytes,
+            pending_max: options.append_inflight_max,
+            room_timeout: options.room_timeout,
+            stalled: None,
+            ended: None,
+        }
+    }
+
+    /// Takes in what there is, up to the bounds.
+    fn poll_requests(&mut self, context: &mut Context<'_>) {
+        if self.ended.is_none() && self.is_drained(context) {
+            let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+            self.ended = Some(Some(self.host.status_of(&error)));
+        }
+        while self.ended.is_none() {
+            if let Some(mut stalled) = self.stalled.take() {
+                let Poll::Ready(ticket) = stalled.ticket.as_mut().poll(context) else {
+                    self.stalled = Some(stalled);
+                    return;
+                };
+                self.submitted(ticket, stalled.bytes, stalled.held);
+            }
+            if self.bytes >= self.bytes_max || self.pending.len() >= self.pending_max {
+                return;
+            }
+            let Poll::Ready(step) = coop::poll_proceed(context) else { return };
+            match Pin::new(&mut self.requests).poll_next(context) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(request))) => {
+                    step.made_progress();
+                    let steps = self.take(request) / STEP_BYTES;
+                    let mut proceeds = (0..steps).map(|_| coop::poll_proceed(context));
+                    proceeds.all(|step| step.map(|step| step.made_progress()).is_ready());
+                }
+                Poll::Ready(Some(Err(status))) => self.ended = Some(Some(status)),
+                Poll::Ready(None) => self.ended = Some(None),
+            }
+        }
+    }
+
+    /// Whether the server is about to end; if not, the task is woken when it is. Asking for that at every request would
+    /// cost about as much as submitting a small batch, so it is done once a task.
+    fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
+        let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
+        if is_told && !self.host.is_draining() {
+            return false;
+        }
+        self.told = Some(context.waker().clone());
+        self.drained.as_mut().poll(context).is_ready()
+    }
+
+    /// Takes in a request. Returns about how many bytes this thread had to look at.
+    fn take(&mut self, request: AppendRequest) -> usize {
+        let held = self.shares.claim();
+        if self.log.is_none() {
+            match self.host.log(&request.log) {
+                Ok(log) => self.log = Some(log.clone()),
+                Err(status) => {
+                    self.ended = Some(Some(status));
+                    return 0;
+                }
+            }
+        }
+        let bytes = request.batch.len();
+        if bytes == 0 {
+            self.answered(appended(0, 0), held);
+            return 0;
+        }
+        match Batch::decode(request.batch) {
+            Err(error) => {
+                self.refuse(&error, held);
+                bytes
+            }
+            Ok(batch) => {
+                let unpacked = if batch.codec() == Codec::None { 0 } else { UNPACKED_AT_ONCE_MAX };
+                self.submit(batch, held);
+                bytes + unpacked
+            }
+        }
+    }
+
+    fn submit(&mut self, batch: Batch, held: Held) {
+        let Some(log) = &self.log else { return };
+        let (bytes, options) = (batch.as_bytes().len(), log.options());
+        let unpacked = batch.unmeasured_bytes(log.record_bytes_max());
+        let is_large = (UNPACKED_AT_ONCE_MAX + 1..=options.batch_bytes_max as usize).contains(&unpacked);
+        if !is_large {
+            match log.try_submit_batch(&batch) {
+                Err(error) if error.kind() == ErrorKind::Busy => {}
+                done => return self.submitted(Some(done), bytes, held),
+            }
+        }
+        let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
+        let submitting = async move {
+            let batch = if is_large { measured(&payer, batch).await? } else { batch };
+            log.submit_batch_when_room(&batch).await
+        };
+        let ticket = async move { timeout(patience, submitting).await.ok() };
+        self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(ticket) });
+    }
+
+    /// None: there was no room in time.
+    fn submitted(&mut self, ticket: Option<chiplog::Result<Ticket>>, bytes: usize, held: Held) {
+        match ticket {
+            Some(Ok(ticket)) => {
+                self.bytes += bytes;
+                self.pending.push_back(Pending::Submitted { ticket, bytes, _held: held.queued() });
+            }
+            Some(Err(error)) => self.refuse(&error, held),
+            None => {
+                let what = format!(
+                    "no room for the batch for {:?}, in the log's queue or to unpack it first: try again later",
+                    self.room_timeout
+                );
+                self.refuse(&Error::new(ErrorKind::Busy, what), held);
+            }
+        }
+    }
+
+    fn refuse(&mut self, error: &Error, held: Held) {
+        let response = refused(&self.host, error, false);
+        self.answered(response, held);
+    }
+
+    fn answered(&mut self, response: AppendResponse, held: Held) {
+        self.pending.push_back(Pending::Answered { response, _held: held.answered() });
+    }
+
+    /// The answer to the oldest request; None: there is no request.
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<AppendResponse>> {
+        let settled = match self.pending.front_mut() {
+            None => return Poll::Ready(None),
+            Some(Pending::Answered { .. }) => None,
+            Some(Pending::Submitted { ticket, .. }) => Some(ready!(Pin::new(ticket).poll(context))),
+        };
+        let front = self.pending.pop_front();
+        if let Some(Pending::Submitted { bytes, .. }) = &front {
+            self.bytes -= bytes;
+        }
+        Poll::Ready(match (front, settled) {
+            (Some(Pending::Answered { response, .. }), _) => Some(response),
+            (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count)),
+            (_, Some(Err(error))) => Some(refused(&self.host, &error, true)),
+            (_, None) => None,
+        })
+    }
+}
+
+impl Stream for AppendStream {
+    type Item = Result<AppendResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let stream = &mut *self;
+        stream.poll_requests(context);
+        let was_full = stream.bytes >= stream.bytes_max || stream.pending.len() >= stream.pending_max;
+        if let Some(response) = ready!(stream.poll_answer(context)) {
+            if was_full {
+                stream.poll_requests(context); // there is room again: ask to be woken for more
+            }
+            return Poll::Ready(Some(Ok(response)));
+        }
+        match &mut stream.ended {
+            None => Poll::Pending,
+            Some(why) => Poll::Ready(why.take().map(Err)),
+        }
+    }
+}
+
+fn appended(first: u64, count: u32) -> AppendResponse {
+    let durability = if count == 0 { Durability::Unspecified } else { Durability::Majority };
+    let appended = Appended { first, count, durability: durability.into() };
+    AppendResponse { result: Some(Outcome::Appended(appended)) }
+}
+
+/// `in_doubt`: the batch was submitted, so that some errors leave its outcome open.
+fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
+    let kind = error.kind();
+    host.refused(error);
+    let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
+    let refused = Refused {
+        kind: kind.code(),
+        message: error.to_string(),
+        retryable: error.is_retryable(),
+        outcome_unknown: in_doubt && leaves_unknown(kind),
+        leader: leader.unwrap_or_default(),
+    };
+    AppendResponse { result: Some(Outcome::Refused(refused)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::auth::tokens::Resource;
+    use crate::listener::memory_budget::{Budget, unpackings};
+    use crate::service::turn::tests::leaves_its_turn;
+    use bytes::Bytes;
+    use chiplog::BatchBuilder;
+    use http_body_util::BodyExt as _;
+    use prost::Message as _;
+    use tokio_stream::StreamExt as _;
+    use tonic::body::Body;
+    use tonic_prost::ProstCodec;
+
+    /// It unpacks to 2 MiB.
+    fn packed() -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.codec(Codec::Lz4).push(&[7; 2 << 20]).unwrap();
+        Batch::decode(builder.build().unwrap().as_bytes().clone()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn measuring_leaves_its_turn_to_others() {
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        leaves_its_turn(&payer, measured(&payer, packed())).await;
+    }
+
+    /// A stream that brings a packed batch. Its record is too large.
+    fn appending(options: &NativeOptions) -> (tempfile::TempDir, Arc<Payer>, AppendStream) {
+        bringing(options, packed().as_bytes(), 1)
+    }
+
+    /// A stream that brings this batch so many times.
+    fn bringing(
+        options: &NativeOptions,
+        batch: &Bytes,
+        times: usize,
+    ) -> (tempfile::TempDir, Arc<Payer>, AppendStream) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut of_log = chiplog::Options::with_segment_bytes(16 << 20);
+        of_log.record_bytes_max = 1 << 20;
+        let host = Host::new();
+        host.open(Log::open(dir.path(), of_log).unwrap());
+        let request = AppendRequest { batch: batch.clone(), ..AppendRequest::default() };
+        let request = request.encode_to_vec();
+        let length = (request.len() as u32).to_be_bytes();
+        let frames = [&[0], &length[..], &request].concat().repeat(times);
+        let body = http_body_util::Full::new(Bytes::from(frames));
+        let body = Body::new(body.map_err(|never| match never {}));
+        let decoder = ProstCodec::<(), AppendRequest>::raw_decoder(Default::default());
+        let requests = Streaming::new_request(decoder, body, None, None);
+        let payer = options.budget.payer_of(&http::Extensions::new());
+        let stream = AppendStream::new(host, options, requests, Ledger::default(), payer.clone());
+        (dir, payer, stream)
+    }
+
+    fn kind(response: Option<Result<AppendResponse, Status>>) -> u32 {
+        match response.unwrap().unwrap().result {
+            Some(Outcome::Refused(refused)) => refused.kind,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn batch_waits_to_be_unpacked_for_a_time() {
+        for resource in [Resource::Turns, Resource::Paced] {
+            let options =
+                NativeOptions { room_timeout: Duration::from_millis(50), ..NativeOptions::default() };
+            let (_dir, payer, mut stream) = appending(&options);
+            let _all = payer.take(resource, 1 << 20).await;
+            let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits for ever");
+            assert_eq!(kind(response), ErrorKind::Busy.code(), "{resource:?}");
+        }
+    }
+
+    /// A stream took in all that had come, a thousand packed batches for 40 ms, before another task had its turn.
+    #[tokio::test]
+    async fn flood_of_requests_leaves_other_tasks_their_turn() {
+        let mut builder = BatchBuilder::new();
+        let small = builder.push(b"x").unwrap().build().unwrap();
+        builder = BatchBuilder::new();
+        let packed = builder.codec(Codec::Lz4).push(&[7; 60 << 10]).unwrap().build().unwrap();
+        for (batch, most) in [(small, 128), (packed, 32)] {
+            let options = NativeOptions::default();
+            let (_dir, _, mut stream) = bringing(&options, batch.as_bytes(), 1000);
+            let early = std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_next(context)));
+            drop(early.await);
+            assert!(stream.pending.len() <= most, "{} of 1000 were taken at once", stream.pending.len());
+            let rest = timeout(Duration::from_secs(60), stream.fold(0, |n, _| n + 1)).await;
+            assert!(rest.expect("it stands still") >= 999);
+        }
+    }
+
+    /// A batch of 32 MiB kept a thread of the runtime for about 13 ms.
+    #[test]
+    fn large_batches_are_unpacked_elsewhere() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || released.recv());
+            let options = NativeOptions::default();
+            let (_dir, payer, mut stream) = appending(&options);
+            let early = timeout(Duration::from_millis(50), stream.next()).await;
+            assert!(early.is_err(), "unpacked on this thread");
+            assert!(payer.try_take(Resource::Paced, unpackings()).is_err(), "nobody counts what it takes");
+            drop(release);
+            assert_eq!(kind(stream.next().await), ErrorKind::TooLarge.code());
+            drop(payer.take(Resource::Paced, unpackings()).await); // it has rested
+            let _ = busy.await;
+        });
+    }
+}

@@ -1,0 +1,139 @@
+//! Info: what a server tells of its log and of itself, once or whenever it changes.
+
+use crate::served::log_slot::Host;
+use crate::wire::address::Address;
+use crate::wire::ids::to_hex;
+use crate::wire::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
+use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES, PROTOCOL};
+use chiplog::{BATCH_RECORDS_MAX, Error, ErrorKind, Log, Member, Status as Standing};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Interval, MissedTickBehavior};
+use tokio_stream::Stream;
+use tonic::Status;
+
+/// What a client can rely on.
+const FEATURES: &[&str] = &[
+    "append",
+    "sessions",
+    "read",
+    "read.min_index",
+    "discard",
+    "watch",
+    FEATURE_FOLLOW,
+    FEATURE_FOLLOW_PLACES,
+];
+
+/// How often a watch looks, unless it is told.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// How the log stands, as this replica knows it.
+pub(super) fn info(log: &Log) -> InfoResponse {
+    let (info, standing) = (log.info(), log.status());
+    InfoResponse {
+        first: info.first.get(),
+        last: info.last.get(),
+        bytes_used: info.bytes_used,
+        capacity: info.bytes_capacity.unwrap_or(0),
+        log_id: to_hex(info.log_id.get()),
+        node: standing.node.get(),
+        leader_node: standing.leader.map_or(0, |n| n.get()),
+        leader: leader(&standing).map(|(_, address)| address.client).unwrap_or_default(),
+    }
+}
+
+fn leader(standing: &Standing) -> Option<(&Member, Address)> {
+    let member = standing.members.iter().find(|m| Some(m.node) == standing.leader)?;
+    Some((member, member.address.parse().ok()?))
+}
+
+/// What the server is; and of its cluster, if it is part of one.
+pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
+    let mut told = ServerInfoResponse {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol_min: *PROTOCOL.start(),
+        protocol_max: *PROTOCOL.end(),
+        features: FEATURES.iter().map(|f| (*f).to_owned()).collect(),
+        batch_records_max: BATCH_RECORDS_MAX,
+        ..Default::default()
+    };
+    let Some(log) = log else { return told };
+    let (standing, options, info) = (log.status(), log.options(), log.info());
+    told.log_id = to_hex(info.log_id.get());
+    told.follows = info.follows;
+    // Who asks a copy means that one: it does not send its clients to the cluster.
+    for member in standing.members.iter().filter(|_| !info.follows) {
+        // A log on its own has no address: its clients know where they reached it.
+        let Ok(address) = member.address.parse::<Address>() else { continue };
+        if member.node == standing.node {
+            told.zone.clone_from(&address.zone);
+        }
+        let leader = Some(member.node) == standing.leader;
+        let Address { client, zone, .. } = address;
+        told.servers.push(Server { node: member.node.get(), address: client, zone, leader });
+    }
+    told.batch_bytes_max = options.batch_bytes_max;
+    told.record_bytes_max = log.record_bytes_max();
+    told.session_window = log.session_window().into();
+    told.logs = vec![crate::served::log_slot::DEFAULT_LOG.to_owned()];
+    told.node = standing.node.get();
+    told.term = if info.follows { 0 } else { standing.term.get() };
+    told
+}
+
+/// The changes of a log.
+#[derive(Debug)]
+pub struct WatchStream {
+    host: Arc<Host>,
+    log: Log,
+    interval: Interval,
+    told: Option<InfoResponse>,
+}
+
+pub(super) fn watch(host: Arc<Host>, log: Log, interval_millis: u32) -> WatchStream {
+    let asked = Duration::from_millis(interval_millis.into());
+    let period = if asked.is_zero() { WATCH_INTERVAL } else { asked.max(WATCH_INTERVAL_MIN) };
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    WatchStream { host, log, interval, told: None }
+}
+
+impl Stream for WatchStream {
+    type Item = Result<WatchResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if self.interval.poll_tick(context).is_pending() {
+                return Poll::Pending;
+            }
+            if self.host.is_draining() {
+                let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+                return Poll::Ready(Some(Err(self.host.status_of(&error))));
+            }
+            let now = info(&self.log);
+            if self.told.as_ref() != Some(&now) {
+                self.told = Some(now.clone());
+                return Poll::Ready(Some(Ok(WatchResponse { info: Some(now) })));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds stand in log.proto.
+    #[tokio::test]
+    async fn a_watch_looks_every_10_ms_at_most() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        for (asked, period) in [(0, 100), (1, 10), (9, 10), (10, 10), (11, 11), (u32::MAX, u32::MAX)] {
+            let watch = watch(Host::new(), log.clone(), asked);
+            assert_eq!(watch.interval.period(), Duration::from_millis(period.into()), "{asked}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Native: the service `chiplog.v1.Log`, as its proto documents it, over a [`Host`].
+//!
+//! ```text
+//! Append   requests ──> decode, verify ──> Log::try_submit_batch ──> tickets, in order ──> responses
+//! Read     Reader::next_stored ──> batches as they stand in the log ──> responses of about 1 MiB
+//! others   one answer each; what can wait goes to the runtime's blocking threads, so many at a time
+//! ```
+//!
+//! Invariants:
+//! - No thread of the runtime waits for the log or, while a reader catches up, for the disk.
+//! - A stream owns all it holds: when its client goes away, dropping it frees everything.
+//! - What a stream holds is bounded by [`NativeOptions`]; at the bound it stops reading, and HTTP/2 slows its client down.
+//!
+//! Must not know: listeners, TLS, the other services.
+
+mod append;
+mod info;
+mod read;
+mod service;
+mod zero_copy;
+
+use crate::listener::auth::tokens::Payer;
+use crate::listener::memory_budget::{Budget, Ledger};
+use crate::served::gauges::{Counted, Open};
+use crate::served::log_slot::Host;
+use crate::wire::proto::v1::log_server::Log as Service;
+use crate::wire::proto::v1::{
+    AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
+    InfoResponse, OpenSessionRequest, OpenSessionResponse, ReadRequest, ServerInfoRequest,
+    ServerInfoResponse, WatchRequest,
+};
+use append::AppendStream;
+use chiplog::{Answer, Error, ErrorKind, Index, Log, Sequence, SessionId};
+use info::WatchStream;
+use read::{ReadStream, Replies};
+pub use service::NativeServer;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::{Request, Response, Status, Streaming};
+
+/// The limits of a [`Native`] service.
+///
+/// ```
+/// let options = chiplog_net::service::log::NativeOptions::default();
+/// assert_eq!(options.reply_bytes, 1 << 20);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NativeOptions {
+    /// Bytes of batches that one append stream may have under way, default 16 MiB; beyond it the stream is not read.
+    /// The last one can go over it.
+    pub append_inflight_bytes: usize,
+    /// Batches that one append stream may have under way, default 1,024.
+    pub append_inflight_max: usize,
+    /// How long a batch waits to be unpacked, where it has to be, and for room in the log's queue, before it is refused as
+    /// `Busy`, default 5 s. Meanwhile nothing behind it is read.
+    pub room_timeout: Duration,
+    /// The largest message that is taken, default 33 MiB: a batch and its frame.
+    pub message_bytes_max: usize,
+    /// Bytes of all messages on their way in and under way; beyond it streams are not read, and are refused when that
+    /// lasts.
+    pub budget: Budget,
+    /// How many bytes of batches go into one reply of a read, default 1 MiB. The last one can go over it.
+    pub reply_bytes: usize,
+    /// How long a linearizable `Info` waits for a majority, default 5 s.
+    pub barrier_timeout: Duration,
+    /// Calls that may wait for the log at a time, default 256; beyond it they are refused as `Busy`.
+    pub calls_max: usize,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        Self {
+            append_inflight_bytes: 16 << 20,
+            append_inflight_max: 1024,
+            room_timeout: Duration::from_secs(5),
+            message_bytes_max: 33 << 20,
+            budget: Budget::default(),
+            reply_bytes: 1 << 20,
+            barrier_timeout: Duration::from_secs(5),
+            calls_max: 256,
+        }
+    }
+}
+
+/// The service `chiplog.v1.Log`.
+///
+/// ```
+/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::service::log::Native;
+/// # let dir = tempfile::tempdir()?;
+/// let host = Host::new();
+/// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
+/// let server = tonic::transport::Server::builder().add_service(Native::new(host).into_service());
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Native {
+    host: Arc<Host>,
+    options: NativeOptions,
+    calls: Arc<Semaphore>,
+}
+
+impl Native {
+    /// With the default limits.
+    pub fn new(host: Arc<Host>) -> Self {
+        Self::with(host, NativeOptions::default())
+    }
+
+    /// With these limits.
+    pub fn with(host: Arc<Host>, options: NativeOptions) -> Self {
+        let calls = Arc::new(Semaphore::new(options.calls_max));
+        Self { host, options, calls }
+    }
+
+    /// As tonic serves it.
+    pub fn into_service(self) -> NativeServer {
+        NativeServer::new(self)
+    }
+
+    fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Replies, Status> {
+        let log = self.host.log(&request.log)?.clone();
+        let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes, payer)?;
+        Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
+    }
+
+    /// Does what may wait on a thread that may, if there are not too many.
+    async fn waiting<T: Send + 'static>(
+        &self,
+        log: &str,
+        work: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        let log = self.host.log(log)?.clone();
+        let permit = self.permit()?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&log)
+        });
+        match done.await {
+            Ok(result) => result.map_err(|e| self.host.status_of(&e)),
+            Err(_) => Err(Status::internal("the call was given up: the server ends, or failed")),
+        }
+    }
+}
+
+impl Native {
+    /// What the log answers when it has: no thread waits.
+    async fn answer(
+        &self,
+        log: &str,
+        ask: impl FnOnce(&Log) -> chiplog::Result<Answer>,
+    ) -> Result<Index, Status> {
+        let log = self.host.log(log)?;
+        let _permit = self.permit()?;
+        let answer = match ask(log) {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        answer.map_err(|e| self.host.status_of(&e))
+    }
+
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
+        self.calls.clone().try_acquire_owned().map_err(|_| {
+            let what = format!("{} calls wait for the log already", self.options.calls_max);
+            self.host.status_of(&Error::new(ErrorKind::Busy, what))
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Service for Native {
+    type AppendStream = Counted<AppendStream>;
+    type ReadStream = ReadStream;
+    type WatchStream = Counted<WatchStream>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let (_, extensions, requests) = request.into_parts();
+        let held = extensions.get::<Ledger>().cloned().unwrap_or_default();
+        let payer = self.options.budget.payer_of(&extensions);
+        let stream = AppendStream::new(self.host.clone(), &self.options, requests, held, payer);
+        Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
+        let payer = self.options.budget.payer_of(request.extensions());
+        Ok(Response::new(ReadStream(self.replies(request.get_ref(), payer)?)))
+    }
+
+    async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
+        let DiscardRequest { log, first } = request.into_inner();
+        self.answer(&log, |log| log.submit_discard(Index(first))).await?;
+        Ok(Response::new(DiscardResponse {}))
+    }
+
+    async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        let InfoRequest { log, allow_stale } = request.into_inner();
+        if !allow_stale {
+            let timeout = self.options.barrier_timeout;
+            self.answer(&log, |log| log.submit_barrier(timeout)).await?;
+        }
+        Ok(Response::new(info::info(self.host.log(&log)?)))
+    }
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let log = self.host.log(&request.log)?.clone();
+        let stream = info::watch(self.host.clone(), log, request.interval_millis);
+        Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Watches)))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        let OpenSessionRequest { log } = request.into_inner();
+        let session = self.waiting(&log, |log| Ok(log.open_session()?.id())).await?;
+        Ok(Response::new(OpenSessionResponse { session: session.get() }))
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        let CloseSessionRequest { log, session } = request.into_inner();
+        let session = SessionId(session);
+        self.waiting(&log, move |log| log.resume_session(session, Sequence(1)).close()).await?;
+        Ok(Response::new(CloseSessionResponse {}))
+    }
+
+    async fn server_info(
+        &self,
+        _: Request<ServerInfoRequest>,
+    ) -> Result<Response<ServerInfoResponse>, Status> {
+        Ok(Response::new(info::server_info(self.host.log("").ok())))
+    }
+}

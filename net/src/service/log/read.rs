@@ -1,0 +1,508 @@
+//! Read: one stream of stored batches, from a start on.
+//!
+//! While a stream catches up, the disk is read on threads that may wait for it. At the tail, where what comes was
+//! written a moment ago, it is read at once; not so where the client kept the stream from looking at it for longer.
+//!
+//! Invariants:
+//! - what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds places in
+//!   the log's mapping and no memory: what was read without a mapping, and takes more than was paid for, is let go and read
+//!   again;
+//! - keep-alives go out meanwhile: they need no share.
+//!
+//! Must not know: what is in a batch.
+
+use crate::listener::auth::tokens::Payer;
+use crate::served::log_slot::Host;
+use crate::service::tail::{CameAt, more};
+use crate::service::turn::in_turn;
+use crate::service::zero_copy::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
+use crate::wire::proto::v1::read_request::Start as Asked;
+use crate::wire::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
+use crate::wire::protocol::NANOS_PER_MILLI;
+use crate::wire::status::FIRST;
+use chiplog::{Error, ErrorKind, Index, Log, ReadMode, Reader, Start, StoredBatch, Timestamp};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tokio_stream::Stream;
+use tonic::Status;
+use tonic::metadata::MetadataValue;
+
+/// One reply, before it is put into bytes.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) batches: Vec<StoredBatch>,
+    pub(super) last: Index,
+    pub(super) first: Index,
+    /// Not settled yet: the read waits for the replica.
+    pub(super) next: Option<Index>,
+    /// The replica has no room for what is new.
+    pub(super) short: bool,
+    pub(super) memory: Memory,
+    /// The batches were read without a mapping.
+    pub(super) is_in_memory: bool,
+}
+
+/// The same as messages, for whoever serves the generated service.
+pub struct ReadStream(pub(super) Replies);
+
+impl Stream for ReadStream {
+    type Item = Result<ReadResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reply = ready!(self.0.as_mut().poll_next(context));
+        Poll::Ready(reply.map(|reply| {
+            reply.map(|Reply { batches, last, first, next, short, .. }| ReadResponse {
+                batches: batches.into_iter().map(message).collect(),
+                last: last.get(),
+                first: first.get(),
+                next: next.map_or(0, Index::get),
+                short,
+            })
+        }))
+    }
+}
+
+fn message(batch: StoredBatch) -> Message {
+    Message {
+        first: batch.first().get(),
+        timestamp_nanos: batch.timestamp().get().saturating_mul(NANOS_PER_MILLI),
+        batch: batch.bytes().clone(),
+    }
+}
+
+/// The replies of one read.
+pub(super) type Replies = Answers<Reply>;
+
+/// Bytes of a batch in a reply besides its own, generously.
+pub(super) const BATCH_HEAD_BYTES: usize = 160;
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
+
+/// Begins a read.
+///
+/// # Errors
+/// INVALID_ARGUMENT: no start.
+pub(super) fn stream(
+    host: Arc<Host>,
+    log: Log,
+    request: &ReadRequest,
+    reply_bytes: usize,
+    payer: Arc<Payer>,
+) -> Result<Replies, Status> {
+    let start = match request.start {
+        Some(Asked::Index(index)) => Start::Index(Index(index)),
+        Some(Asked::TimestampNanos(nanos)) => Start::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
+        Some(Asked::Last(count)) => Start::Last(count),
+        Some(Asked::Oldest(_)) => Start::First,
+        Some(Asked::Newest(_)) => Start::Next,
+        None => {
+            let what = "a read needs a start: index, timestamp_nanos, last, oldest or newest";
+            return Err(host.status_of(&Error::new(ErrorKind::InvalidArgument, what)));
+        }
+    };
+    let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
+    let is_mapped = log.options().read_mode == ReadMode::Map;
+    let reading = Reading {
+        host,
+        payer,
+        is_mapped,
+        log,
+        stage: Stage::Waiting { min: Index(request.min_index), start },
+        follow: request.follow,
+        bytes_left: if request.bytes_max == 0 { u64::MAX } else { request.bytes_max },
+        records_left: if request.records_max == 0 { u64::MAX } else { request.records_max },
+        keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
+        reply_bytes: reply_bytes as u64,
+        needed: 0,
+        is_at_tail: false,
+        told_short: false,
+    };
+    Ok(Box::pin(futures_util::stream::unfold(reading, Reading::next)))
+}
+
+struct Reading {
+    host: Arc<Host>,
+    payer: Arc<Payer>,
+    log: Log,
+    /// Batches are places in a mapping, and take no memory.
+    is_mapped: bool,
+    stage: Stage,
+    follow: bool,
+    bytes_left: u64,
+    records_left: u64,
+    keep_alive: Duration,
+    reply_bytes: u64,
+    /// Without a mapping, the memory of the last reply: the next one may take as much.
+    needed: usize,
+    /// All that there is was read.
+    is_at_tail: bool,
+    /// The client was told there that nothing new comes here.
+    told_short: bool,
+}
+
+enum Stage {
+    /// This replica may not be so far yet.
+    Waiting {
+        min: Index,
+        start: Start,
+    },
+    /// The start is being looked for.
+    Opening(Opening),
+    /// The records from `from` on are being read and paid for.
+    Coming {
+        from: Index,
+        coming: Coming,
+    },
+    /// The error behind what was told.
+    Failed(Error),
+    Ended,
+}
+
+/// A reader at the start.
+type Opening = Pin<Box<dyn Future<Output = chiplog::Result<Reader>> + Send>>;
+
+/// A reply's worth of batches, once it is read and its memory is paid for.
+type Coming = Pin<Box<dyn Future<Output = chiplog::Result<Gathered>> + Send>>;
+
+/// A reply's worth of batches, and how far the reader came.
+struct Gathered {
+    reader: Box<Reader>,
+    batches: Vec<StoredBatch>,
+    bytes: u64,
+    records: u64,
+    /// When all that there was had been read.
+    at_tail: Option<CameAt>,
+    memory: Memory,
+    /// The bytes that this is.
+    needed: usize,
+    failed: Option<Error>,
+}
+
+impl Reading {
+    /// The next response, and what goes on.
+    async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
+        let host = self.host.clone();
+        let respond = async {
+            match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Ended => None,
+                Stage::Waiting { min, start } => Some(self.open(min, start).await),
+                Stage::Opening(opening) => Some(self.begin(opening, Instant::now() + self.keep_alive).await),
+                Stage::Failed(error) => Some(Err(error)),
+                Stage::Coming { from, coming } => self.read(from, coming).await.transpose(),
+            }
+        };
+        let response = tokio::select! {
+            biased;
+            () = host.drained() => Err(gone()),
+            response = respond => response?,
+        };
+        Some((response.map_err(|e| self.status(&e)), self))
+    }
+
+    /// Waits for the replica, and begins; or says that it still waits.
+    async fn open(&mut self, min: Index, start: Start) -> chiplog::Result<Reply> {
+        let deadline = Instant::now() + self.keep_alive;
+        loop {
+            let tail = self.log.reader(Start::Next)?;
+            // What was discarded need not be waited for: the start tells what is the matter.
+            if tail.position() > min || self.log.info().first > min {
+                break;
+            }
+            match timeout_at(deadline, poll_fn(|context| tail.poll_more(context))).await {
+                Ok(more) => more?, // a log that takes nothing more never gets there
+                Err(_) => {
+                    self.stage = Stage::Waiting { min, start };
+                    return Ok(self.position(None).await);
+                }
+            }
+        }
+        let (log, payer) = (self.log.clone(), self.payer.clone());
+        let opening = async move {
+            match start {
+                // It searches a segment.
+                Start::Timestamp(_) => {
+                    in_turn(&payer, move || log.reader(start)).await.map_err(|_| gone())?
+                }
+                _ => log.reader(start),
+            }
+        };
+        self.begin(Box::pin(opening), deadline).await
+    }
+
+    /// Begins at the start, once it is found; or says that it is still looked for.
+    async fn begin(&mut self, mut opening: Opening, deadline: Instant) -> chiplog::Result<Reply> {
+        let Ok(reader) = timeout_at(deadline, &mut opening).await else {
+            self.stage = Stage::Opening(opening);
+            return Ok(self.position(None).await);
+        };
+        let reader = reader?;
+        let next = reader.position();
+        let coming = self.fetch(Box::new(reader), None);
+        self.stage = Stage::Coming { from: next, coming };
+        Ok(self.position(Some(next)).await)
+    }
+
+    /// None: all that was asked for was told.
+    async fn read(&mut self, mut from: Index, mut coming: Coming) -> chiplog::Result<Option<Reply>> {
+        let deadline = Instant::now() + self.keep_alive;
+        loop {
+            // It does not wait for a keep-alive to be told that others have more.
+            if self.is_at_tail && !self.told_short && self.log.shortage_cause().is_some() {
+                self.told_short = true;
+                self.stage = Stage::Coming { from, coming };
+                return Ok(Some(self.position(Some(from)).await));
+            }
+            let Ok(got) = timeout_at(deadline, &mut coming).await else {
+                self.stage = Stage::Coming { from, coming };
+                return Ok(Some(self.position(Some(from)).await));
+            };
+            let Gathered { reader, batches, bytes, records, at_tail, memory, needed, failed } = got?;
+            from = reader.position();
+            self.is_at_tail = at_tail.is_some();
+            if !batches.is_empty() {
+                (self.needed, self.told_short) = (needed, false);
+                self.bytes_left = self.bytes_left.saturating_sub(bytes);
+                self.records_left = self.records_left.saturating_sub(records);
+                self.stage = match failed {
+                    _ if self.bytes_left == 0 || self.records_left == 0 => Stage::Ended,
+                    Some(error) => Stage::Failed(error),
+                    None => Stage::Coming { from, coming: self.fetch(reader, at_tail) },
+                };
+                return Ok(Some(self.reply(batches, Some(from), memory)));
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if !self.follow {
+                return Ok(None);
+            }
+            coming = self.fetch(reader, at_tail);
+        }
+    }
+
+    /// Reads the next reply's worth. `came`: what comes next was not there at that time.
+    fn fetch(&self, mut reader: Box<Reader>, mut came: Option<CameAt>) -> Coming {
+        let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, self.follow);
+        let (bytes_max, records_max) = (self.reply_bytes.min(self.bytes_left), self.records_left);
+        // The last batch of a reply can go over its limit by as much again; where batches are larger, as far as the last one did.
+        let mut needed = self.needed.max(2 * bytes_max as usize);
+        Box::pin(async move {
+            if let Some(seen) = came.filter(|_| waits) {
+                came = Some(more(seen, |context| reader.poll_more(context)).await?);
+            }
+            let limits = Limits { bytes_max, records_max, is_mapped };
+            let from = reader.position();
+            loop {
+                let ahead = if is_mapped { None } else { Some(ahead(&payer, needed).await) };
+                let (mut got, ahead) = if came.is_some_and(CameAt::is_new) {
+                    (gather(reader, limits), ahead)
+                } else {
+                    let reading = in_turn(&payer, move || (gather(reader, limits), ahead));
+                    reading.await.map_err(|_| gone())?
+                };
+                let bytes: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
+                let Some(share) = ahead else {
+                    if !got.batches.is_empty() {
+                        got.memory = pay(&payer, bytes).await;
+                    }
+                    return Ok(got);
+                };
+                if let Some(memory) = settle(share, bytes) {
+                    // A reader that goes on elsewhere lets go of the block that it has in memory; one that cannot ends.
+                    let behind = got.reader.position();
+                    let failed = got.reader.seek(behind).err();
+                    got.failed = got.failed.or(failed);
+                    (got.memory, got.needed) = (memory, bytes);
+                    return Ok(got);
+                }
+                (reader, needed) = (got.reader, bytes);
+                reader.seek(from)?;
+            }
+        })
+    }
+
+    /// A reply without batches: how far the log is, and that the server is there.
+    async fn position(&mut self, next: Option<Index>) -> Reply {
+        let memory = pay(&self.payer, BATCH_HEAD_BYTES).await;
+        self.reply(Vec::new(), next, memory)
+    }
+
+    fn reply(&self, batches: Vec<StoredBatch>, next: Option<Index>, memory: Memory) -> Reply {
+        let info = self.log.info();
+        let (last, first, short) = (info.last, info.first, self.log.shortage_cause().is_some());
+        Reply { batches, last, first, next, short, memory, is_in_memory: !self.is_mapped }
+    }
+
+    fn status(&self, error: &Error) -> Status {
+        let mut status = self.host.status_of(error);
+        if error.kind() == ErrorKind::Discarded {
+            status.metadata_mut().insert(FIRST, MetadataValue::from(self.log.info().first.get()));
+        }
+        status
+    }
+}
+
+/// The bounds of one reply.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Of batches; without a mapping, of memory as well.
+    bytes_max: u64,
+    records_max: u64,
+    is_mapped: bool,
+}
+
+impl Limits {
+    /// Bytes that a batch takes in memory.
+    fn memory_of(self, batch: &StoredBatch) -> usize {
+        match batch.bytes().len() {
+            bytes if !self.is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
+            _ => BATCH_HEAD_BYTES,
+        }
+    }
+}
+
+/// Batches for one reply. The last one can go over the limits.
+fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
+    let (mut batches, mut bytes, mut memory, mut records) = (Vec::new(), 0, 0, 0);
+    let (mut at_tail, mut failed) = (None, None);
+    let has_room = |memory: usize| limits.is_mapped || (memory as u64) < limits.bytes_max;
+    while bytes < limits.bytes_max && records < limits.records_max && has_room(memory) {
+        let position = reader.position();
+        match reader.next_stored() {
+            Ok(Some(batch)) => {
+                bytes += batch.bytes().len() as u64;
+                memory += limits.memory_of(&batch);
+                records += reader.position().get() - position.get();
+                batches.push(batch);
+            }
+            Ok(None) => {
+                at_tail = Some(CameAt::now());
+                break;
+            }
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    Gathered { reader, batches, bytes, records, at_tail, memory: None, needed: 0, failed }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unavailable, "this server is about to end")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::auth::tokens::Resource;
+    use crate::listener::memory_budget::Budget;
+    use crate::service::turn::tests::leaves_its_turn;
+    use chiplog::Options;
+    use futures_util::FutureExt as _;
+    use tokio_stream::StreamExt as _;
+
+    /// HTTP/2 does not poll an answer whose client gives no window. A turn that was given to it lay unused meanwhile.
+    #[tokio::test]
+    async fn catching_up_leaves_its_turn_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
+        let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        leaves_its_turn(&payer, replies.next()).await;
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+    }
+
+    /// A reader at the tail whose client took nothing for long read what had come meanwhile, from the disk, on a thread of the
+    /// runtime.
+    #[tokio::test]
+    async fn reader_that_was_kept_from_the_tail_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
+        let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        for is_waiting in [false, true] {
+            assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+            if is_waiting {
+                let early = tokio::time::timeout(Duration::from_millis(50), replies.next()).await;
+                assert!(early.is_err(), "nothing has come");
+            }
+            log.append(b"y").unwrap();
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+            leaves_its_turn(&payer, replies.next()).await;
+        }
+    }
+
+    /// When the end was found, and not when the client took the answer, tells whether what came then is new.
+    #[tokio::test]
+    async fn reader_whose_answer_was_not_taken_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
+        let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+        log.append(b"y").unwrap();
+        leaves_its_turn(&payer, replies.next()).await;
+    }
+
+    /// Each batch that is larger than a reply was read twice: there was memory for two replies at first.
+    #[tokio::test]
+    async fn large_batches_are_read_once_there_is_memory_for_them() {
+        const BYTES: usize = 64 << 10;
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options::with_segment_bytes(1 << 20);
+        options.read_mode = ReadMode::Read;
+        let log = Log::open(dir.path(), options).unwrap();
+        for _ in 0..2 {
+            log.append(&[7; BYTES]).unwrap();
+        }
+        let budget = Budget::default();
+        let (host, payer) = (Host::new(), budget.payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
+        let mut replies = stream(host, log, &request, 1 << 10, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+        let _all = payer.take(Resource::Turns, 1 << 20).await;
+        assert!(tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_err());
+        assert!(budget.answer_bytes() > BYTES, "{}", budget.answer_bytes());
+    }
+
+    /// Searches that took no turn kept all threads that may block, and those that had a turn waited behind them.
+    #[tokio::test]
+    async fn search_for_a_time_takes_a_turn_and_keeps_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let start = Some(Asked::TimestampNanos(1));
+        let request = ReadRequest { start, keep_alive_millis: 1000, ..ReadRequest::default() };
+        let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
+        leaves_its_turn(&payer, replies.next()).await;
+        assert_eq!(replies.next().await.unwrap().unwrap().next, Some(Index(1)));
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+        // While none is free, the client hears that the start is not found yet.
+        let all = payer.take(Resource::Turns, 1 << 20).await;
+        let request = ReadRequest { keep_alive_millis: 10, ..request };
+        let log = Log::open(dir.path().join("other"), Options::with_segment_bytes(1 << 20)).unwrap();
+        let mut replies = stream(Host::new(), log, &request, 1 << 20, payer.clone()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(replies.next().await.unwrap().unwrap().next, None);
+        }
+        drop(all);
+    }
+}

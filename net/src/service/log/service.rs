@@ -1,0 +1,81 @@
+//! Service: the native service as tonic serves it: the generated one, but for `Read`, whose answers go out as they stand
+//! in the log. A call that means another log is refused before anything else.
+
+use super::Native;
+use crate::listener::memory_budget::Budgeted;
+use crate::service::zero_copy::respond;
+use crate::wire::proto::v1::ReadRequest;
+use crate::wire::proto::v1::log_server::{LogServer, SERVICE_NAME};
+use bytes::Bytes;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{Service, StdError};
+use tonic::server::NamedService;
+
+const READ: &str = "/chiplog.v1.Log/Read";
+/// Tells which log there is, so it is asked of any.
+const SERVER_INFO: &str = "/chiplog.v1.Log/ServerInfo";
+
+/// The native service, to be added to a tonic server. Made by [`Native::into_service`]. Cheap to clone.
+///
+/// ```
+/// # use chiplog_net::served::log_slot::Host;
+/// # use chiplog_net::service::log::{Native, NativeServer};
+/// let service: NativeServer = Native::new(Host::new()).into_service();
+/// let router = tonic::transport::Server::builder().add_service(service);
+/// # drop(router);
+/// ```
+#[derive(Clone, Debug)]
+pub struct NativeServer {
+    native: Arc<Native>,
+    others: Budgeted<LogServer<Native>>,
+}
+
+impl NativeServer {
+    pub(super) fn new(native: Native) -> Self {
+        let bytes = native.options.message_bytes_max;
+        let native = Arc::new(native);
+        let others = LogServer::from_arc(native.clone()).max_decoding_message_size(bytes);
+        let others = native.options.budget.over(others, bytes);
+        Self { native, others }
+    }
+}
+
+impl NamedService for NativeServer {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl<B> Service<Request<B>> for NativeServer
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if request.uri().path() != SERVER_INFO
+            && let Err(status) = self.native.host.check_log_id(request.headers())
+        {
+            return Box::pin(async move { Ok(status.into_http()) });
+        }
+        if request.uri().path() != READ {
+            return self.others.call(request.map(Body::new));
+        }
+        let native = self.native.clone();
+        let payer = native.options.budget.payer_of(request.extensions());
+        Box::pin(
+            async move { Ok(respond(request, |request: &ReadRequest| native.replies(request, payer)).await) },
+        )
+    }
+}

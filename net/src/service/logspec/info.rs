@@ -1,0 +1,134 @@
+//! Info: how the log stands: as a majority knows it, or as this server does; once, or whenever it changes.
+
+use super::leader::Answered;
+use super::{LogspecService, Replies, about_to_end, within};
+use crate::wire::proto::logspec::InfoReply;
+use crate::wire::proto::logspec::info_reply::{Ok as Stand, Reply};
+use chiplog::{Index, Log, Reader, Start};
+use futures_util::stream;
+use std::future::poll_fn;
+use std::time::Duration;
+use tonic::Status;
+
+/// What changes without a record being added is looked for so often.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The bytes used have changed if they did by so much.
+const NEWS_BYTES: u64 = 64 << 10;
+
+impl LogspecService {
+    /// How the log stands; unless `stale`, as of a moment after the call.
+    pub(super) async fn info_now(&self, log: &Log, stale: bool) -> Result<InfoReply, Status> {
+        if !stale && let Err(error) = self.barrier(log).await {
+            return match self.answer_to(log, &error).await {
+                Answered::Redirect(redirect) => Ok(InfoReply { reply: Some(Reply::Redirect(redirect)) }),
+                Answered::Full(status) | Answered::Failed(status) => Err(status),
+            };
+        }
+        let stand = self.stand(log)?;
+        Ok(InfoReply { reply: Some(Reply::Ok(stand)) })
+    }
+
+    async fn barrier(&self, log: &Log) -> chiplog::Result<Index> {
+        let time = self.limits.info_timeout;
+        // The log keeps the time; the runtime's clock is there for a writer that hangs in a sync.
+        within(time + LOOK_INTERVAL, log.submit_barrier(time)?).await
+    }
+
+    /// What this server knows.
+    fn stand(&self, log: &Log) -> Result<Stand, Status> {
+        // A log that is being repaired looks empty, and is not: it refuses readers.
+        let reader = log.reader(Start::Next);
+        reader.map_err(|error| self.host.status_of(&error))?;
+        let info = log.info();
+        Ok(Stand {
+            first_index: info.first.get(),
+            last_index: info.last.get(),
+            bytes_used: info.bytes_used,
+            bytes_total: info.bytes_capacity.unwrap_or_else(|| info.bytes_used + free_bytes(log)),
+        })
+    }
+}
+
+/// Room on the log's disk; of a log without a limit of its own.
+fn free_bytes(log: &Log) -> u64 {
+    rustix::fs::statvfs(log.path()).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Whether that is worth telling: bytes are approximate, and what others write to the disk is no news of the log.
+fn is_news(told: &Stand, now: &Stand) -> bool {
+    let range = |stand: &Stand| (stand.first_index, stand.last_index);
+    range(told) != range(now) || told.bytes_used.abs_diff(now.bytes_used) >= NEWS_BYTES
+}
+
+/// The stream of how the log stands, first now and then whenever that changes.
+pub(super) fn changes(service: LogspecService, log: Log, stale: bool) -> Replies<InfoReply> {
+    let watch = Watch { service, log, stale, end: None, told: None, over: false };
+    Box::pin(stream::unfold(watch, |mut watch| async { watch.next().await.map(|reply| (reply, watch)) }))
+}
+
+struct Watch {
+    service: LogspecService,
+    log: Log,
+    stale: bool,
+    /// Waits at the log's end.
+    end: Option<Reader>,
+    /// What was told last.
+    told: Option<Stand>,
+    over: bool,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<Result<InfoReply, Status>> {
+        if self.over {
+            return None;
+        }
+        let reply = match &self.told {
+            None => self.service.info_now(&self.log, self.stale).await,
+            Some(_) => {
+                let host = self.service.host.clone();
+                tokio::select! {
+                    biased;
+                    () = host.drained() => Err(host.status_of(&about_to_end())),
+                    change = self.change() => change,
+                }
+            }
+        };
+        match &reply {
+            Ok(InfoReply { reply: Some(Reply::Ok(stand)) }) => self.told = Some(*stand),
+            _ => self.over = true,
+        }
+        Some(reply)
+    }
+
+    /// The next stand that differs from what was told.
+    async fn change(&mut self) -> Result<InfoReply, Status> {
+        tokio::time::sleep(self.service.limits.info_interval).await;
+        loop {
+            let stand = self.service.stand(&self.log)?;
+            if self.told.is_none_or(|told| is_news(&told, &stand)) {
+                return Ok(InfoReply { reply: Some(Reply::Ok(stand)) });
+            }
+            let more = self.more().await.map_err(|error| self.service.host.status_of(&error))?;
+            if more {
+                self.end = None;
+            }
+        }
+    }
+
+    /// Waits for a record beyond those told of (true), or for a while.
+    async fn more(&mut self) -> chiplog::Result<bool> {
+        let told = Index(self.told.map_or(0, |told| told.last_index));
+        if self.end.as_ref().is_none_or(|end| end.position() != told.next()) {
+            match self.log.reader(Start::Index(told.next())) {
+                Ok(reader) => self.end = Some(reader),
+                Err(_) => return Ok(true), // discarded beyond it meanwhile
+            }
+        }
+        let Some(end) = &self.end else { return Ok(true) };
+        match tokio::time::timeout(LOOK_INTERVAL, poll_fn(|context| end.poll_more(context))).await {
+            Ok(more) => more.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+}

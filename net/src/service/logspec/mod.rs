@@ -1,0 +1,207 @@
+//! logspec: the service that existing clients speak, over the log that a server serves.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `request` | what an append carries, as it came |
+//! | `append` | requests in, answers out, in order |
+//! | `read` | committed records, pushed |
+//! | `reply` | one reply of them, as bytes of the wire |
+//! | `service` | the service as tonic serves it |
+//! | `info` | how the log stands, once or whenever it changes |
+//! | `fullness` | what a full log refused, for those who ask whether there is room |
+//! | `leader` | where to send a client that should ask another |
+//!
+//! Invariants:
+//! - nothing here blocks a thread of the runtime for longer than a look at memory takes;
+//! - one of a reply's arms is always set, and an `ok` has one index for each proposal;
+//! - a redirect names a host: who knows of none waits for a moment, then answers UNAVAILABLE.
+
+mod append;
+mod fullness;
+mod info;
+mod leader;
+mod read;
+mod reply;
+mod service;
+
+pub use crate::wire::logspec_request::AppendRequest;
+pub use service::LogspecServer;
+
+use crate::listener::memory_budget::Budget;
+use crate::served::gauges::{Counted, Open};
+use crate::served::log_slot::Host;
+use crate::wire::proto::logspec as proto;
+use chiplog::{ErrorKind, Index, Log};
+use fullness::Fullness;
+use futures_util::StreamExt as _;
+use leader::Answered;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The bounds of the service.
+///
+/// ```
+/// use chiplog_net::service::logspec::Limits;
+/// let limits = Limits { message_bytes_max: 16 << 20, ..Limits::default() };
+/// assert!(limits.stream_bytes_max >= limits.message_bytes_max);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The largest request, default 64 MiB; beyond it OUT_OF_RANGE.
+    pub message_bytes_max: usize,
+    /// The most proposals in a request, default 4 Mi; beyond it INVALID_ARGUMENT.
+    pub proposals_max: u32,
+    /// Bytes of requests under way on one stream, default 64 MiB; beyond it the stream is not read. One request may
+    /// always be under way.
+    pub stream_bytes_max: usize,
+    /// Requests under way on one stream, default 4,096; beyond it the stream is not read.
+    pub stream_requests_max: usize,
+    /// Bytes of all requests on their way in and under way; beyond it streams are not read, and are refused when that
+    /// lasts.
+    pub budget: Budget,
+    /// A reply to a reader is ended at this size, default 1 MiB. A larger record goes alone.
+    pub reply_bytes: usize,
+    /// A reply to a reader is ended at so many records, default 8,192.
+    pub reply_entries: usize,
+    /// How long a request is held while nobody is known to lead, default 500 ms.
+    pub leader_wait: Duration,
+    /// How long an info that is not stale waits for a majority, default 2 s.
+    pub info_timeout: Duration,
+    /// Replies of an info stream are at least so far apart, default 20 ms.
+    pub info_interval: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes_max: 64 << 20,
+            proposals_max: 4 << 20,
+            stream_bytes_max: 64 << 20,
+            stream_requests_max: 4096,
+            budget: Budget::default(),
+            reply_bytes: 1 << 20,
+            reply_entries: 8192,
+            leader_wait: Duration::from_millis(500),
+            info_timeout: Duration::from_secs(2),
+            info_interval: Duration::from_millis(20),
+        }
+    }
+}
+
+/// The service `logspec.Log`. [`LogspecService::into_server`] makes it one that tonic can route to.
+///
+/// ```no_run
+/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::listener;
+/// use chiplog_net::service::logspec::{Limits, LogspecService};
+/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+/// let host = Host::new();
+/// host.open(chiplog::Log::open("/var/lib/log", chiplog::Options::default())?);
+/// let connections = listener::incoming(tokio::net::TcpListener::bind("[::]:7000").await?);
+/// let service = LogspecService::new(host, Limits::default()).into_server();
+/// listener::server().add_service(service).serve_with_incoming(connections).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LogspecService {
+    host: Arc<Host>,
+    limits: Arc<Limits>,
+    fullness: Arc<Fullness>,
+}
+
+/// What a server-streaming method gives.
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl LogspecService {
+    /// The service over the log of `host`.
+    pub fn new(host: Arc<Host>, limits: Limits) -> Self {
+        Self { host, limits: Arc::new(limits), fullness: Arc::default() }
+    }
+
+    /// As a service of a tonic server. Replies are never compressed; requests may be as large as the limits say.
+    pub fn into_server(self) -> LogspecServer {
+        LogspecServer::new(self)
+    }
+
+    /// A stream that is counted while its client has it.
+    fn counted<T: 'static>(&self, what: Open, replies: Replies<T>) -> Response<Replies<T>> {
+        Response::new(Box::pin(Counted::new(replies, self.host.gauges(), what)))
+    }
+
+    fn log(&self) -> Result<&Log, Status> {
+        self.host.log("")
+    }
+}
+
+#[tonic::async_trait]
+impl proto::log_server::Log for LogspecService {
+    type AppendStream = Replies<proto::AppendReply>;
+    type ReadStream = Replies<proto::ReadReply>;
+    type InfoStreamStream = Replies<proto::InfoReply>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let log = self.log()?.clone();
+        Ok(self.counted(Open::Appends, append::answers(self.clone(), log, request)))
+    }
+
+    async fn discard(
+        &self,
+        request: Request<proto::DiscardRequest>,
+    ) -> Result<Response<proto::DiscardReply>, Status> {
+        use proto::discard_reply::{Ok as Discarded, Reply};
+        let log = self.log()?;
+        let first = Index(request.into_inner().first_index);
+        self.await_leader(log).await;
+        let done = match log.submit_discard(first) {
+            Ok(answer) => within(log.options().queue_timeout, answer).await,
+            Err(error) => Err(error),
+        };
+        let reply = match done {
+            Ok(_) => Reply::Ok(Discarded {}),
+            Err(error) => match self.answer_to(log, &error).await {
+                Answered::Redirect(redirect) => Reply::Redirect(redirect),
+                Answered::Full(status) | Answered::Failed(status) => return Err(status),
+            },
+        };
+        Ok(Response::new(proto::DiscardReply { reply: Some(reply) }))
+    }
+
+    async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let payer = self.limits.budget.payer_of(request.extensions());
+        let replies = self.replies(request.get_ref(), payer)?;
+        Ok(Response::new(Box::pin(replies.map(|reply| reply.map(proto::ReadReply::from)))))
+    }
+
+    async fn info(&self, request: Request<proto::InfoRequest>) -> Result<Response<proto::InfoReply>, Status> {
+        let reply = self.info_now(self.log()?, request.into_inner().allow_stale).await?;
+        Ok(Response::new(reply))
+    }
+
+    async fn info_stream(
+        &self,
+        request: Request<proto::InfoRequest>,
+    ) -> Result<Response<Self::InfoStreamStream>, Status> {
+        let log = self.log()?.clone();
+        let stale = request.into_inner().allow_stale;
+        Ok(self.counted(Open::Watches, info::changes(self.clone(), log, stale)))
+    }
+}
+
+fn about_to_end() -> chiplog::Error {
+    chiplog::Error::new(ErrorKind::Unavailable, "this server is about to end")
+}
+
+/// What `answer` comes to, if it comes within `time`.
+async fn within<T>(time: Duration, answer: impl Future<Output = chiplog::Result<T>>) -> chiplog::Result<T> {
+    tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+        let what = format!("outcome unknown: no answer within {time:?}");
+        Err(chiplog::Error::new(ErrorKind::Unavailable, what))
+    })
+}

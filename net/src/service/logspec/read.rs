@@ -1,0 +1,374 @@
+//! Read: committed records from an index on, for ever. The client pulls: there is one reply in memory at a time, made
+//! when the connection has room for it.
+//!
+//! ```text
+//! batches as they stand in the log ──> what the reply will take ──> paid ──> unpacked, put into bytes
+//!          no memory                    in memory is known            │ waits while others go on
+//! ```
+//!
+//! Invariants: entries are consecutive from the index asked for; a reply that has an entry is never delayed to gather
+//! more; nothing is unpacked before its memory is paid for, nor on a thread of the runtime unless it is small; while memory
+//! is waited for, nothing is held that is not counted: what was read without a mapping, and takes more than was paid for, is
+//! let go and read again.
+
+use super::reply::{ENTRY_BYTES, Part, Reply};
+use super::{Limits, LogspecService, about_to_end};
+use crate::listener::auth::tokens::Payer;
+use crate::listener::memory_budget::UNPACKED_AT_ONCE_MAX;
+use crate::served::gauges::{Counted, Open};
+use crate::service::tail::{CameAt, more};
+use crate::service::turn::in_turn;
+use crate::service::zero_copy::{Answers, Memory, ahead, pay, settle};
+use crate::wire::proto::logspec::ReadRequest;
+use chiplog::{ErrorKind, Index, Log, ReadMode, Reader, RecordBatch, Start, StoredBatch};
+use futures_util::stream;
+use std::future::poll_fn;
+use std::sync::Arc;
+use tonic::Status;
+
+/// Without a mapping, memory for so many replies is taken before one is read: for its records, for the small ones of them that
+/// are gathered, and for its last batch, which can go over the limit.
+const REPLIES_AHEAD: usize = 3;
+
+impl LogspecService {
+    /// The stream of replies to a read, whose memory `payer` pays for.
+    pub(super) fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Answers<Reply>, Status> {
+        let log = self.log()?.clone();
+        let reading = Reading {
+            is_mapped: log.options().read_mode == ReadMode::Map,
+            service: self.clone(),
+            log,
+            payer,
+            next: Index(request.next_index),
+            reader: None,
+            came: None,
+            rest: None,
+            needed: 0,
+            over: false,
+        };
+        let replies = stream::unfold(reading, |mut reading| async {
+            reading.next().await.map(|reply| (reply, reading))
+        });
+        Ok(Box::pin(Counted::new(Box::pin(replies), self.host.gauges(), Open::Reads)))
+    }
+}
+
+struct Reading {
+    service: LogspecService,
+    log: Log,
+    payer: Arc<Payer>,
+    /// Batches are places in a mapping, and take no memory.
+    is_mapped: bool,
+    /// The next record to be given.
+    next: Index,
+    /// None: not begun, or lent to a thread that may wait for the disk.
+    reader: Option<Reader>,
+    /// At the tail, when what comes next came: what was just written is in memory.
+    came: Option<CameAt>,
+    /// A batch that was read and not given yet.
+    rest: Option<Rest>,
+    /// The memory that the next reply was found to need, or that the last one needed: the next one may take as much.
+    needed: usize,
+    over: bool,
+}
+
+/// A batch of which records are still to be given.
+enum Rest {
+    /// Not unpacked yet, if it is packed. A place in a mapping.
+    Stored(StoredBatch),
+    /// Unpacked, or read without a mapping; and paid for.
+    Unpacked(RecordBatch, Memory),
+}
+
+impl Reading {
+    async fn next(&mut self) -> Option<Result<Reply, Status>> {
+        if self.over {
+            return None;
+        }
+        let host = self.service.host.clone();
+        let read = tokio::select! {
+            biased;
+            () = host.drained() => Err(about_to_end()),
+            read = self.read() => read,
+        };
+        let reply = match read {
+            Ok(reply) => Ok(reply),
+            Err(error) if error.kind() == ErrorKind::Discarded => Ok(Reply::Truncated),
+            Err(error) => Err(self.service.host.status_of(&error)),
+        };
+        self.over = !matches!(reply, Ok(Reply::Entries { .. }));
+        Some(reply)
+    }
+
+    /// The next entries; at least one.
+    async fn read(&mut self) -> chiplog::Result<Reply> {
+        let limits = self.service.limits.clone();
+        loop {
+            match self.rest.take() {
+                Some(Rest::Unpacked(batch, memory)) => return Ok(self.of_unpacked(batch, memory, &limits)),
+                Some(Rest::Stored(stored)) if stored.unpacked_bytes() > 0 => {
+                    let memory = pay(&self.payer, unpacking_bytes(&stored, &limits)).await;
+                    let (batch, memory) = self.unpack(stored, memory).await?;
+                    return Ok(self.of_unpacked(batch, memory, &limits));
+                }
+                rest => self.rest = rest,
+            }
+            let mut reader = match self.reader.take() {
+                Some(reader) => reader,
+                None => self.begin().await?,
+            };
+            let mut ahead = match self.is_mapped {
+                true => None,
+                false => {
+                    let needed = self.needed.max(REPLIES_AHEAD * limits.reply_bytes);
+                    Some(ahead(&self.payer, needed).await)
+                }
+            };
+            let mut gathering = Gathering::new(self.next, self.rest.take());
+            let gathered = if self.came.is_some_and(CameAt::is_new) {
+                gathering.gather(&mut reader, &limits)
+            } else {
+                let limits = limits.clone();
+                let work = in_turn(&self.payer, move || {
+                    let gathered = gathering.gather(&mut reader, &limits);
+                    (gathered, gathering, reader, ahead)
+                });
+                let gathered;
+                (gathered, gathering, reader, ahead) = work.await.map_err(gone)?;
+                gathered
+            };
+            self.came = gathered?;
+            let needed = needed(&gathering, &limits);
+            let Gathering { parts, rest, next, .. } = gathering;
+            if parts.is_empty() && rest.is_none() {
+                drop(ahead);
+                if !self.is_mapped {
+                    let _ = reader.seek(reader.position()); // lets go of the block that it has in memory
+                }
+                let seen = self.came.unwrap_or_else(CameAt::now);
+                self.came = Some(more(seen, |context| reader.poll_more(context)).await?);
+                self.reader = Some(reader);
+                continue;
+            }
+            let Some(share) = ahead else {
+                (self.reader, self.rest) = (Some(reader), rest);
+                if parts.is_empty() {
+                    continue; // it has to be unpacked
+                }
+                let memory = pay(&self.payer, parts.iter().map(Part::gathered_bytes).sum()).await;
+                self.next = next;
+                return Ok(Reply::Entries { parts, memory, is_in_memory: false });
+            };
+            let Some(memory) = settle(share, needed) else {
+                self.needed = needed;
+                reader.seek(self.next)?;
+                self.reader = Some(reader);
+                continue;
+            };
+            self.needed = needed;
+            // A reader that goes on elsewhere lets go of the block that it has in memory.
+            let behind = reader.position();
+            match (parts.last(), rest) {
+                (None, Some(Rest::Stored(stored))) => {
+                    self.reader = reader.seek(behind).is_ok().then_some(reader);
+                    let (batch, memory) = self.unpack(stored, memory).await?;
+                    return Ok(self.of_unpacked(batch, memory, &limits));
+                }
+                // The reply has the records at its start.
+                (Some(last), Some(Rest::Stored(stored))) if stored.first() <= last.batch.first() => {
+                    self.rest = Some(Rest::Unpacked(last.batch.clone(), memory.clone()));
+                    self.reader = reader.seek(behind).is_ok().then_some(reader);
+                }
+                _ => self.reader = reader.seek(next).is_ok().then_some(reader),
+            }
+            self.next = next;
+            return Ok(Reply::Entries { parts, memory, is_in_memory: true });
+        }
+    }
+
+    /// Unpacks a batch, whose memory is paid for.
+    async fn unpack(&self, stored: StoredBatch, memory: Memory) -> chiplog::Result<(RecordBatch, Memory)> {
+        if stored.unpacked_bytes() <= UNPACKED_AT_ONCE_MAX {
+            return Ok((stored.unpack()?, memory));
+        }
+        let work = in_turn(&self.payer, move || stored.unpack().map(|batch| (batch, memory)));
+        work.await.map_err(gone)?
+    }
+
+    /// A reply of what was unpacked; the rest waits for the next one.
+    fn of_unpacked(&mut self, mut batch: RecordBatch, memory: Memory, limits: &Limits) -> Reply {
+        batch.skip_to(self.next);
+        let part = first_records(&batch, 0, 0, limits);
+        self.next = batch.first().plus(part.records.end.into());
+        if part.records.end < batch.count() {
+            self.rest = Some(Rest::Unpacked(batch, memory.clone()));
+        }
+        Reply::Entries { parts: vec![part], memory, is_in_memory: true }
+    }
+
+    /// A reader at the first entry, once the log is as far.
+    async fn begin(&self) -> chiplog::Result<Reader> {
+        loop {
+            match self.log.reader(Start::Index(self.next)) {
+                Err(error) if error.kind() == ErrorKind::OutOfRange => {
+                    let end = self.log.reader(Start::Next)?;
+                    poll_fn(|context| end.poll_more(context)).await?;
+                }
+                begun => return begun,
+            }
+        }
+    }
+}
+
+/// The memory of a batch that is unpacked, and of one reply of it at a time.
+fn unpacking_bytes(stored: &StoredBatch, limits: &Limits) -> usize {
+    let bytes = stored.unpacked_bytes();
+    bytes + reply_bytes(bytes, stored.count(), limits)
+}
+
+/// The most memory that one reply takes, of a batch of so many bytes and records, besides the batch.
+fn reply_bytes(bytes: usize, records: u32, limits: &Limits) -> usize {
+    bytes.min(limits.reply_bytes) + ENTRY_BYTES * limits.reply_entries.min(records as usize)
+}
+
+/// The memory of what was read without a mapping: of the parts of a reply, with the batches they are of; and of what comes
+/// next, if it is given in several replies or unpacked.
+fn needed(gathering: &Gathering, limits: &Limits) -> usize {
+    let rest = match (gathering.parts.last(), &gathering.rest) {
+        (Some(last), Some(_)) => reply_bytes(last.batch.payload().len(), last.batch.count(), limits),
+        (None, Some(Rest::Stored(stored))) => stored.bytes().len() + unpacking_bytes(stored, limits),
+        _ => 0,
+    };
+    gathering.parts.iter().map(Part::gathered_bytes).sum::<usize>() + gathering.stored + rest
+}
+
+fn gone(panic: tokio::task::JoinError) -> chiplog::Error {
+    chiplog::Error::new(ErrorKind::Io, format!("reading ended early: {panic}"))
+}
+
+/// Parts of a reply, from batches that are not packed.
+struct Gathering {
+    parts: Vec<Part>,
+    entries: usize,
+    bytes: usize,
+    /// Bytes of the batches that the parts are of.
+    stored: usize,
+    /// The next record to be given.
+    next: Index,
+    /// A batch that was read and is not in the reply: it did not fit, or has to be unpacked.
+    rest: Option<Rest>,
+}
+
+impl Gathering {
+    fn new(next: Index, rest: Option<Rest>) -> Self {
+        Self { parts: Vec::new(), entries: 0, bytes: 0, stored: 0, next, rest }
+    }
+
+    /// Takes what is there, up to a reply's worth. Tells when all that there was had been taken, if it was.
+    fn gather(&mut self, reader: &mut Reader, limits: &Limits) -> chiplog::Result<Option<CameAt>> {
+        while self.entries < limits.reply_entries && self.bytes < limits.reply_bytes {
+            let stored = match self.rest.take() {
+                Some(Rest::Stored(stored)) => stored,
+                Some(unpacked) => {
+                    self.rest = Some(unpacked);
+                    return Ok(None);
+                }
+                None => match reader.next_stored() {
+                    Ok(Some(stored)) => stored,
+                    Ok(None) => return Ok(Some(CameAt::now())),
+                    Err(error) if self.parts.is_empty() => return Err(error),
+                    Err(_) => return Ok(None), // it is still there when the next reply is made
+                },
+            };
+            if stored.unpacked_bytes() > 0 {
+                self.rest = Some(Rest::Stored(stored));
+                return Ok(None);
+            }
+            let mut batch = match stored.unpack() {
+                Ok(batch) => batch,
+                Err(error) if self.parts.is_empty() => return Err(error),
+                Err(_) => {
+                    self.rest = Some(Rest::Stored(stored));
+                    return Ok(None);
+                }
+            };
+            batch.skip_to(self.next);
+            let part = first_records(&batch, self.entries, self.bytes, limits);
+            let count = part.records.end;
+            self.stored += stored.bytes().len();
+            self.next = batch.first().plus(count.into());
+            self.entries += count as usize;
+            self.bytes +=
+                (0..count).filter_map(|n| batch.get(n)).map(|r| r.data.len() + ENTRY_BYTES).sum::<usize>();
+            if count < batch.count() {
+                self.rest = Some(Rest::Stored(stored));
+            }
+            self.parts.push(part);
+        }
+        Ok(None)
+    }
+}
+
+/// The records at the start of a batch that a reply takes which has so much already; at least one.
+fn first_records(batch: &RecordBatch, mut entries: usize, mut bytes: usize, limits: &Limits) -> Part {
+    let mut end = 0;
+    while let Some(record) = batch.get(end)
+        && (end == 0 || entries < limits.reply_entries && bytes < limits.reply_bytes)
+    {
+        (entries, bytes, end) = (entries + 1, bytes + record.data.len() + ENTRY_BYTES, end + 1);
+    }
+    Part { batch: batch.clone(), records: 0..end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::memory_budget::Budget;
+    use crate::served::log_slot::Host;
+    use crate::service::turn::tests::leaves_its_turn;
+    use chiplog::{BatchBuilder, Codec, Options};
+    use tokio_stream::StreamExt as _;
+
+    /// A reader at the tail whose client took nothing for long read what had come meanwhile, from the disk, on a thread of the
+    /// runtime.
+    #[tokio::test]
+    async fn reader_that_was_kept_from_the_tail_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let host = Host::new();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let service = LogspecService::new(host, Limits::default());
+        let mut replies = service.replies(&ReadRequest { next_index: 1 }, payer.clone()).unwrap();
+        assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+        for _ in ["it did not wait yet", "it did"] {
+            log.append(b"y").unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+            leaves_its_turn(&payer, replies.next()).await;
+            assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+            let early = tokio::time::timeout(std::time::Duration::from_millis(50), replies.next()).await;
+            assert!(early.is_err(), "nothing has come");
+        }
+    }
+
+    #[tokio::test]
+    async fn reading_and_unpacking_leave_their_turns_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let mut builder = BatchBuilder::new();
+        builder.codec(Codec::Lz4).push(&[7; 2 * UNPACKED_AT_ONCE_MAX]).unwrap();
+        log.append_batch(&builder.build().unwrap()).unwrap();
+        let host = Host::new();
+        host.open(log);
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let service = LogspecService::new(host, Limits::default());
+        let request = ReadRequest { next_index: 1 };
+        let mut replies = service.replies(&request, payer.clone()).unwrap();
+        for _ in ["it is read", "it is unpacked"] {
+            leaves_its_turn(&payer, replies.next()).await;
+            assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The services of a server, each over the log that it serves.
+
+pub mod admin;
+pub mod follow;
+pub mod log;
+pub mod logspec;
+pub(crate) mod tail;
+pub(crate) mod turn;
+pub(crate) mod zero_copy;

@@ -1,0 +1,166 @@
+//! Turn: work that keeps a thread for a while, such as reading the disk or unpacking. A few such works go on at a time.
+//!
+//! ```text
+//! body of an answer ── awaits ──> task: a turn ──> thread that may block: the work
+//!      │ dropped                    │ ends,        │ goes on to its end, and keeps the turn
+//!                                   │ leaves the line   until then
+//! ```
+//!
+//! Work that a client can ask for at next to no cost to itself is paced ([`paced`]). It takes a place before its turn, and the
+//! place stays taken after it for three times as long as the work took. So these works use a quarter of the time of as many
+//! processors as there are places at most. Of each connection one of them waits for a place at a time: connections take turns, however
+//! many streams they have.
+//!
+//! Invariants:
+//! - a task of its own waits for the turn and uses it at once. HTTP/2 does not poll a body whose client gives no window: a
+//!   turn that was given to such a body would lie unused for as long as the client likes;
+//! - all callers take memory before the turn: a work that has a turn waits for nothing. A work that has a place waits for a turn
+//!   alone; the memory that it takes is bounded by the number of places.
+//!
+//! Must not know: what the work is.
+
+use crate::listener::auth::tokens::{Payer, Resource, Share};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::sleep;
+
+/// A place rests so many times as long as its work took.
+const RESTS: u32 = 3;
+/// And for so long at most: a process that was stopped while it worked has not worked so long.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// A task that ends with its handle.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Does the work in its turn, on a thread that may block.
+///
+/// # Errors
+/// The runtime ends, or the work has panicked.
+pub(crate) async fn in_turn<T: Send + 'static>(
+    payer: &Arc<Payer>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let payer = payer.clone();
+    let working = async move {
+        let turn = payer.take(Resource::Turns, 1).await;
+        let working = spawn_blocking(move || {
+            let _held = turn;
+            work()
+        });
+        working.await
+    };
+    let mut task = Task(tokio::spawn(working));
+    (&mut task.0).await?
+}
+
+/// [`in_turn`], in a place that rests for [`RESTS`] times as long as the work takes: also when the caller is gone.
+///
+/// # Errors
+/// The runtime ends, or the work has panicked.
+pub(crate) async fn paced<T: Send + 'static>(
+    payer: &Arc<Payer>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let payer = payer.clone();
+    let working = async move {
+        let first = payer.first_of_connection().await;
+        let place = payer.take(Resource::Paced, 1).await;
+        drop(first);
+        let runtime = tokio::runtime::Handle::current();
+        let working = in_turn(&payer, move || {
+            let start = Instant::now();
+            let done = work();
+            runtime.spawn(rest(place, (start.elapsed() * RESTS).min(REST_MAX)));
+            done
+        });
+        working.await
+    };
+    let mut task = Task(tokio::spawn(working));
+    (&mut task.0).await?
+}
+
+async fn rest(_place: Share, time: Duration) {
+    sleep(time).await;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::listener::auth::tokens::{Accounts, RESOURCES};
+    use crate::listener::memory_budget::Budget;
+    use std::pin::pin;
+    use tokio::time::timeout;
+
+    /// Polls this once while others have all turns, and not again when they are free: the others get all of them again.
+    pub(crate) async fn leaves_its_turn(payer: &Arc<Payer>, asking: impl Future) {
+        const ALL: usize = 1 << 20; // more than there are counts as all
+        let others = payer.take(Resource::Turns, ALL).await;
+        let mut asking = pin!(asking);
+        let early = timeout(Duration::from_millis(50), &mut asking).await;
+        assert!(early.is_err(), "needs no turn");
+        drop(others);
+        let others = timeout(Duration::from_secs(5), payer.take(Resource::Turns, ALL)).await;
+        assert!(others.is_ok(), "keeps a turn and does not use it");
+    }
+
+    /// A work of 100 ms leaves its place free 300 ms after its end, also when its caller has gone meanwhile; the turn itself
+    /// is free at once.
+    #[tokio::test(start_paused = true)]
+    async fn paced_work_rests_for_longer_than_it_took() {
+        const LONG: Duration = Duration::from_millis(100);
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        for is_given_up in [false, true] {
+            let (begin, begun) = tokio::sync::oneshot::channel();
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let mut work = Box::pin(paced(&payer, move || {
+                let _ = begin.send(());
+                let _ = ended.recv();
+            }));
+            tokio::select! {
+                _ = &mut work => panic!("it has not ended"),
+                begun = begun => begun.unwrap(),
+            }
+            std::thread::sleep(LONG);
+            let work = if is_given_up { None } else { Some(work) };
+            end.send(()).unwrap();
+            if let Some(work) = work {
+                work.await.unwrap();
+            }
+            let ended = tokio::time::Instant::now();
+            drop(payer.take(Resource::Turns, 1 << 20).await);
+            assert_eq!(ended.elapsed(), Duration::ZERO, "the turn rests too");
+            drop(payer.take(Resource::Paced, 1 << 20).await);
+            assert!(ended.elapsed() >= LONG * RESTS, "{:?} after its end", ended.elapsed());
+        }
+    }
+
+    /// The streams of a connection stood in line before one of another connection that came later.
+    #[tokio::test]
+    async fn connections_take_turns_for_a_place() {
+        let accounts = Accounts::new([[8, 8, 8, 1]; RESOURCES]);
+        let [busy, other] = [(); 2].map(|()| accounts.connection([10, 0, 0, 1].into()));
+        let all = other.take(Resource::Paced, 1).await;
+        let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for (n, connection) in [&busy, &busy, &busy, &other].into_iter().enumerate() {
+            let (payer, done) = (connection.for_call(None), done.clone());
+            tokio::spawn(async move { paced(&payer, move || done.send(n)).await });
+            tokio::task::yield_now().await;
+        }
+        while accounts.waiting(Resource::Paced) < 2 {
+            tokio::task::yield_now().await;
+        }
+        drop(all);
+        let mut came = Vec::new();
+        for _ in 0..4 {
+            came.extend(order.recv().await);
+        }
+        assert_eq!(came[..2], [0, 3], "{came:?}");
+    }
+}

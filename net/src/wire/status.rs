@@ -1,0 +1,203 @@
+//! Status: the log's errors as gRPC statuses, and back. A status' code is for every gRPC client; the kind's number in
+//! its metadata is for ours.
+
+use crate::wire::connect_error;
+use crate::wire::connect_error::TlsMismatch;
+use bytes::Bytes;
+use chiplog::{Error, ErrorKind};
+use http::HeaderMap;
+use http_body::Frame;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+/// Metadata of a failed call: the number of the error kind.
+pub const KIND: &str = "chiplog-kind";
+/// Metadata of a failed call: where the leader serves clients, `host:port`.
+pub const LEADER: &str = "chiplog-leader";
+/// Metadata of a call of `chiplog.v1.Log`: the id of the log that is meant, in hexadecimal.
+pub const LOG_ID: &str = "chiplog-log-id";
+/// Metadata of a read below the log's first record: the index of that.
+pub const FIRST: &str = "chiplog-first";
+
+/// Metadata of a failed read, of kind corrupt: `1` where nobody can repair what is damaged, so that it is of no use to wait.
+pub const LASTING: &str = "chiplog-lasting";
+
+/// The gRPC code for a kind of error.
+pub fn code_of(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::Corrupt | ErrorKind::Undecodable => Code::DataLoss,
+        ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions => Code::ResourceExhausted,
+        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Discarded | ErrorKind::OutOfRange => Code::OutOfRange,
+        ErrorKind::InvalidArgument | ErrorKind::TooLarge => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Unsupported => Code::Unimplemented,
+        ErrorKind::SessionExpired
+        | ErrorKind::SequenceGap
+        | ErrorKind::SequenceForgotten
+        | ErrorKind::NotLeader
+        | ErrorKind::Removed
+        | ErrorKind::Membership
+        | ErrorKind::Diverged
+        | ErrorKind::Locked => Code::FailedPrecondition,
+        ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => Code::Unavailable,
+        ErrorKind::Unauthenticated => Code::Unauthenticated,
+        ErrorKind::PermissionDenied => Code::PermissionDenied,
+        ErrorKind::Cancelled => Code::Cancelled,
+        _ => Code::Internal,
+    }
+}
+
+/// Whether an append that was submitted, and failed so, may be in the log all the same. Any other kind says that it is not.
+pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Io
+    )
+}
+
+/// The error as a status; with the leader's client address, where that is wanted and known.
+///
+/// ```
+/// use chiplog::{Error, ErrorKind};
+/// use chiplog_net::wire::status::{from_status, to_status};
+/// let status = to_status(&Error::new(ErrorKind::Full, "capacity is used up"), None);
+/// assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+/// assert_eq!(from_status(&status).kind(), ErrorKind::Full);
+/// ```
+pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
+    let mut status = Status::new(code_of(error.kind()), error.to_string());
+    let metadata = status.metadata_mut();
+    metadata.insert(KIND, MetadataValue::from(error.kind().code()));
+    if error.is_lasting() {
+        metadata.insert(LASTING, MetadataValue::from_static("1"));
+    }
+    if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
+        metadata.insert(LEADER, leader);
+    }
+    status
+}
+
+/// The status as the log's error. Statuses of other origin, such as those of a broken connection, are mapped by code.
+pub fn from_status(status: &Status) -> Error {
+    let told = status.metadata().get(KIND).and_then(|v| v.to_str().ok()?.parse().ok());
+    let kind = told.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
+        Code::InvalidArgument => ErrorKind::InvalidArgument,
+        Code::NotFound => ErrorKind::NotFound,
+        Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Timeout,
+        Code::ResourceExhausted => ErrorKind::Busy,
+        Code::OutOfRange => ErrorKind::OutOfRange,
+        Code::Unimplemented => ErrorKind::Unsupported,
+        Code::DataLoss => ErrorKind::Corrupt,
+        Code::Unauthenticated => ErrorKind::Unauthenticated,
+        Code::PermissionDenied => ErrorKind::PermissionDenied,
+        _ => ErrorKind::Unavailable,
+    });
+    let error = Error::new(kind, told_by(status));
+    match status.metadata().get(LASTING) {
+        Some(value) if value == "1" && kind == ErrorKind::Corrupt => error.into_lasting(),
+        _ => error,
+    }
+}
+
+/// Whether an answer to the first call of a server shows that it is no chiplog server for clients: every version knows that call. Of
+/// a later call it means that the server is of an earlier version.
+///
+/// ```
+/// use chiplog_net::wire::status::{is_stranger, to_status};
+/// use chiplog::{Error, ErrorKind};
+/// assert!(is_stranger(&tonic::Status::unimplemented("")));
+/// assert!(!is_stranger(&to_status(&Error::new(ErrorKind::Unsupported, "too new"), None)));
+/// ```
+pub fn is_stranger(status: &Status) -> bool {
+    status.code() == Code::Unimplemented && status.metadata().get(KIND).is_none()
+}
+
+/// The error of the first call of a server: as [`from_status`], and of a stranger `Unavailable`, in words.
+pub fn from_first_status(status: &Status) -> Error {
+    if !is_stranger(status) {
+        return from_status(status);
+    }
+    let what = "what answers there is no chiplog server for clients: peers and probes have ports of their own, and a copy that follows can only be read";
+    Error::new(ErrorKind::Unavailable, what)
+}
+
+/// The same error, in other words.
+pub(crate) fn retold(error: &Error, what: String) -> Error {
+    let retold = Error::new(error.kind(), what);
+    if error.is_lasting() { retold.into_lasting() } else { retold }
+}
+
+/// The last frame of an answer that ends so.
+pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
+    let mut trailers = HeaderMap::new();
+    status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
+}
+
+/// The text of the status. Of one that was made on this side, also of the cause; where that is TLS, in words of its own: the
+/// texts below speak of bytes that were taken for something else.
+fn told_by(status: &Status) -> String {
+    let message = status.message();
+    if message.is_empty() && status.code() == Code::Unimplemented {
+        return "the server does not know this call: it is of an earlier version".into();
+    }
+    let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
+    let Some(source) = std::error::Error::source(status) else { return text };
+    if let Some(mismatch) = TlsMismatch::of(source) {
+        return mismatch.to_string();
+    }
+    let deepest = connect_error::deepest(source);
+    if !text.contains(&deepest) {
+        text = format!("{text}: {deepest}");
+    }
+    text
+}
+
+/// Where the leader serves clients, if the status tells.
+pub fn leader_of(status: &Status) -> Option<String> {
+    status.metadata().get(LEADER)?.to_str().ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_survive_the_wire() {
+        for kind in (1..).map_while(ErrorKind::from_code) {
+            let status = to_status(&Error::new(kind, "what, where"), Some("a:1"));
+            let back = from_status(&status);
+            assert_eq!((back.kind(), back.to_string().as_str()), (kind, "what, where"));
+            assert_eq!(leader_of(&status).as_deref(), Some("a:1"));
+        }
+    }
+
+    #[test]
+    fn that_nobody_can_repair_it_survives_the_wire() {
+        let error = Error::new(ErrorKind::Corrupt, "record 7");
+        assert!(!from_status(&to_status(&error, None)).is_lasting());
+        assert!(from_status(&to_status(&error.into_lasting(), None)).is_lasting());
+    }
+
+    /// A port of peers, of probes or of another program was told as "needs another version of chiplog".
+    #[test]
+    fn stranger_is_unavailable_and_no_other_version() {
+        for words in ["", "grpc-status header missing, mapped from HTTP status code 404"] {
+            let error = from_first_status(&Status::unimplemented(words));
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            let told = error.to_string();
+            assert!(told.contains("ports of their own") && !told.contains("grpc-status"), "{told}");
+        }
+        let ours = to_status(&Error::new(ErrorKind::Unsupported, "member 2 is too old"), None);
+        assert_eq!(from_first_status(&ours).kind(), ErrorKind::Unsupported);
+        let later = from_status(&Status::unimplemented(""));
+        assert_eq!(later.kind(), ErrorKind::Unsupported);
+        assert!(later.to_string().contains("earlier version"), "{later}");
+    }
+
+    #[test]
+    fn a_status_of_another_origin_has_a_kind() {
+        assert_eq!(from_status(&Status::unavailable("refused")).kind(), ErrorKind::Unavailable);
+        assert_eq!(from_status(&Status::unknown("")).kind(), ErrorKind::Unavailable);
+    }
+}
