@@ -10,7 +10,7 @@
 //!   for the interpreter.
 //! - The queue has `QUEUE_MAX` places; what finds none is counted, and the count becomes a record.
 //! - The lock of `CURRENT` is taken with the interpreter held, and no Python runs under it.
-//! - What `logging` raises of one notice keeps no other from being logged.
+//! - An exception that `logging` raises of one notice keeps no other from being logged.
 //! - Once the interpreter ends, and producers and callbacks are through, what waits is logged, and nothing more is told. A
 //!   handler that hangs, and a Ctrl-C, end the wait for that.
 //! - A forked child has a thread of its own, once it makes a handle.
@@ -224,7 +224,7 @@ fn start() -> Option<Telling> {
 /// Logs what waits, and tells nothing any more: the interpreter ends.
 ///
 /// # Errors
-/// What a signal's handler raises: nothing is waited for any more.
+/// A signal's handler raised: nothing is waited for any more.
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     let over = {
         let mut current = lock(&CURRENT);

@@ -131,7 +131,7 @@ impl Reader {
         Ok(made)
     }
 
-    /// What comes next is behind this batch.
+    /// This batch was taken: the next one is behind it.
     fn passed(&self, batch: &RecordBatch) {
         self.begun_at(batch.first().get());
         self.next.store(batch.first().plus(batch.count().into()).get(), Ordering::Relaxed);

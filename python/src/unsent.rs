@@ -251,7 +251,7 @@ pub(crate) fn say(py: Python<'_>, how: Say, what: &str) {
     }
 }
 
-/// What cannot be raised here: another exception is on its way, or the program ends.
+/// Tells of an exception that cannot be raised here: another one is on its way, or the program ends.
 pub(crate) fn swallow(py: Python<'_>, error: PyErr) {
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {
         wait::interrupt_later(py);

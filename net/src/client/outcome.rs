@@ -32,7 +32,7 @@ struct State {
 }
 
 impl State {
-    /// What delivery `nth` is of is told.
+    /// The result of delivery `nth` was taken.
     fn heard(&mut self, nth: usize) -> Option<Arc<Untold>> {
         let (_, records) = self.deliveries.get_mut(nth).filter(|_| self.held.is_some())?;
         let records = std::mem::take(records);
@@ -90,7 +90,7 @@ impl Outcome {
     }
 }
 
-/// What becomes of one record: a future of its index. It may be dropped: the record is appended all the same. A record that
+/// The outcome of one record: a future of its index. It may be dropped: the record is appended all the same. A record that
 /// fails and whose result nobody takes, by waiting for it or by [`try_result`](Self::try_result), counts as one that nobody
 /// was told of: the producer's flush or close tells of it. A clone is of the same record.
 ///
@@ -146,7 +146,7 @@ impl Delivery {
         poll_fn(move |context| twin.poll_with(context, |_, _| ()))
     }
 
-    /// What `found` makes of the state once there is a result, under the lock.
+    /// Once there is a result, calls `found` under the lock.
     fn poll_with<T>(
         &mut self,
         context: &mut Context<'_>,
