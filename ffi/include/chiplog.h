@@ -2350,9 +2350,9 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_end(chiplog_producer_t *produ
 
 /**
  * Closes a producer, and returns how many records were given to it and are not settled by then, or failed and nobody was
- * told: by a ticket, a callback, chiplog_producer_flush or chiplog_producer_end. 0 if it is no open producer, or its
- * parent's in a forked child. Those that are not settled go on being sent as long as its client, or a reader or watch of
- * that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before it
+ * told: by a ticket that was asked, a callback, chiplog_producer_flush or chiplog_producer_end. 0 if it is no open
+ * producer, or its parent's in a forked child. Those that are not settled go on being sent as long as its client, or a
+ * reader or watch of that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before it
  * waits for them, and says which are left.
  * With the last handle of the client they are given up, and so they are when the process ends, by exit(), a return from
  * main or a signal: the library registers nothing with atexit(), and a record that is in memory then is lost. A program

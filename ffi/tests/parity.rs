@@ -116,6 +116,7 @@ const ASYNC: &[(&str, &str, &str)] = &[
 const BLOCKING_NAMES: &[(&str, &str)] = &[
     ("Producer::try_append", "Producer::try_submit"),
     ("Delivery::try_result", "Delivery::poll"),
+    ("Delivery::settled", "Delivery::is_settled"),
     ("client::Reader::buffered_record", "client::Reader::next_record"),
 ];
 

@@ -302,6 +302,41 @@ async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_t
     assert_eq!(logged.take(), []);
 }
 
+/// A delivery that was kept and never asked made its record count as told: nothing was logged when both went.
+#[tokio::test]
+async fn a_record_whose_delivery_was_never_asked_is_logged_once_the_delivery_is_dropped() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let producer =
+        client.producer(producing(|o| o.delivery_timeout = Duration::from_millis(300))).await.unwrap();
+    producer.append(b"in").await.unwrap().await.unwrap();
+    drop(one);
+    let logged = Logged::default();
+    let _another = tracing::Dispatch::new(logged.clone());
+    let _here = tracing::subscriber::set_default(logged.clone());
+    let mut kept = Vec::new();
+    for n in 0..3 {
+        kept.push(producer.append(&[n]).await.unwrap());
+    }
+    kept.push(producer.append_batch(&[b"1", b"2"]).await.unwrap());
+    for delivery in &kept {
+        delivery.settled().await;
+    }
+    while producer.buffered_bytes() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(producer.unacknowledged(), 5);
+    assert!(kept[0].try_result().unwrap().is_err());
+    assert_eq!(producer.unacknowledged(), 4);
+    let batch = kept.pop();
+    drop(producer);
+    drop(kept);
+    assert_eq!(logged.next().await, [(Level::ERROR, 2)], "together");
+    drop(batch);
+    assert_eq!(logged.next().await, [(Level::ERROR, 2)]);
+    assert_eq!(logged.take(), []);
+}
+
 #[tokio::test]
 async fn a_record_that_cannot_be_delivered_fails_in_time_and_the_producer_goes_on() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,6 +17,7 @@
 //!   holds the segment.
 //! - A structure is released once: by whoever took it, which clears its callback, or by its capsule.
 //! - A stream's callbacks may come from any thread, with the interpreter or without: they take it themselves.
+//! - A stream skips nothing: what fails leaves the records for the next call, and after a panic there is none.
 #![expect(unsafe_code, reason = "Arrow's C structures; each block says why it holds")]
 
 use crate::export::Offsets;
@@ -25,6 +26,8 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
@@ -264,11 +267,13 @@ struct Streaming {
     next: Next,
     /// What went wrong last, for whoever asks.
     error: CString,
+    /// It panicked, and may have lost a batch: it gives nothing more.
+    is_broken: bool,
 }
 
 /// A stream of tables.
 pub(crate) fn stream(py: Python<'_>, next: Next) -> PyResult<Bound<'_, PyCapsule>> {
-    let streaming = Box::new(Streaming { next, error: CString::default() });
+    let streaming = Box::new(Streaming { next, error: CString::default(), is_broken: false });
     let stream = ArrowArrayStream {
         get_schema: Some(get_schema),
         get_next: Some(get_next),
@@ -277,6 +282,30 @@ pub(crate) fn stream(py: Python<'_>, next: Next) -> PyResult<Bound<'_, PyCapsule
         private_data: Box::into_raw(streaming).cast(),
     };
     PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
+}
+
+impl Streaming {
+    /// The next table; one that is released: the end.
+    fn table(&mut self) -> Result<ArrowArray, (c_int, CString)> {
+        let got = Python::try_attach(|py| (self.next)(py).map_err(|error| failure(py, &error)));
+        let batches = got.unwrap_or_else(|| Err((ECANCELED, c"the interpreter has ended".to_owned())))?;
+        Ok(batches.map_or_else(released, |batches| rows(&batches)))
+    }
+
+    /// As [`table`](Self::table); a panic ends here.
+    fn guarded(&mut self) -> Result<ArrowArray, (c_int, CString)> {
+        let broken =
+            || (EIO, c"the reader panicked: what it took may be lost, and the stream is over".to_owned());
+        if self.is_broken {
+            return Err(broken());
+        }
+        catch_unwind(AssertUnwindSafe(|| self.table())).unwrap_or_else(|panic| {
+            self.is_broken = true;
+            // What it carries can panic once more when it is dropped.
+            forget(panic);
+            Err(broken())
+        })
+    }
 }
 
 unsafe extern "C" fn get_schema(_: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
@@ -289,19 +318,13 @@ unsafe extern "C" fn get_next(stream: *mut ArrowArrayStream, out: *mut ArrowArra
     // SAFETY: the interface has it called with a stream that is not released, by one after the other; its `private_data`
     // came from `Box::into_raw` in `stream`.
     let streaming = unsafe { &mut *(*stream).private_data.cast::<Streaming>() };
-    let got = Python::try_attach(|py| (streaming.next)(py).map_err(|error| failure(py, &error)));
-    let (array, code) = match got {
-        Some(Ok(Some(batches))) => (rows(&batches), 0),
-        Some(Ok(None)) => (released(), 0), // the end
-        Some(Err((code, text))) => {
+    let (array, code) = streaming.guarded().map_or_else(
+        |(code, text)| {
             streaming.error = text;
             (released(), code)
-        }
-        None => {
-            streaming.error = c"the interpreter has ended".to_owned();
-            (released(), ECANCELED)
-        }
-    };
+        },
+        |array| (array, 0),
+    );
     // SAFETY: the interface gives a structure to be filled, in which there is nothing to be dropped.
     unsafe { out.write(array) };
     code

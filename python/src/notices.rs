@@ -10,9 +10,13 @@
 //!   for the interpreter.
 //! - The queue has `QUEUE_MAX` places; what finds none is counted, and the count becomes a record.
 //! - The lock of `CURRENT` is taken with the interpreter held, and no Python runs under it.
-//! - Once the interpreter begins to end, what waits is logged, and nothing more is told.
+//! - An exception that `logging` raises of one notice keeps no other from being logged.
+//! - Once the interpreter ends, and producers and callbacks are through, what waits is logged, and nothing more is told. A
+//!   handler that hangs, and a Ctrl-C, end the wait for that.
 //! - A forked child has a thread of its own, once it makes a handle.
 
+use crate::unsent::{self, Say};
+use crate::wait::{self, Limit};
 use crate::{fork, threads};
 use chiplog::ForkGuard;
 use chiplog_net::notices::{Notice, Notices, Severity};
@@ -22,11 +26,14 @@ use pyo3::types::PyDict;
 use std::collections::VecDeque;
 use std::mem::{forget, take};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Notices that wait for the logging thread.
 const QUEUE_MAX: usize = 1024;
 const LOGGER: &str = "chiplog";
+/// So long the end of the program waits for what is being logged.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A notice of one's own.
 struct Kept {
@@ -54,7 +61,8 @@ struct Telling {
     /// As the logger said last.
     wanted: Option<Severity>,
     post: Arc<Post>,
-    thread: Option<JoinHandle<()>>,
+    /// Ready once the logging thread is through.
+    over: Option<oneshot::Receiver<()>>,
     ended: bool,
 }
 
@@ -136,22 +144,27 @@ fn log(py: Python<'_>, waiting: VecDeque<Kept>, dropped: u64) -> PyResult<()> {
         text: format!("{dropped} more were noticed than logging could keep up with"),
     });
     for notice in waiting.into_iter().chain(lost) {
-        if !is_enabled(&logger, notice.severity)? {
-            continue;
-        }
-        let extra = PyDict::new(py);
-        extra.set_item("target", &notice.target)?;
-        let none = py.None();
-        let (level, text) = (level(notice.severity), notice.text);
-        // name, level, file, line, message, arguments, exception, function, more attributes
-        let record = (LOGGER, level, notice.target, 0, text, (), &none, &none, extra);
-        let record = logger.call_method1(intern!(py, "makeRecord"), record)?;
-        // A filter that raises stops its own record.
-        if let Err(error) = logger.call_method1(intern!(py, "handle"), (record,)) {
+        // A filter, a handler or a factory of records that raises stops its own record.
+        if let Err(error) = log_one(&logger, notice) {
             error.write_unraisable(py, Some(&logger));
         }
     }
     Ok(())
+}
+
+fn log_one(logger: &Bound<'_, PyAny>, notice: Kept) -> PyResult<()> {
+    let py = logger.py();
+    if !is_enabled(logger, notice.severity)? {
+        return Ok(());
+    }
+    let extra = PyDict::new(py);
+    extra.set_item("target", &notice.target)?;
+    let none = py.None();
+    let (level, text) = (level(notice.severity), notice.text);
+    // name, level, file, line, message, arguments, exception, function, more attributes
+    let record = (LOGGER, level, notice.target, 0, text, (), &none, &none, extra);
+    let record = logger.call_method1(intern!(py, "makeRecord"), record)?;
+    logger.call_method1(intern!(py, "handle"), (record,)).map(drop)
 }
 
 /// Asks the logger which level it wants, and has that told.
@@ -166,28 +179,24 @@ pub(crate) fn ask(py: Python<'_>) -> PyResult<()> {
             wanted = Some(severity);
         }
     }
-    if set(wanted) {
-        py.import("atexit")?.call_method1("register", (wrap_pyfunction!(end, py)?,))?;
-    }
+    set(wanted);
     Ok(())
 }
 
-/// Whether this is the first time that anything is told; children have that from their parents.
-fn set(wanted: Option<Severity>) -> bool {
+fn set(wanted: Option<Severity>) {
     let mut current = lock(&CURRENT);
-    let is_first = current.is_none();
     let known = current.as_ref().filter(|telling| !telling.guard.is_child());
     match known {
-        Some(telling) if telling.ended || telling.wanted == wanted => return false,
-        None if wanted.is_none() => return false,
+        Some(telling) if telling.ended || telling.wanted == wanted => return,
+        None if wanted.is_none() => return,
         _ => {}
     }
     if known.is_none() {
         // Without memory or a thread to be had nothing is logged; the log is of use all the same.
-        let Some(new) = start() else { return false };
+        let Some(new) = start() else { return };
         forget(current.replace(new)); // the parent's, if there is one
     }
-    let Some(telling) = current.as_mut() else { return false };
+    let Some(telling) = current.as_mut() else { return };
     let post = telling.post.clone();
     let told = match wanted {
         Some(severity) => Notices::tell(severity, move |notice| post.push(notice)),
@@ -196,33 +205,57 @@ fn set(wanted: Option<Severity>) -> bool {
     if told.is_ok() {
         telling.wanted = wanted;
     }
-    is_first
 }
 
 fn start() -> Option<Telling> {
     let (guard, post) = (fork::guard().ok()?, Arc::<Post>::default());
-    let thread = {
+    let (tell, over) = oneshot::channel();
+    let log_all = {
         let post = post.clone();
-        threads::builder("chiplog-logging").spawn(move || post.log_all()).ok()?
+        move || {
+            post.log_all();
+            let _ = tell.send(());
+        }
     };
-    Some(Telling { guard, wanted: None, post, thread: Some(thread), ended: false })
+    threads::builder("chiplog-logging").spawn(log_all).ok()?;
+    Some(Telling { guard, wanted: None, post, over: Some(over), ended: false })
 }
 
 /// Logs what waits, and tells nothing any more: the interpreter ends.
-#[pyfunction]
-fn end(py: Python<'_>) {
-    let thread = {
+///
+/// # Errors
+/// A signal's handler raised: nothing is waited for any more.
+pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    let over = {
         let mut current = lock(&CURRENT);
-        let Some(telling) = current.as_mut().filter(|telling| !telling.guard.is_child()) else { return };
+        let Some(telling) = current.as_mut().filter(|telling| !telling.guard.is_child()) else {
+            return Ok(());
+        };
         telling.ended = true;
         let _ = Notices::stop();
         telling.post.end();
-        telling.thread.take()
+        telling.over.take()
     };
-    py.detach(|| thread.map(JoinHandle::join));
+    let Some(over) = over else { return Ok(()) };
+    let waited = wait::block_on(py, &Limit::of(Some(END_TIMEOUT)), None, over);
+    if !matches!(waited, Ok(Some(_))) {
+        let ending = py.import("chiplog._ending").and_then(|ending| ending.call_method0("let_go"));
+        if let Err(error) = ending {
+            unsent::swallow(py, error);
+        }
+    }
+    if waited?.is_none() {
+        let what = format!(
+            "a handler of logging.getLogger(\"chiplog\") did not return within {} s of the program's end; what it did not \
+             log is lost",
+            END_TIMEOUT.as_secs()
+        );
+        unsent::say(py, Say::Hung, &what);
+    }
+    Ok(())
 }
 
-/// Asks `logging` anew which levels the logger "chiplog" wants. Returns None.
+/// Asks `logging` again which levels the logger "chiplog" wants. Returns None.
 ///
 /// What chiplog notices on its own (damage, another leader, a peer that refuses) becomes records of that logger, whose
 /// attribute `target` names the part of chiplog. The level is asked when a log, viewer, client or follower is made, and

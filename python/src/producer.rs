@@ -6,7 +6,7 @@ use crate::fork::Own;
 use crate::input::{self, BatchLimit, Input};
 use crate::reader::not_pickled;
 use crate::ticket::{Ticket, drive_index};
-use crate::unsent::{self, Sending};
+use crate::unsent::{self, Say, Sending};
 use crate::values;
 use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index};
@@ -26,8 +26,8 @@ use tokio::runtime::Handle;
 /// again safely, also after a restart, use `ProducerOptions.session` and `submit_batch`.
 ///
 /// To be used from any number of threads; in a forked child every call raises `ForkedError`. The end of a `with` or
-/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Of an
-/// exception that ends the block, a note tells how many are not.
+/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Where an
+/// exception ends the block, a note of the exception tells how many are not, and a `ResourceWarning`, too.
 ///
 /// One that is dropped without being closed, with records under way, sends them in the background and warns: a
 /// `ResourceWarning` with their number. When the program ends, what is under way is sent for at most
@@ -203,7 +203,8 @@ impl Producer {
         Ok(self.producer()?.buffered_bytes())
     }
 
-    /// Records that were given and are not acknowledged, or failed and nobody was told of. 0: all is well.
+    /// Records that were given and are not acknowledged, or failed and nobody was told of, also where a ticket could be
+    /// asked. 0: all is well.
     #[getter]
     fn unacknowledged(&self) -> PyResult<u64> {
         Ok(self.producer()?.unacknowledged())
@@ -341,11 +342,15 @@ fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<
     if closed.all_acknowledged() {
         return Ok(());
     }
-    let note = how_many(closed);
-    value.call_method1("add_note", (&note,))?;
-    if !value.is_instance_of::<PyException>() && sending.tell() {
-        unsent::report(py, closed, "of a producer whose block was left were not acknowledged"); // nobody prints its notes
+    // A warning as well: nobody sees the note of an exception that is swallowed.
+    let is_printed = value.is_instance_of::<PyException>();
+    if let Err(error) = value.call_method1("add_note", (how_many(closed),)) {
+        unsent::swallow(py, error); // the exception on its way is the block's own
     }
-    sending.tell();
+    if sending.tell() {
+        // Nobody prints the notes of others, as of SystemExit.
+        let how = if is_printed { Say::Warn } else { Say::Tell };
+        unsent::report(py, how, closed, "of a producer whose block was left were not acknowledged");
+    }
     Ok(())
 }

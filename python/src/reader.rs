@@ -3,7 +3,7 @@
 //! Invariants:
 //! - One batch is in hand; a record of it costs a lock that nobody waits under, and one object.
 //! - A batch is taken from the source only while none is in hand, and put in hand before the source goes back: no record
-//!   is lost or given twice, however many threads read.
+//!   is lost or given twice, however many threads read. One for which there is no memory to be had is kept, and is the next.
 
 use crate::ahead::Ahead;
 use crate::arrow;
@@ -43,6 +43,8 @@ pub(crate) struct Reader {
     of: Mutex<Option<Py<PyAny>>>,
     desk: Arc<Desk>,
     current: Mutex<Option<Current>>,
+    /// A batch that the source gave and that could not be put in hand. Looked at by whoever has the source.
+    kept: Mutex<Option<RecordBatch>>,
     /// The record behind those that are in hand; 0: not known.
     next: AtomicU64,
     /// The record that it began with; 0: not known.
@@ -74,11 +76,23 @@ impl Reader {
         let next = source.position().map_or(0, Index::get);
         let desk = Desk::new(source, runtime).map_err(raise)?;
         let (next, start) = (AtomicU64::new(next), AtomicU64::new(next));
-        Ok(Self { of: Mutex::new(of), desk, current: Mutex::new(None), next, start })
+        Ok(Self { of: Mutex::new(of), desk, current: Mutex::new(None), kept: Mutex::new(None), next, start })
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<RecordBatch>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next batch of a source that was taken, if it is known without waiting whether there is one.
+    fn next_now(&self, py: Python<'_>, source: &mut Source) -> Option<chiplog::Result<Option<RecordBatch>>> {
+        if let Some(batch) = self.kept().take() {
+            return Some(Ok(Some(batch)));
+        }
+        py.detach(|| source.next_now())
     }
 
     /// The next of what is in hand: one record, or all of them.
@@ -93,17 +107,34 @@ impl Reader {
         Some((current.batch.clone_ref(py), at))
     }
 
-    /// Takes a batch in hand, from its record `at` on.
+    /// Takes a batch in hand, from its record `at` on. For whoever has the source.
+    ///
+    /// # Errors
+    /// `MemoryError`: the batch is the next one again.
     fn put(&self, py: Python<'_>, batch: RecordBatch, at: u32) -> PyResult<Py<Batch>> {
+        let made = Batch::new(py, batch.clone()).and_then(|made| Py::new(py, made));
+        let made = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.begun_at(batch.first().get());
+                self.next.store(batch.first().get(), Ordering::Relaxed);
+                *self.kept() = Some(batch);
+                return Err(error);
+            }
+        };
         let count = batch.count();
-        self.begun_at(batch.first().get());
-        self.next.store(batch.first().plus(count.into()).get(), Ordering::Relaxed);
-        let batch = Py::new(py, Batch::new(py, batch)?)?;
+        self.passed(&batch);
         if at < count {
-            let current = Current { batch: batch.clone_ref(py), at, count };
+            let current = Current { batch: made.clone_ref(py), at, count };
             *self.current() = Some(current);
         }
-        Ok(batch)
+        Ok(made)
+    }
+
+    /// This batch was taken: the next one is behind it.
+    fn passed(&self, batch: &RecordBatch) {
+        self.begun_at(batch.first().get());
+        self.next.store(batch.first().plus(batch.count().into()).get(), Ordering::Relaxed);
     }
 
     /// It is known now where it began, if it was not before.
@@ -129,7 +160,8 @@ impl Reader {
         Ok(Some(records))
     }
 
-    /// The next batch, and if it is small those behind it that are there now. None: the end.
+    /// The next batch, and if it is small those behind it that are there now. None: the end. Once it has one nothing fails:
+    /// what was taken would be lost.
     fn next_rows(&self, py: Python<'_>) -> PyResult<Option<Vec<RecordBatch>>> {
         let Some(first) = self.next_batch(py)? else { return Ok(None) };
         let mut bytes = arrow_bytes(&first);
@@ -143,16 +175,17 @@ impl Reader {
             if self.current().is_some() {
                 break; // another thread brought something meanwhile
             }
-            let source = lease.source().map_err(raise)?;
+            let Ok(source) = lease.source() else { break };
             // What goes wrong is met again by the next step.
-            let Some(Ok(Some(batch))) = py.detach(|| source.next_now()) else { break };
+            let Some(Ok(Some(batch))) = self.next_now(py, source) else { break };
             if !small(&batch) {
-                self.put(py, batch, 0)?; // it comes next, as it is
+                self.next.store(batch.first().get(), Ordering::Relaxed);
+                *self.kept() = Some(batch); // it comes next, as it is
                 break;
             }
             bytes += arrow_bytes(&batch);
-            rows.push(batch.clone());
-            self.put(py, batch, u32::MAX)?;
+            self.passed(&batch);
+            rows.push(batch);
         }
         Ok(Some(rows))
     }
@@ -171,7 +204,7 @@ impl Reader {
     fn fetch(&self, py: Python<'_>, lease: &mut Lease, limit: &Limit) -> PyResult<Option<RecordBatch>> {
         py.check_signals()?; // a loop of the interpreter's own, such as that of list(), looks for none
         let source = lease.source().map_err(raise)?;
-        if let Some(known) = py.detach(|| source.next_now()) {
+        if let Some(known) = self.next_now(py, source) {
             return known.map_err(raise);
         }
         let got = wait::block_on(py, limit, self.desk.runtime.as_ref(), lease.next())?;
@@ -219,7 +252,7 @@ impl Reader {
             return Ok(None);
         }
         let source = lease.source().map_err(raise)?;
-        if let Some(known) = py.detach(|| source.next_now()) {
+        if let Some(known) = this.next_now(py, source) {
             return take_in_hand(slf, known).map(|()| None);
         }
         let reader = slf.clone().unbind();
@@ -354,7 +387,7 @@ impl Reader {
         let source = lease.source().map_err(raise)?;
         py.detach(|| source.seek(Index(index))).map_err(raise)?;
         self.next.store(index, Ordering::Relaxed);
-        let before = self.current().take();
+        let before = (self.kept().take(), self.current().take());
         drop(before);
         Ok(())
     }
@@ -369,7 +402,7 @@ impl Reader {
         let forever = Limit::none();
         let busy = || PyRuntimeError::new_err("another thread reads");
         let mut lease = self.lease(py, &forever)?.ok_or_else(busy)?;
-        if self.current().is_some() {
+        if self.current().is_some() || self.kept().is_some() {
             return Ok(self.position());
         }
         let skipped = wait::block_on(py, &forever, self.desk.runtime.as_ref(), lease.skip_batch())?;
@@ -405,7 +438,7 @@ impl Reader {
     /// Does not block. From any thread, and more than once.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.desk.close());
-        let before = self.current().take();
+        let before = (self.kept().take(), self.current().take());
         let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop((before, of));
     }

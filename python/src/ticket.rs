@@ -7,6 +7,7 @@ use crate::fork::Own;
 use crate::reader::not_pickled;
 use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index, Result};
+use chiplog_net::client::Delivery;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use pyo3::exceptions::{PyException, PyTypeError};
@@ -17,7 +18,8 @@ use tokio::runtime::Handle;
 /// An append that is under way: tells the index of its first record, to as many as ask, also by `await`.
 ///
 /// Made by `submit` and its like. From any thread. `await ticket` gives the index, and raises what `wait` does; who is
-/// cancelled leaves the append alone.
+/// cancelled leaves the append alone. A producer's record that fails, and whose ticket is neither waited for nor awaited,
+/// counts as one that nobody was told of: `flush` and `close` of the producer, or the end of the program, tell of it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Ticket {
     way: Own<Way>,
@@ -26,8 +28,11 @@ pub(crate) struct Ticket {
 enum Way {
     /// Of a log here: many wait with one system call.
     Local(chiplog::Ticket),
-    /// Of servers, within their runtime; or a log's answer to a command, which needs none.
-    Remote(Shared<BoxFuture<'static, Result<Index>>>, Option<Handle>),
+    /// Of servers, within their runtime. Its result is taken by whoever is told it, and by nobody else: a record that failed
+    /// and that nobody asked for is told of by its producer.
+    Remote(Delivery, Handle),
+    /// A log's answer to a command.
+    Answer(Shared<BoxFuture<'static, Result<Index>>>),
 }
 
 impl Ticket {
@@ -35,15 +40,12 @@ impl Ticket {
         Self::on(Way::Local(ticket))
     }
 
-    pub(crate) fn remote(
-        index: impl Future<Output = Result<Index>> + Send + 'static,
-        runtime: Handle,
-    ) -> PyResult<Self> {
-        Self::on(Way::Remote(index.boxed().shared(), Some(runtime)))
+    pub(crate) fn remote(delivery: Delivery, runtime: Handle) -> PyResult<Self> {
+        Self::on(Way::Remote(delivery, runtime))
     }
 
     pub(crate) fn answer(answer: chiplog::Answer) -> PyResult<Self> {
-        Self::on(Way::Remote(answer.boxed().shared(), None))
+        Self::on(Way::Answer(answer.boxed().shared()))
     }
 
     fn on(way: Way) -> PyResult<Self> {
@@ -68,6 +70,21 @@ pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, limit: &Limit) ->
         }
     })?;
     settled.map(|appended| appended.first.get()).map_err(raise)
+}
+
+/// Waits for an append elsewhere.
+fn wait_for(
+    py: Python<'_>,
+    limit: &Limit,
+    runtime: Option<&Handle>,
+    index: impl Future<Output = Result<Index>> + Send,
+) -> PyResult<u64> {
+    let late = || {
+        let what = "the record was not acknowledged in time; it may still be appended";
+        raise(Error::new(ErrorKind::Timeout, what))
+    };
+    let got = wait::block_on(py, limit, runtime, index)?;
+    got.ok_or_else(late)?.map(Index::get).map_err(raise)
 }
 
 /// Begins to wait for an index on the running event loop.
@@ -102,25 +119,20 @@ impl Ticket {
         let limit = Limit::new(timeout)?;
         match self.way()? {
             Way::Local(ticket) => settle(py, ticket, &limit),
-            Way::Remote(index, runtime) => {
-                let late = || {
-                    let what = "the record was not acknowledged in time; it may still be appended";
-                    raise(Error::new(ErrorKind::Timeout, what))
-                };
-                let got = wait::block_on(py, &limit, runtime.as_ref(), index.clone())?;
-                got.ok_or_else(late)?.map(Index::get).map_err(raise)
-            }
+            Way::Remote(delivery, runtime) => wait_for(py, &limit, Some(runtime), delivery.clone()),
+            Way::Answer(answer) => wait_for(py, &limit, None, answer.clone()),
         }
     }
 
-    /// Returns whether it is settled, well or not.
+    /// Returns whether it is settled, well or not. Which of the two, `wait` tells.
     ///
     /// Does not block.
     fn done(&self) -> PyResult<bool> {
         Ok(match self.way()? {
             Way::Local(ticket) => ticket.poll().is_some(),
+            Way::Remote(delivery, _) => delivery.settled().now_or_never().is_some(),
             // Polled once: it is not known otherwise before somebody waits.
-            Way::Remote(index, _) => index.clone().now_or_never().is_some(),
+            Way::Answer(answer) => answer.clone().now_or_never().is_some(),
         })
     }
 
@@ -149,9 +161,10 @@ impl Ticket {
         }
         match ticket.way()? {
             Way::Local(local) => callbacks::once_settled(&slf, function, None, local.twin()),
-            Way::Remote(index, runtime) => {
-                callbacks::once_settled(&slf, function, runtime.clone(), index.clone())
+            Way::Remote(delivery, runtime) => {
+                callbacks::once_settled(&slf, function, Some(runtime.clone()), delivery.settled())
             }
+            Way::Answer(answer) => callbacks::once_settled(&slf, function, None, answer.clone()),
         }
     }
 
@@ -161,7 +174,8 @@ impl Ticket {
                 let twin = ticket.twin();
                 drive_index(py, None, async move { twin.await.map(|appended| appended.first) })?
             }
-            Way::Remote(index, runtime) => drive_index(py, runtime.clone(), index.clone())?,
+            Way::Remote(delivery, runtime) => drive_index(py, Some(runtime.clone()), delivery.clone())?,
+            Way::Answer(answer) => drive_index(py, None, answer.clone())?,
         };
         promise.bind(py).call_method0("__await__")
     }

@@ -14,6 +14,7 @@
 
 use crate::callbacks;
 use crate::fork::{self, Own};
+use crate::notices;
 use crate::wait;
 use chiplog::{ForkGuard, Result};
 use chiplog_net::client::{Closed, Producer};
@@ -111,7 +112,7 @@ pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
         "a producer was dropped without close(), with {}; what is under way is sent in the background",
         records(open)
     );
-    say(py, "warn", &what);
+    say(py, Say::Warn, &what);
     let later = sending.clone();
     let begun = callbacks::later(async move {
         // Each record has its own time, delivery_timeout.
@@ -122,7 +123,7 @@ pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
             if let Ok(closed) = closed
                 && later.tell()
             {
-                report(py, &closed, "of a producer that was dropped were not acknowledged");
+                report(py, Say::Tell, &closed, "of a producer that was dropped were not acknowledged");
             }
         }
     });
@@ -135,13 +136,15 @@ pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
 }
 
 /// The interpreter ends. Producers that were not closed take nothing more, and send what they have for `exit_timeout`; what
-/// is not acknowledged then is told. Then callbacks that are due are called.
+/// is not acknowledged then is told. Then callbacks that are due are called. At last what was noticed meanwhile is logged.
 #[pyfunction]
 #[pyo3(name = "_end")]
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     let all = with(std::mem::take).unwrap_or_default();
     let drained = drain(py, all);
-    drained.and(callbacks::end(py))
+    let called = callbacks::end(py);
+    let logged = notices::end(py);
+    drained.and(called).and(logged)
 }
 
 fn drain(py: Python<'_>, all: Vec<Arc<Sending>>) -> PyResult<()> {
@@ -154,7 +157,7 @@ fn drain(py: Python<'_>, all: Vec<Arc<Sending>>) -> PyResult<()> {
     let Some(runtime) = open.first().map(|sending| sending.runtime.clone()) else { return Ok(()) };
     for sending in &open {
         let given = records(sending.open());
-        say(py, "warn", &format!("the program ends with a producer that was not closed, with {given}"));
+        say(py, Say::Warn, &format!("the program ends with a producer that was not closed, with {given}"));
     }
     let waited = wait::to_the_end(py, Some(&runtime), close_all(&open, |sending| sending.exit_timeout));
     // After Ctrl-C nothing is waited for any more.
@@ -189,7 +192,12 @@ fn tell_at_exit(py: Python<'_>, sending: &Sending, closed: &Closed, interrupted:
             sending.exit_timeout.as_secs_f64()
         )
     };
-    report(py, closed, &format!("of a producer that was not closed were not acknowledged {within}"));
+    report(
+        py,
+        Say::Tell,
+        closed,
+        &format!("of a producer that was not closed were not acknowledged {within}"),
+    );
 }
 
 /// So many records.
@@ -202,7 +210,7 @@ fn records(count: u64) -> String {
 }
 
 /// Tells of what a producer left, if it left something.
-pub(crate) fn report(py: Python<'_>, closed: &Closed, how: &str) {
+pub(crate) fn report(py: Python<'_>, say_how: Say, closed: &Closed, how: &str) {
     let left = closed.left.len() as u64;
     let count = left + closed.untold;
     if count == 0 {
@@ -216,17 +224,38 @@ pub(crate) fn report(py: Python<'_>, closed: &Closed, how: &str) {
         left - in_doubt as u64,
         closed.untold,
     );
-    say(py, "tell", &what);
+    say(py, say_how, &what);
 }
 
-/// Calls `chiplog._ending`, which warns, or tells on stderr as well.
-fn say(py: Python<'_>, how: &str, what: &str) {
+/// How the program is told.
+#[derive(Clone, Copy)]
+pub(crate) enum Say {
+    /// By a `ResourceWarning`.
+    Warn,
+    /// On stderr, and by a `ResourceWarning`.
+    Tell,
+    /// Of a handler of `logging` that hangs, on stderr.
+    Hung,
+}
+
+/// Calls `chiplog._ending`, which does that.
+pub(crate) fn say(py: Python<'_>, how: Say, what: &str) {
+    let how = match how {
+        Say::Warn => "warn",
+        Say::Tell => "tell",
+        Say::Hung => "hung",
+    };
     let said = py.import("chiplog._ending").and_then(|ending| ending.call_method1(how, (what,)));
     if let Err(error) = said {
-        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-            wait::interrupt_later(py);
-        } else {
-            error.write_unraisable(py, None); // warnings can be errors
-        }
+        swallow(py, error); // warnings can be errors
+    }
+}
+
+/// Tells of an exception that cannot be raised here: another one is on its way, or the program ends.
+pub(crate) fn swallow(py: Python<'_>, error: PyErr) {
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        wait::interrupt_later(py);
+    } else {
+        error.write_unraisable(py, None);
     }
 }

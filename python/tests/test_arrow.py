@@ -99,6 +99,94 @@ def test_a_stream_that_follows_is_taken_batch_by_batch(log: chiplog.Log) -> None
     closing.join()
 
 
+WITHOUT_MEMORY = """
+import _testcapi, ctypes, sys
+import chiplog
+log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20))
+for _ in range(40):
+    log.append(b"x")
+log.append_batch([bytes(40_000)] * 2)
+log.append(b"x")
+next(log.batches())  # types are made once
+reader = log.read()
+batches = reader.batches()
+
+class Array(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_int64), ("rest", ctypes.c_int64 * 9)]
+
+class Stream(ctypes.Structure):
+    pass
+
+get_next = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Stream), ctypes.POINTER(Array))
+Stream._fields_ = [("get_schema", ctypes.c_void_p), ("get_next", get_next), ("rest", ctypes.c_void_p * 3)]
+capsule = batches.__arrow_c_stream__()
+pointer = ctypes.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = ctypes.POINTER(Stream), [ctypes.py_object, ctypes.c_char_p]
+stream, array = pointer(capsule, b"arrow_array_stream"), Array()
+to_array, next_table = ctypes.pointer(array), stream.contents.get_next
+
+def table():  # nothing is allocated behind the call
+    if next_table(stream, to_array):
+        raise MemoryError
+
+def batch():
+    got[0] = next(batches)
+
+step, seen, failed, n = {"table": table, "batch": batch}[sys.argv[2]], 0, 0, 0
+while seen < 43:
+    n += 1
+    before, got, is_over = reader.position, [None], False
+    _testcapi.set_nomemory(n % 30, n % 30 + 1)
+    try:
+        step()
+        is_over = True
+    except (MemoryError, ctypes.ArgumentError):
+        pass
+    finally:
+        _testcapi.remove_mem_hooks()
+    failed += not is_over
+    records = 0 if not is_over else array.length if got[0] is None else len(got[0])
+    seen += records
+    assert reader.position == before + records, (n, before, records, reader.position)
+    array.length = 0
+assert (seen, reader.position) == (43, 44) and failed, (seen, failed)
+print("all")
+"""
+
+
+@pytest.mark.parametrize("step", ["table", "batch"])
+def test_a_step_without_memory_skips_nothing(tmp_path: Path, step: str) -> None:
+    """A batch for which an allocation failed was gone, and so were those gathered before it."""
+    pytest.importorskip("_testcapi", reason="lets one allocation fail")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path), step], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "all\n", done.stderr
+
+
+def test_a_panic_is_an_error_of_the_consumer_and_ends_the_stream(tmp_path: Path) -> None:
+    """It ended the process: no panic may leave a function of C."""
+    program = (
+        "import os, signal, sys, threading, chiplog, pyarrow\n"
+        "log = chiplog.Log(sys.argv[1])\nlog.append(b'x')\n"
+        "try:\n    log.get(9)\nexcept chiplog.OutOfRangeError:\n    pass\n"
+        "stream = pyarrow.RecordBatchReader.from_stream(log.batches(follow=True))\nstream.read_next_batch()\n"
+        "(panic,) = [kind for kind in BaseException.__subclasses__() if kind.__name__ == 'PanicException']\n"
+        "def planted(*_):\n    raise panic('planted')\n"
+        "signal.signal(signal.SIGUSR1, planted)\n"
+        "while True:\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()\n"
+        "    try:\n        stream.read_next_batch()\n"
+        "    except panic:\n        continue  # the signal came before the wait\n"
+        "    except OSError as error:\n        print(error)\n        break\n"
+        "try:\n    stream.read_next_batch()\nexcept OSError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.count("the reader panicked") == 2, (done.stdout, done.stderr)
+
+
 def test_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, threading, chiplog, pyarrow\n"

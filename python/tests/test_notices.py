@@ -190,3 +190,75 @@ print("child", pid)
     child = next(line.split()[1] for line in lines if line.startswith("child"))
     discards = [line.split()[0] for line in lines if DISCARDED in line]
     assert child in discards and len(set(discards)) == 2, lines
+
+
+def test_a_factory_of_records_that_raises_loses_its_own_record(tmp_path: Path) -> None:
+    """All that waited behind it was lost."""
+    script = PROLOGUE + """
+import threading
+held, seen = threading.Event(), threading.Event()
+class Slow(logging.StreamHandler):
+    def emit(self, record):
+        seen.set()
+        held.wait()
+        super().emit(record)
+logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[Slow(sys.stdout)])
+usual, made = logging.getLogRecordFactory(), []
+def factory(*args, **more):
+    made.append(args)
+    if len(made) == 2:
+        raise ValueError("planted")
+    return usual(*args, **more)
+logging.setLogRecordFactory(factory)
+sys.unraisablehook = lambda what: print("unraisable", what.exc_value)
+log = chiplog.Log(sys.argv[1], small)
+discard(log)
+seen.wait()
+for _ in range(10):
+    discard(log)  # all of them wait
+log.barrier()
+held.set()
+"""
+    said = run(script, tmp_path / "log")
+    assert said.count("unraisable planted") == 1, said
+    assert sum(DISCARDED in line for line in said.splitlines()) >= 10, said
+
+
+HANGS = PROLOGUE + """
+import atexit, signal, threading
+hangs = threading.Event()
+class Hangs(logging.Handler):
+    def emit(self, record):
+        hangs.set()
+        threading.Event().wait()
+logger = logging.getLogger("chiplog")
+logger.setLevel(logging.INFO)
+logger.addHandler(Hangs())
+log = chiplog.Log(sys.argv[1], small)
+discard(log)
+log.close()
+hangs.wait()
+"""
+
+
+def end_of(script: str, directory: Path) -> str:
+    """What a program says on stderr, which ends within a minute."""
+    command = [sys.executable, "-c", script, str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False).stderr
+
+
+def test_a_handler_that_hangs_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
+    """The program never ended."""
+    said = end_of(HANGS, tmp_path / "log")
+    assert said.count("chiplog: a handler of logging.getLogger(\"chiplog\") did not return within 5 s") == 1, said
+    assert len(said.splitlines()) == 1, said
+
+
+def test_a_ctrl_c_ends_the_wait_for_a_handler_that_hangs(tmp_path: Path) -> None:
+    # Between this callback and the package's own no Python runs that could meet the signal.
+    script = HANGS + """
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.2)
+"""
+    said = end_of(script, tmp_path / "log")
+    assert "KeyboardInterrupt" in said and "did not return" not in said, said

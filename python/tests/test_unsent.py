@@ -118,6 +118,10 @@ LEFT = {
     # A thread that is still at it, and waits for room.
     "p = producer(exit_timeout=0.2, buffer_bytes=1)\nstop()\np.send(b'x')\n"
     "threading.Thread(target=lambda: p.send(b'y'), daemon=True).start()\ntime.sleep(0.1)": 1,
+    # Records that failed before, and whose tickets nobody asked; of one somebody did.
+    "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\nkept = [p.submit(b'x') for _ in range(5)]\n"
+    "while not all(t.done() for t in kept) or p.buffered_bytes: time.sleep(0.01)\n"
+    "try:\n    kept[0].wait()\nexcept chiplog.TimeoutError:\n    assert p.unacknowledged == 4\n": 4,
     # Records that failed before, and nobody was told of.
     "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\np.send(b'x')\n"
     "while p.buffered_bytes: time.sleep(0.01)\nassert p.unacknowledged == 1": 1,
@@ -217,7 +221,9 @@ def test_what_ends_a_block_has_a_note_of_what_is_left(
     alone: Alone, its_client: chiplog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chiplog._ending.tell", lambda text: told.append(text))
+    monkeypatch.setattr("chiplog._ending.warn", lambda text: warned.append(text))
     told: list[str] = []
+    warned: list[str] = []
     for kind, tells in [(KeyError, 0), (SystemExit, 1)]:
         producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
         producer.append(b"in")
@@ -229,6 +235,67 @@ def test_what_ends_a_block_has_a_note_of_what_is_left(
         (note,) = error.value.__notes__
         assert note.startswith("1 record(s) of the producer were not acknowledged") and len(told) == tells
     assert "whose block was left" in told[0]
+    assert len(warned) == 1 and warned[0].startswith("1 record(s) of a producer whose block was left were not ack")
+
+
+class Unnoted(Exception):
+    """Takes no notes."""
+
+    def add_note(self, note: str, /) -> None:
+        raise ValueError("planted")
+
+
+def test_a_block_whose_exception_is_swallowed_warns(alone: Alone, its_client: chiplog.Client) -> None:
+    """The note went with the exception, and one that takes no notes was replaced."""
+
+    async def leave(producer: chiplog.Producer, error: Exception) -> None:
+        async with producer:
+            await asyncio.sleep(0)
+            raise error
+
+    def leave_here(producer: chiplog.Producer, error: Exception) -> None:
+        with producer:
+            raise error
+
+    ways: list[Callable[[chiplog.Producer, Exception], object]] = [
+        leave_here, lambda producer, error: asyncio.run(leave(producer, error))
+    ]
+    for leaves in ways:
+        for error in (KeyError("of the block"), Unnoted("of the block")):
+            producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+            producer.append(b"in")
+            with alone.stopped():
+                producer.send(b"a")
+                ticket = producer.submit(b"b")
+                with (
+                    pytest.warns(ResourceWarning, match=r"^2 record\(s\) of a producer whose block was left were not ack"),
+                    silenced(),
+                    pytest.raises(type(error), match="of the block"),
+                ):
+                    leaves(producer, error)
+            with pytest.raises(chiplog.Error):
+                ticket.wait(0)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """What cannot be raised is not told."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def test_what_sending_at_the_end_of_the_program_notices_is_logged(alone: Alone) -> None:
+    """Logging had ended before."""
+    body = (
+        "import logging\nlogging.basicConfig(level=logging.WARNING, format='logged %(message)s')\n"
+        "options = chiplog.ProducerOptions(session=(client.open_session(), 1), delivery_timeout=1)\n"
+        "p = client.producer(options)\nstop()\np.submit_batch([b'x'])"
+    )
+    said, _ = run(alone, body)
+    assert "logged a producer failed" in said and "chiplog: 1 record(s) of a producer" in said, said
 
 
 def test_a_dropped_ticket_tells_nobody(alone: Alone, its_client: chiplog.Client) -> None:
@@ -248,3 +315,33 @@ def test_a_dropped_ticket_tells_nobody(alone: Alone, its_client: chiplog.Client)
     with pytest.raises(chiplog.TimeoutError) as error:
         producer.close()
     assert error.value.closed is not None and error.value.closed.untold == 1
+
+
+def test_a_ticket_that_nobody_asks_tells_nobody(alone: Alone, its_client: chiplog.Client) -> None:
+    """One that was kept, or looked at only for whether it was done, counted as asked."""
+    producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+    producer.append(b"in")
+    called: list[chiplog.Ticket] = []
+    with alone.stopped():
+        tickets = [producer.submit(b"%d" % n) for n in range(4)]
+        tickets[1].add_done_callback(called.append)
+        end = time.monotonic() + PATIENCE
+        while not (all(ticket.done() for ticket in tickets) and called) or producer.buffered_bytes:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert producer.unacknowledged == 4
+
+        async def ask() -> None:
+            with pytest.raises(chiplog.TimeoutError):
+                await tickets[2]
+
+        asyncio.run(ask())
+        assert producer.unacknowledged == 3
+        with pytest.raises(chiplog.TimeoutError):
+            tickets[3].wait()
+        assert producer.unacknowledged == 2
+        del tickets[0]
+        assert producer.unacknowledged == 2
+    with pytest.raises(chiplog.TimeoutError) as error:
+        producer.close()
+    assert error.value.closed is not None and error.value.closed.untold == 2

@@ -17,7 +17,9 @@ use crate::client::own_thread::{AtWork, For};
 use chiplog::{Error, ErrorKind, ForkGuard, Index, Result, SessionId, Start};
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
@@ -327,7 +329,8 @@ impl Producer {
 }
 
 /// As [`super::Delivery`], for threads: tells what became of a record, to as many threads as ask. May be dropped: the
-/// record is appended all the same.
+/// record is appended all the same. A record that fails and whose result nobody takes, by [`wait`](Self::wait) or by
+/// [`poll`](Self::poll), counts as one that nobody was told of.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -357,7 +360,7 @@ impl Delivery {
     pub fn wait(&self) -> Result<Index> {
         match self.poll() {
             Some(result) => result,
-            None => self.runtime.wait(self.delivery.twin()),
+            None => self.runtime.wait(self.delivery.clone()),
         }
     }
 
@@ -369,7 +372,7 @@ impl Delivery {
         if let Some(result) = self.poll() {
             return result;
         }
-        let delivery = self.delivery.twin();
+        let delivery = self.delivery.clone();
         self.runtime.wait(async {
             let late = |_| {
                 let what = format!("the record was not settled within {timeout:?}; it may still be appended");
@@ -382,6 +385,13 @@ impl Delivery {
     /// The result, if there is one yet. Never waits.
     pub fn poll(&self) -> Option<Result<Index>> {
         self.delivery.try_result()
+    }
+
+    /// Whether there is a result, which is not taken: a record that failed still counts as one that nobody was told of. Never
+    /// waits.
+    pub fn is_settled(&self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(self.delivery.settled()).poll(&mut context).is_ready()
     }
 }
 

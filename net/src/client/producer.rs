@@ -27,8 +27,8 @@ use tokio::time::timeout;
 /// Records given one after the other are in the log in that order. A batch that the servers refuse for what it is fails
 /// alone, and the producer goes on. Dropping the last clone lets what was given be sent in the background, as long as the
 /// runtime lives; [`close`](Self::close) waits for that. Records that are not acknowledged in the end and that nobody was
-/// told of, by a delivery, a callback, a flush or a close, are told of by `tracing`, as an error with their number; that a
-/// producer was dropped with records under way, as a warning. Of no use in a forked child: its task is in the parent.
+/// told of, by a delivery's result, a callback, a flush or a close, are told of by `tracing`, as an error with their number,
+/// once the producer and the deliveries are dropped; that a producer was dropped with records under way, as a warning. Of no use in a forked child: its task is in the parent.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -167,8 +167,8 @@ impl Producer {
         self.gather().buffered()
     }
 
-    /// How many records were given and are not settled; and those that failed and nobody was told of: by a delivery, a
-    /// callback, a flush or a close.
+    /// How many records were given and are not settled; and those that failed and nobody was told of: by a delivery whose
+    /// result was taken, a callback, a flush or a close.
     pub fn unacknowledged(&self) -> u64 {
         self.gather().unacknowledged()
     }

@@ -224,7 +224,8 @@ class Ticket:
     """An append that is under way: tells the index of its first record, to as many as ask, also by `await`.
 
     Made by `submit` and its like. From any thread. `await ticket` gives the index, and raises what `wait` does; who is
-    cancelled leaves the append alone."""
+    cancelled leaves the append alone. A producer's record that fails, and whose ticket is neither waited for nor awaited,
+    counts as one that nobody was told of: `flush` and `close` of the producer, or the end of the program, tell of it."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits until the append is in the log. Returns the index of its first record, from 1.
@@ -237,7 +238,7 @@ class Ticket:
         `TooLargeError`, `TooManySessionsError`, `SessionExpiredError`, `SequenceGapError`: it is surely not.
         `InvalidArgumentError`, `TypeError`: `timeout`."""
     def done(self) -> bool:
-        """Returns whether it is settled, well or not.
+        """Returns whether it is settled, well or not. Which of the two, `wait` tells.
 
         Does not block."""
     def add_done_callback(self, fn: Callable[[Ticket], object]) -> None:
@@ -812,8 +813,8 @@ class Producer:
     again safely, also after a restart, use `ProducerOptions.session` and `submit_batch`.
 
     To be used from any number of threads; in a forked child every call raises `ForkedError`. The end of a `with` or
-    `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Of an
-    exception that ends the block, a note tells how many are not.
+    `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Where an
+    exception ends the block, a note of the exception tells how many are not, and a `ResourceWarning`, too.
 
     One that is dropped without being closed, with records under way, sends them in the background and warns: a
     `ResourceWarning` with their number. When the program ends, what is under way is sent for at most
@@ -871,7 +872,8 @@ class Producer:
         `RuntimeError`: no event loop runs on this thread; then nothing is appended."""
     @property
     def unacknowledged(self) -> int:
-        """Records that were given and are not acknowledged, or failed and nobody was told of. 0: all is well."""
+        """Records that were given and are not acknowledged, or failed and nobody was told of, also where a ticket could be
+        asked. 0: all is well."""
     def flush(self, timeout: float = 30.0) -> None:
         """Waits until all records given before the call are settled. Returns None. From any thread.
 

@@ -1,12 +1,16 @@
-"""The end of the program: producers that were not closed send what they were given, and callbacks that are due are called."""
+"""The end of the program: producers that were not closed send what they were given, callbacks that are due are called, and
+what was noticed is logged."""
 
 import atexit
+import logging
+import os
 import sys
 import warnings
 
 from ._chiplog import _end
 
-# With the import: what the program registers itself comes before, and can still close its producers.
+# With the import: what the program registers itself comes before, and can still close its producers. The end of `logging`,
+# which that registered with its own import, comes after: what is noticed at the end is logged.
 atexit.register(_end)
 
 
@@ -28,3 +32,31 @@ def tell(text: str) -> None:
     if sys.stderr is not None:
         print(f"chiplog: {text}", file=sys.stderr, flush=True)
     warn(text)
+
+
+def let_go() -> None:
+    """Lets the end of `logging`, which waits for each handler's lock without a limit, forget handlers whose lock is held."""
+    handlers = getattr(logging, "_handlerList", [])
+    handlers[:] = [handler for handler in handlers if not _is_held(handler())]
+
+
+def hung(text: str) -> None:
+    """Tells on stderr that a handler of `logging` hangs, without the lock of `sys.stderr`, which it may hold."""
+    if sys.stderr is None:
+        return
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        print(f"chiplog: {text}", file=sys.stderr, flush=True)
+    else:
+        os.write(descriptor, f"chiplog: {text}\n".encode())
+
+
+def _is_held(handler: logging.Handler | None) -> bool:
+    lock = getattr(handler, "lock", None)
+    if lock is None:
+        return False
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True

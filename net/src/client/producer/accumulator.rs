@@ -12,15 +12,14 @@
 //! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, but for one record
 //!   when nothing else is there.
 //! - No foreign code (callbacks, wakers) runs while the lock is held.
-//! - Of every record that is not acknowledged somebody is told: a delivery, a callback, a flush, a close, or the process's
-//!   own log.
+//! - Of every record that is not acknowledged somebody is told: whoever takes a delivery's result, a callback, a flush, a
+//!   close, or the process's own log.
 //!
 //! Must not know: the network.
 
 use super::close_report::{Closed, Unacknowledged};
 use super::delivery::{Delivery, Outcome};
-use super::untold;
-use super::untold::Untold;
+use super::untold::{Cause, Untold};
 use crate::client::retry::deadline::{after, within};
 use chiplog::{BATCH_HEADER_BYTES, BatchBuilder, Error, ErrorKind, Index, Result};
 use std::fmt;
@@ -95,10 +94,16 @@ impl Tellings {
         None
     }
 
-    /// Of so many records nobody hears.
-    fn unheard(&self) -> u64 {
-        let dropped = self.outcome.as_ref().map_or(0, |outcome| outcome.unheard());
-        u64::from(self.silent) + dropped
+    /// The batch failed: of so many of its records nobody was told so far, which `untold` counts from now on.
+    fn fail(&self, why: &Error, cause: Cause, untold: &Arc<Untold>) -> u64 {
+        let silent = u64::from(self.silent);
+        match &self.outcome {
+            Some(outcome) => outcome.fail(why, cause, silent, untold),
+            None => {
+                untold.add(cause, silent, 0, why);
+                silent
+            }
+        }
     }
 
     fn tell(mut self, result: &Result<Index>) {
@@ -145,6 +150,8 @@ pub(crate) struct Gather {
     /// Something was settled, or the pump is gone.
     settled: Notify,
     abandoned: Notify,
+    /// Locked below the state, and below an outcome.
+    untold: Arc<Untold>,
 }
 
 struct State {
@@ -152,7 +159,7 @@ struct State {
     open: Open,
     ready: std::collections::VecDeque<Box<Gathered>>,
     buffered: usize,
-    /// Records that are not settled.
+    /// Records that are not settled, and not counted as untold.
     records: u64,
     /// The number of the last batch that was closed; the open one's is the next.
     closed_to: u64,
@@ -170,7 +177,6 @@ struct State {
     gone: bool,
     /// What it left.
     left: Vec<Unacknowledged>,
-    untold: Untold,
 }
 
 #[derive(Default)]
@@ -198,10 +204,9 @@ impl Gather {
             abandoned: false,
             gone: false,
             left: Vec::new(),
-            untold: Untold::default(),
         };
         let (work, settled, abandoned) = (Notify::new(), Notify::new(), Notify::new());
-        Self { state: Mutex::new(state), work, settled, abandoned }
+        Self { state: Mutex::new(state), work, settled, abandoned, untold: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -393,31 +398,35 @@ impl Gather {
 
     /// What became of a batch that was taken. `result`: the index of its first record.
     pub(crate) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
-        self.tell(waiting, result, Untold::failed);
+        self.tell(waiting, result, Cause::Failed);
     }
 
     /// The pump ends, and leaves a batch for this reason.
     pub(crate) fn leave(&self, waiting: Waiting, error: Error) {
-        self.tell(waiting, &Err(error), Untold::left);
+        self.tell(waiting, &Err(error), Cause::Left);
     }
 
-    fn tell(&self, waiting: Waiting, result: &Result<Index>, untold: impl FnOnce(&mut Untold, u64)) {
+    fn tell(&self, waiting: Waiting, result: &Result<Index>, cause: Cause) {
         let Waiting { number, cost, records, tellings, .. } = waiting;
-        let unheard = tellings.unheard();
+        let mut settled = u64::from(records);
+        if let Err(error) = result
+            && error.kind() != ErrorKind::SequenceForgotten
+        {
+            // Before anybody hears of it, and in one step: each record is counted once at any time.
+            let mut state = self.state();
+            state.failures += 1;
+            state.failed = Some(error.clone());
+            let untold = tellings.fail(error, cause, &self.untold);
+            state.records -= untold;
+            settled -= untold;
+        }
         // First: who hears that it is settled can rely on everybody having heard how.
         tellings.tell(result);
         {
             let mut state = self.state();
             state.settled_to = state.settled_to.max(number);
             state.buffered -= cost;
-            state.records -= u64::from(records);
-            if let Err(error) = result
-                && error.kind() != ErrorKind::SequenceForgotten
-            {
-                state.failures += 1;
-                state.failed = Some(error.clone());
-                untold(&mut state.untold, unheard);
-            }
+            state.records -= settled;
         }
         self.settled.notify_waiters();
     }
@@ -431,18 +440,9 @@ impl Gather {
 
     /// The last handle was dropped: nothing more is taken in, and nobody asks any more what became of it.
     pub(crate) fn dropped(&self) {
-        self.state().untold.dropped();
+        self.untold.dropped();
         self.end(Error::new(ErrorKind::Closed, "the producer was dropped"));
-        self.log_untold();
-    }
-
-    /// Tells in the process's own log of records that nobody is told of otherwise.
-    fn log_untold(&self) {
-        let mut state = self.state();
-        let records = if state.gone { state.untold.take() } else { 0 };
-        let why = state.failed.clone();
-        drop(state);
-        untold::log(records, why.as_ref());
+        self.untold.log();
     }
 
     /// Whether nothing waits to be taken, and nothing will. Both are looked at under one lock: in between a record
@@ -473,7 +473,7 @@ impl Gather {
         self.state().bounds.batch_bytes
     }
 
-    /// Records that are not settled.
+    /// Records that are not settled, and did not fail with nobody told.
     pub(crate) fn unsettled(&self) -> u64 {
         self.state().records
     }
@@ -481,7 +481,7 @@ impl Gather {
     /// Those, and records that failed and nobody was told of.
     pub(crate) fn unacknowledged(&self) -> u64 {
         let state = self.state();
-        state.records + state.untold.so_far()
+        state.records + self.untold.so_far()
     }
 
     /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the
@@ -502,9 +502,9 @@ impl Gather {
             let what = "not all records were acknowledged in time; they still can be";
             return Err(Error::new(ErrorKind::Timeout, what));
         }
-        let mut state = self.state();
+        let state = self.state();
         let news = heard.swap(state.failures, Ordering::Relaxed) < state.failures;
-        state.untold.flushed();
+        self.untold.flushed();
         state.failed.clone().filter(|_| news).map_or(Ok(()), Err)
     }
 
@@ -531,16 +531,17 @@ impl Gather {
             state.gone = true;
             state.left.extend(left);
         }
+        self.untold.gone();
         self.settled.notify_waiters();
-        self.log_untold();
+        self.untold.log();
     }
 
     /// How the producer ended, to whoever asks, as often as it is asked.
     pub(crate) fn closed(&self, heard: &AtomicU64) -> Closed {
-        let mut state = self.state();
+        let state = self.state();
         let news = heard.load(Ordering::Relaxed) < state.failures;
         let failed = state.failed.clone().filter(|_| news);
-        Closed { left: state.left.clone(), failed, untold: state.untold.closed() }
+        Closed { left: state.left.clone(), failed, untold: self.untold.closed() }
     }
 
     /// Tells the pump to give up.
@@ -595,8 +596,10 @@ pub(crate) const BATCH_BYTES_MIN: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_B
 pub(crate) const FRAME_BYTES: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn gather(linger: Duration) -> Arc<Gather> {
         let bounds = Bounds {
@@ -649,5 +652,80 @@ mod tests {
         assert!(matches!(gather.take(Instant::now()), Take::Linger(_)));
         end(&gather);
         assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
+    }
+
+    fn settle(gather: &Gather, result: &Result<Index>) {
+        let Take::Batch(gathered) = gather.take(Instant::now()) else { panic!("nothing waits") };
+        gather.settle(gathered.waiting, result);
+    }
+
+    fn failure() -> Result<Index> {
+        Err(Error::new(ErrorKind::Timeout, "planted"))
+    }
+
+    fn deliveries<const N: usize>(gather: &Gather) -> [Delivery; N] {
+        std::array::from_fn(|_| gather.push(b"x", Tell::Delivery).ok().flatten().unwrap())
+    }
+
+    /// A delivery that was kept and never asked counted as told once its record had failed.
+    #[test]
+    fn a_delivery_counts_as_heard_once_its_result_is_taken() {
+        let gather = gather(Duration::ZERO);
+        let [kept, peeked, awaited, early, late] = deliveries(&gather);
+        let twin = kept.clone();
+        let batch = gather.push_batch(&[b"1", b"2"], Tell::Delivery).ok().flatten().unwrap();
+        push(&gather, b"silent");
+        drop(early);
+        assert_eq!(gather.unacknowledged(), 8);
+        for left in [3, 1, 0] {
+            assert_eq!(gather.unacknowledged(), 8);
+            settle(&gather, &failure());
+            assert_eq!(gather.unsettled(), left);
+        }
+        assert!(peeked.try_result().is_some() && peeked.try_result().is_some());
+        assert_eq!(gather.unacknowledged(), 7);
+        assert!(kept.settled().now_or_never().is_some());
+        drop((kept, peeked, late, batch));
+        assert_eq!(gather.unacknowledged(), 7, "what is dropped unheard was counted");
+        assert!(awaited.now_or_never().unwrap().is_err());
+        assert_eq!(gather.unacknowledged(), 6);
+        assert!(twin.try_result().is_some());
+        assert_eq!(gather.unacknowledged(), 5, "of a record one of its deliveries was asked");
+        end(&gather);
+        gather.gone(Vec::new());
+        let heard = AtomicU64::new(0);
+        assert_eq!(gather.closed(&heard).untold, 5);
+    }
+
+    #[test]
+    fn a_delivery_of_what_is_in_the_log_is_never_untold() {
+        let gather = gather(Duration::ZERO);
+        let [kept, dropped, after] = deliveries(&gather);
+        drop(dropped);
+        settle(&gather, &Ok(Index(7)));
+        drop(after);
+        let [forgotten] = deliveries(&gather);
+        settle(&gather, &Err(Error::new(ErrorKind::SequenceForgotten, "planted")));
+        drop(forgotten);
+        assert_eq!(gather.unacknowledged(), 0);
+        assert_eq!(kept.try_result().unwrap().unwrap(), Index(7));
+    }
+
+    /// A flush told why a record failed; its delivery, asked later, took another record out of the count.
+    #[tokio::test]
+    async fn what_a_flush_told_of_is_not_counted_again() {
+        let gather = gather(Duration::ZERO);
+        let [asked, dropped] = deliveries(&gather);
+        settle(&gather, &failure());
+        let heard = AtomicU64::new(0);
+        assert!(gather.flush(within(Duration::from_secs(60)), &heard).await.is_err());
+        assert_eq!(gather.unacknowledged(), 0);
+        let [kept] = deliveries(&gather);
+        settle(&gather, &failure());
+        drop(dropped);
+        assert!(asked.try_result().is_some());
+        assert_eq!(gather.unacknowledged(), 1);
+        assert!(kept.try_result().is_some());
+        assert_eq!(gather.unacknowledged(), 0);
     }
 }

@@ -39,7 +39,7 @@ pub struct Closed {
     /// Why records failed, these or earlier ones, since the last [`flush`](crate::client::Producer::flush) by this handle.
     pub failed: Option<Error>,
     /// How many records failed earlier, are not in `left`, and nobody was told of: given by
-    /// [`send`](crate::client::Producer::send), or with a delivery that was dropped, and no flush has told since.
+    /// [`send`](super::Producer::send), or with a delivery whose result nobody took, and no flush has told since.
     pub untold: u64,
 }
 
