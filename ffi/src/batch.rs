@@ -1,7 +1,8 @@
 //! What is appended: builders, which gather records, and batches, which are encoded and stay as they are.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::values::{bytes, chiplog_slice_t, codec, out, put, slices};
 use bytes::Bytes;

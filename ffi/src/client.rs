@@ -1,7 +1,8 @@
 //! The client: a log over the network. Options, calls, readers, watches.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::log::chiplog_info_t;
 use crate::producer::{self, Producing, chiplog_producer_options_t, chiplog_producer_t};

@@ -1,9 +1,10 @@
 //! Followers: a copy of a log in the program, kept up to date from any server.
 
 use crate::client::{addresses, secret, tls};
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
 use crate::gate::Gate;
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::log::{Opened, chiplog_log_t, path};
 use crate::options::{self, chiplog_log_options_t};

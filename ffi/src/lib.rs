@@ -27,6 +27,7 @@
 
 mod batch;
 mod client;
+mod entry;
 mod error;
 mod follower;
 mod fork;

@@ -1,14 +1,16 @@
 //! The embedded log: opening, appending, looking, discarding, closing.
 
 use crate::batch::{Built, chiplog_batch_t};
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::options::{self, chiplog_log_options_t};
 use crate::reader::{self, chiplog_reader_t};
 use crate::records::{self, chiplog_records_t};
 use crate::session::{Used, chiplog_session_t};
 use crate::threads::without_signals;
+use crate::ticket::ticketed;
 use crate::ticket::{Asked, chiplog_ticket_t};
 use crate::values::{
     Sized0, appended, bytes, chiplog_appended_t, chiplog_slice_t, duration, fill, fixed, out, put, slices,
@@ -331,22 +333,6 @@ pub unsafe extern "C" fn chiplog_log_append_records(
             Ok(())
         })
     }
-}
-
-/// Hands out the ticket of what was submitted.
-///
-/// # Safety
-/// `ticket` as [`out`] wants it.
-pub(crate) unsafe fn ticketed(
-    ticket: *mut *mut chiplog_ticket_t,
-    submit: impl FnOnce() -> Result<Asked>,
-) -> Result<()> {
-    // SAFETY: this function's condition.
-    let place = unsafe { out(ticket, "ticket") }?;
-    let handle = handle::insert(submit()?)?;
-    // SAFETY: `out` looked at the place.
-    unsafe { place.write(handle) };
-    Ok(())
 }
 
 /// Submits one record, of which a copy is made, and returns with a ticket for the outcome. Waits only while the queue is

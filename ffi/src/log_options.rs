@@ -1,10 +1,12 @@
 //! Options of the log: limits that stand in the log, the same on every replica. Their names and units are those of the core's
 //! `LogOption`.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle;
-use crate::log::{Opened, chiplog_log_t, ticketed};
+use crate::log::{Opened, chiplog_log_t};
+use crate::ticket::ticketed;
 use crate::ticket::{Asked, chiplog_ticket_t};
 use crate::values::{duration, put, text};
 use crate::viewer::{Viewing, chiplog_viewer_t};

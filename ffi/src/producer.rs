@@ -1,10 +1,11 @@
 //! Producers: records go to a cluster in batches, once each.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
-use crate::log::ticketed;
 use crate::threads::without_sigpipe;
+use crate::ticket::ticketed;
 use crate::ticket::{Asked, chiplog_ticket_t};
 use crate::values::{
     Context, Sized0, bytes, chiplog_outcome_fn, chiplog_slice_t, codec, duration, init, millis, one, options,

@@ -11,9 +11,10 @@
 //! - No callback runs while the reader is locked.
 //! - Cancelling takes no lock that a call which waits has.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::gate::{Gate, later};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::records::{Run, chiplog_records_t, view};
 use crate::threads::without_sigpipe;

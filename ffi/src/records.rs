@@ -3,8 +3,9 @@
 //! Invariant: the views' bytes stay as they are as long as the records are open: the batches are held, and they hold their
 //! segments.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::values::{chiplog_record_t, out};
 use chiplog::{OwnedRecord, Record, RecordBatch, Result};

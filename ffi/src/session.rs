@@ -1,10 +1,11 @@
 //! Sessions: appends that happen once each, however often they are tried.
 
 use crate::batch::{self, chiplog_builder_t};
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
-use crate::log::ticketed;
+use crate::ticket::ticketed;
 use crate::ticket::{Asked, chiplog_ticket_t};
 use crate::values::{appended, bytes, chiplog_appended_t, duration, put};
 use chiplog::{Error, ErrorKind, Result, Session};

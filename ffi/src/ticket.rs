@@ -1,9 +1,11 @@
 //! Tickets: what becomes of an append or a command that is under way, of the embedded log or of a producer.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::threads::without_sigpipe;
+use crate::values::out;
 use crate::values::{Context, appended, chiplog_appended_t, chiplog_outcome_fn, one, put, tell, timeout};
 use chiplog::{Answer, Error, ErrorKind, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
@@ -177,4 +179,20 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_ticket_close(ticket: *mut chiplog_ticket_t) {
     plain((), || drop(handle::close::<Asked>(ticket)));
+}
+
+/// Hands out the ticket of what was submitted.
+///
+/// # Safety
+/// `ticket` as [`out`] wants it.
+pub(crate) unsafe fn ticketed(
+    ticket: *mut *mut chiplog_ticket_t,
+    submit: impl FnOnce() -> Result<Asked>,
+) -> Result<()> {
+    // SAFETY: this function's condition.
+    let place = unsafe { out(ticket, "ticket") }?;
+    let handle = handle::insert(submit()?)?;
+    // SAFETY: `out` looked at the place.
+    unsafe { place.write(handle) };
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Trace: what chiplog notices on its own, told to a callback of the program's.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::guard::entry;
 use crate::values::Context;
 use chiplog_net::notices::{Notices, Severity};
 use std::ffi::{CString, c_char, c_void};

@@ -1,7 +1,8 @@
 //! Viewers: a log read-only, also while another process writes it.
 
+use crate::entry::entry;
 use crate::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
-use crate::guard::{entry, plain};
+use crate::guard::plain;
 use crate::handle::{self, handle};
 use crate::log::{self, chiplog_info_t};
 use crate::reader::{self, chiplog_reader_t};

@@ -3,10 +3,11 @@
 use crate::courier::{Finish, drive, ready};
 use crate::desk::Source;
 use crate::ending::Ending;
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::producer::Producer;
-use crate::reader::{Reader, Stream, batches, not_pickled, start};
+use crate::reader::{Reader, Stream, batches, start};
 use crate::wait::{self, Limit};
 use crate::{input, notices, options, runtime, values};
 use chiplog::{Error, ErrorKind, Index, Result, Start};

@@ -2,6 +2,7 @@
 
 use chiplog::{Error, ErrorKind};
 use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
@@ -47,4 +48,9 @@ pub(crate) fn value<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, 
 pub(crate) fn error_kinds() -> Vec<(&'static str, u32, bool, bool)> {
     let row = |kind: ErrorKind| (kind.name(), kind.code(), kind.is_retryable(), kind.is_fatal());
     (1..).map_while(ErrorKind::from_code).map(row).collect()
+}
+
+/// Why a handle is not pickled.
+pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
+    PyTypeError::new_err(format!("a {what} is a handle and is not pickled; pickle its {instead}"))
 }

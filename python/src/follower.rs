@@ -2,11 +2,12 @@
 
 use crate::client::servers;
 use crate::courier::{self, Finish, Taken, drive, drive_on_thread, ready};
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::fork::Own;
 use crate::handle::Handle;
 use crate::log::{arrival, get};
-use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::reader::{Reader, Stream, batches, local, start};
 use crate::record::Record;
 use crate::wait::{self, Limit};
 use crate::{input, notices, options, values};

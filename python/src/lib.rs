@@ -39,6 +39,7 @@ mod producer;
 mod reader;
 mod record;
 mod runtime;
+mod say;
 mod session;
 mod threads;
 mod ticket;

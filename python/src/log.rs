@@ -2,10 +2,11 @@
 
 use crate::batch::Batch;
 use crate::courier::{Finish, drive, drive_on_thread, ready, running_loop};
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::handle::Handle;
 use crate::input::{self, BatchLimit, Input};
-use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::reader::{Reader, Stream, batches, local, start};
 use crate::record::Record;
 use crate::session::Session;
 use crate::ticket::{Ticket, drive_index, settle};

@@ -15,7 +15,7 @@
 //!   handler that hangs, and a Ctrl-C, end the wait for that.
 //! - A forked child has a thread of its own, once it makes a handle.
 
-use crate::unsent::{self, Say};
+use crate::say::{Say, say, swallow};
 use crate::wait::{self, Limit};
 use crate::{fork, threads};
 use chiplog::ForkGuard;
@@ -241,7 +241,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     if !matches!(waited, Ok(Some(_))) {
         let ending = py.import("chiplog._ending").and_then(|ending| ending.call_method0("let_go"));
         if let Err(error) = ending {
-            unsent::swallow(py, error);
+            swallow(py, error);
         }
     }
     if waited?.is_none() {
@@ -250,7 +250,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
              log is lost",
             END_TIMEOUT.as_secs()
         );
-        unsent::say(py, Say::Hung, &what);
+        say(py, Say::Hung, &what);
     }
     Ok(())
 }

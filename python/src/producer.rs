@@ -1,12 +1,13 @@
 //! Appends over the network.
 
 use crate::courier::{Finish, drive, ready};
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::fork::Own;
 use crate::input::{self, BatchLimit, Input};
-use crate::reader::not_pickled;
+use crate::say::{self, Say};
 use crate::ticket::{Ticket, drive_index};
-use crate::unsent::{self, Say, Sending};
+use crate::unsent::{self, Sending};
 use crate::values;
 use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index};
@@ -345,7 +346,7 @@ fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<
     // A warning as well: nobody sees the note of an exception that is swallowed.
     let is_printed = value.is_instance_of::<PyException>();
     if let Err(error) = value.call_method1("add_note", (how_many(closed),)) {
-        unsent::swallow(py, error); // the exception on its way is the block's own
+        say::swallow(py, error); // the exception on its way is the block's own
     }
     if sending.tell() {
         // Nobody prints the notes of others, as of SystemExit.

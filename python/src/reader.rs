@@ -10,12 +10,13 @@ use crate::arrow;
 use crate::batch::Batch;
 use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::desk::{Desk, Lease, Source};
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::record::Record;
 use crate::wait::{self, Limit};
 use crate::{input, options};
 use chiplog::{ErrorKind, Index, RecordBatch};
-use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyType};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -492,11 +493,6 @@ impl Reader {
     fn __reduce__(&self) -> PyResult<()> {
         Err(not_pickled("reader", "position"))
     }
-}
-
-/// Why a handle is not pickled.
-pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
-    PyTypeError::new_err(format!("a {what} is a handle and is not pickled; pickle its {instead}"))
 }
 
 /// A reader's records in another form, views, copies or batches: an iterator, also for `async for`.

@@ -2,11 +2,11 @@
 //!
 //! Invariant: nobody has the session for longer than a slice of a wait, but who ends it.
 
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::input::{self, BatchLimit, Input};
 use crate::options;
-use crate::reader::not_pickled;
 use crate::ticket::{Ticket, settle};
 use crate::wait::{self, Limit};
 use chiplog::{BatchBuilder, Error, ErrorKind, Result};

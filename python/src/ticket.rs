@@ -2,9 +2,9 @@
 
 use crate::callbacks;
 use crate::courier::{Finish, drive};
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::fork::Own;
-use crate::reader::not_pickled;
 use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index, Result};
 use chiplog_net::client::Delivery;

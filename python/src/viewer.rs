@@ -1,10 +1,11 @@
 //! A log that another process writes, read-only.
 
 use crate::courier::ready;
+use crate::errors::not_pickled;
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::log::get;
-use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::reader::{Reader, Stream, batches, local, start};
 use crate::record::Record;
 use crate::{input, notices, values, wait};
 use chiplog::{Error, ErrorKind, Start};
