@@ -3,21 +3,21 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `fork.rs` | which process this is |
-//! | `handle.rs` | handles: numbers in a pointer's clothes, and the tables behind them |
-//! | `guard.rs` | what every entry goes through: no panic gets out |
-//! | `gate.rs` | a callback that is called once at most, and surely not after its end |
-//! | `threads.rs` | signals stay the program's |
-//! | `version.rs` | which version this is |
-//! | `error.rs` | status codes, the error object |
-//! | `values.rs` | slices, times, texts, structs that grow, callbacks |
-//! | `trace.rs` | what is noticed, told to a callback |
-//! | `options.rs` | the embedded log's options |
-//! | `batch.rs`, `ticket.rs`, `records.rs` | what is appended, what became of it, what is read |
-//! | `reader.rs` | one reader for all: embedded, remote, follower's |
-//! | `session.rs`, `log.rs`, `viewer.rs` | the embedded log |
-//! | `client.rs`, `producer.rs` | the log over the network |
-//! | `follower.rs` | a copy in the program |
+//! | `support/fork.rs` | which process this is |
+//! | `support/handle_table.rs` | handles: numbers in a pointer's clothes, and the tables behind them |
+//! | `support/panic_guard.rs` | what every entry goes through: no panic gets out |
+//! | `abi/once_callback.rs` | a callback that is called once at most, and surely not after its end |
+//! | `support/threads.rs` | signals stay the program's |
+//! | `abi/version.rs` | which version this is |
+//! | `abi/error.rs` | status codes, the error object |
+//! | `abi/values.rs` | slices, times, texts, structs that grow, callbacks |
+//! | `abi/trace.rs` | what is noticed, told to a callback |
+//! | `handles/options.rs` | the embedded log's options |
+//! | `handles/batch.rs`, `handles/ticket.rs`, `abi/records.rs` | what is appended, what became of it, what is read |
+//! | `handles/reader.rs` | one reader for all: embedded, remote, follower's |
+//! | `handles/session.rs`, `handles/log.rs`, `handles/viewer.rs` | the embedded log |
+//! | `handles/client.rs`, `handles/producer.rs` | the log over the network |
+//! | `handles/follower.rs` | a copy in the program |
 //!
 //! Invariants:
 //! - Nothing unwinds out of an entry, reads the environment (tokio does, for one variable), or touches the program's signals.
@@ -25,42 +25,22 @@
 //! - Every function of the header stands in `parity.toml`, and what Rust can do and C cannot has its reason there.
 #![allow(unsafe_code, reason = "the boundary to C; each block says on whose word it relies")]
 
-mod batch;
-mod client;
-mod entry;
-mod error;
-mod follower;
-mod fork;
-mod gate;
-mod guard;
-mod handle;
-mod log;
-mod log_options;
-mod options;
-mod producer;
-mod reader;
-mod records;
-mod session;
-mod threads;
-mod ticket;
-mod trace;
-mod values;
-mod version;
-mod viewer;
-
-pub use batch::*;
-pub use client::*;
-pub use error::*;
-pub use follower::*;
-pub use log::*;
-pub use log_options::*;
-pub use options::*;
-pub use producer::*;
-pub use reader::*;
-pub use records::*;
-pub use session::*;
-pub use ticket::*;
-pub use trace::*;
-pub use values::*;
-pub use version::*;
-pub use viewer::*;
+mod abi;
+mod handles;
+mod support;
+pub use abi::error::*;
+pub use abi::records::*;
+pub use abi::trace::*;
+pub use abi::values::*;
+pub use abi::version::*;
+pub use handles::batch::*;
+pub use handles::client::*;
+pub use handles::follower::*;
+pub use handles::log::*;
+pub use handles::log_options::*;
+pub use handles::options::*;
+pub use handles::producer::*;
+pub use handles::reader::*;
+pub use handles::session::*;
+pub use handles::ticket::*;
+pub use handles::viewer::*;

@@ -17,70 +17,42 @@
 //! - What chiplog notices goes to `logging` through `notices`, in the same way.
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
 
-mod ahead;
-mod arrow;
-mod batch;
-mod callbacks;
-mod client;
-mod courier;
-mod desk;
-mod ending;
-mod errors;
-mod even;
-mod export;
-mod follower;
-mod fork;
-mod handle;
-mod input;
-mod log;
-mod notices;
-mod options;
-mod producer;
-mod reader;
-mod record;
+mod convert;
+mod handles;
 mod runtime;
-mod say;
-mod session;
-mod threads;
-mod ticket;
-mod unsent;
-mod values;
-mod viewer;
-mod wait;
-
 use pyo3::prelude::*;
 
 /// The compiled part of package `chiplog`.
 #[pymodule(gil_used = false)]
 mod _chiplog {
     #[pymodule_export]
-    use crate::batch::Batch;
+    use crate::convert::errors::error_kinds;
     #[pymodule_export]
-    use crate::client::{Client, Watch};
+    use crate::handles::batch::Batch;
     #[pymodule_export]
-    use crate::courier::Courier;
+    use crate::handles::batch::record::Record;
     #[pymodule_export]
-    use crate::errors::error_kinds;
+    use crate::handles::client::{Client, Watch};
     #[pymodule_export]
-    use crate::follower::Follower;
+    use crate::handles::follower::Follower;
     #[pymodule_export]
-    use crate::log::Log;
+    use crate::handles::log::Log;
     #[pymodule_export]
-    use crate::notices::logging_changed;
+    use crate::handles::producer::Producer;
     #[pymodule_export]
-    use crate::producer::Producer;
+    use crate::handles::reader::{Reader, Stream};
     #[pymodule_export]
-    use crate::reader::{Reader, Stream};
+    use crate::handles::session::Session;
     #[pymodule_export]
-    use crate::record::Record;
+    use crate::handles::ticket::Ticket;
     #[pymodule_export]
-    use crate::session::Session;
+    use crate::handles::unsent::end;
     #[pymodule_export]
-    use crate::ticket::Ticket;
+    use crate::handles::viewer::Viewer;
     #[pymodule_export]
-    use crate::unsent::end;
+    use crate::runtime::asyncio_bridge::Courier;
     #[pymodule_export]
-    use crate::viewer::Viewer;
+    use crate::runtime::notices::logging_changed;
 
     use pyo3::prelude::*;
 

@@ -1,0 +1,231 @@
+//! Errors: status codes, which are the kinds of Rust and Python, and the object that tells more.
+
+use crate::support::handle_table;
+use crate::support::handle_table::handle;
+use crate::support::panic_guard::plain;
+use chiplog::{Error, ErrorKind};
+use std::ffi::{CString, c_char};
+
+/// What a call came to: 0 (CHIPLOG_OK), or the number of an error's kind. The numbers are the same in Rust and Python and
+/// never change; later versions may have more of them.
+#[allow(non_camel_case_types)]
+pub type chiplog_status_t = i32;
+
+/// It worked.
+pub const CHIPLOG_OK: i32 = 0;
+/// The operating system refused or failed a call.
+pub const CHIPLOG_IO: i32 = 1;
+/// Stored bytes fail their checksum or contradict each other. Nothing corrupt is ever served.
+pub const CHIPLOG_CORRUPT: i32 = 2;
+/// A write or a sync failed earlier: the log takes nothing more until it is opened again. Appends that were under way have
+/// an unknown outcome. Also, with a message that says so, a bug of chiplog itself.
+pub const CHIPLOG_POISONED: i32 = 3;
+/// The configured capacity is used up, or the disk is. Nothing was written.
+pub const CHIPLOG_FULL: i32 = 4;
+/// The queue of waiting appends stayed at its limit for as long as the caller would wait.
+pub const CHIPLOG_BUSY: i32 = 5;
+/// The time-out passed. A submitted append may still become durable. Of a reader: nothing to read yet.
+pub const CHIPLOG_TIMEOUT: i32 = 6;
+/// The record is below the first index: it was discarded.
+pub const CHIPLOG_DISCARDED: i32 = 7;
+/// There is no such record yet.
+pub const CHIPLOG_OUT_OF_RANGE: i32 = 8;
+/// An argument or option is out of its bounds.
+pub const CHIPLOG_INVALID_ARGUMENT: i32 = 9;
+/// A record or batch exceeds its size limit.
+pub const CHIPLOG_TOO_LARGE: i32 = 10;
+/// Another handle or process has the directory open for writing.
+pub const CHIPLOG_LOCKED: i32 = 11;
+/// The handle was closed.
+pub const CHIPLOG_CLOSED: i32 = 12;
+/// The handle was made before fork() and used in the child.
+pub const CHIPLOG_FORKED: i32 = 13;
+/// There is no log at this place.
+pub const CHIPLOG_NOT_FOUND: i32 = 14;
+/// The files were written by a newer version of the format.
+pub const CHIPLOG_UNSUPPORTED: i32 = 15;
+/// The session is not known: it was never opened, was closed, or was idle for too long.
+pub const CHIPLOG_SESSION_EXPIRED: i32 = 16;
+/// A sequence number skips one or more that the log has not seen.
+pub const CHIPLOG_SEQUENCE_GAP: i32 = 17;
+/// The record IS IN THE LOG, once, and durable; only where it stands is forgotten. Go on with the next number.
+pub const CHIPLOG_SEQUENCE_FORGOTTEN: i32 = 18;
+/// As many sessions are open as the log allows.
+pub const CHIPLOG_TOO_MANY_SESSIONS: i32 = 19;
+/// This replica is not the leader, or this log follows another one.
+pub const CHIPLOG_NOT_LEADER: i32 = 20;
+/// No answer could be had from a majority, or from a server, in time.
+pub const CHIPLOG_UNAVAILABLE: i32 = 21;
+/// This replica was removed from the cluster.
+pub const CHIPLOG_REMOVED: i32 = 22;
+/// A change of membership that cannot be made.
+pub const CHIPLOG_MEMBERSHIP: i32 = 23;
+/// Two logs are not the same: of what was sent nothing was taken.
+pub const CHIPLOG_DIVERGED: i32 = 24;
+/// The server wants a token and got none, or one that it does not know.
+pub const CHIPLOG_UNAUTHENTICATED: i32 = 25;
+/// The token's role does not allow this call.
+pub const CHIPLOG_PERMISSION_DENIED: i32 = 26;
+/// A batch in the log is as it was appended, and does not unpack: no damage. chiplog_reader_skip_batch goes on behind it.
+pub const CHIPLOG_UNDECODABLE: i32 = 27;
+/// chiplog_reader_cancel ended the call. Nothing was read, and nothing is lost.
+pub const CHIPLOG_CANCELLED: i32 = 28;
+
+/// An error as it was handed out.
+pub(crate) struct Told {
+    pub(crate) error: Error,
+    message: CString,
+}
+
+/// An error: what went wrong, where, and what to do. Owned by the caller it was given to; immutable; any thread may use
+/// it, several at once.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct chiplog_error_t {
+    _private: crate::support::handle_table::Opaque,
+}
+
+handle!(chiplog_error_t is Told, 1, "error");
+
+pub(crate) fn status(error: &Error) -> chiplog_status_t {
+    // Numbers are few.
+    error.kind().code() as i32
+}
+
+/// An error that the caller owns; NULL if there is no room for one.
+pub(crate) fn hand_out(error: &Error) -> *mut chiplog_error_t {
+    let mut text = error.to_string().into_bytes();
+    text.retain(|byte| *byte != 0);
+    let message = CString::new(text).unwrap_or_default();
+    handle_table::insert(Told { error: error.clone(), message }).unwrap_or(std::ptr::null_mut())
+}
+
+fn told<T>(error: *const chiplog_error_t, otherwise: T, tell: impl FnOnce(&Told) -> T) -> T {
+    handle_table::get::<Told>(error).map_or(otherwise, |told| tell(&told))
+}
+
+/// The kind of an error: never CHIPLOG_OK. CHIPLOG_INVALID_ARGUMENT if `error` is NULL or was closed.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_status(error: *const chiplog_error_t) -> chiplog_status_t {
+    plain(CHIPLOG_INVALID_ARGUMENT, || told(error, CHIPLOG_INVALID_ARGUMENT, |told| status(&told.error)))
+}
+
+/// What went wrong, in words, UTF-8: for people, not to be compared. Never NULL; empty if `error` is NULL or was closed.
+/// Ownership: `error` is borrowed; the text is borrowed from it, until it is closed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_message(error: *const chiplog_error_t) -> *const c_char {
+    plain(c"".as_ptr(), || told(error, c"".as_ptr(), |told| told.message.as_ptr()))
+}
+
+/// The operating system's error number, if it was a call of its that failed; else 0.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_os_error(error: *const chiplog_error_t) -> i32 {
+    plain(0, || told(error, 0, |told| told.error.os_error().unwrap_or(0)))
+}
+
+/// Whether the same call can succeed later without anybody mending anything but room or load.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_is_retryable(error: *const chiplog_error_t) -> bool {
+    plain(false, || told(error, false, |told| told.error.is_retryable()))
+}
+
+/// Whether the handle that the call was made with is of no more use for appending.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool {
+    plain(false, || told(error, false, |told| told.error.is_fatal()))
+}
+
+/// Of corruption: whether nobody can repair it, as far as the replica knows: the log has no other replica, or all other voters
+/// have the same entries damaged. Reading again does not help. false where it is being repaired, and of every other error.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> bool {
+    plain(false, || told(error, false, |told| told.error.is_lasting()))
+}
+
+/// Frees an error. NULL, or one that was closed: nothing happens.
+/// Ownership: takes `error`. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_close(error: *mut chiplog_error_t) {
+    plain((), || drop(handle_table::close::<Told>(error)));
+}
+
+/// A status as a word, such as "ok" or "out_of_range"; "unknown" for a number of a later version.
+/// Ownership: the text lives for ever. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char {
+    let name = match status {
+        CHIPLOG_OK => c"ok",
+        CHIPLOG_IO => c"io",
+        CHIPLOG_CORRUPT => c"corrupt",
+        CHIPLOG_POISONED => c"poisoned",
+        CHIPLOG_FULL => c"full",
+        CHIPLOG_BUSY => c"busy",
+        CHIPLOG_TIMEOUT => c"timeout",
+        CHIPLOG_DISCARDED => c"discarded",
+        CHIPLOG_OUT_OF_RANGE => c"out_of_range",
+        CHIPLOG_INVALID_ARGUMENT => c"invalid_argument",
+        CHIPLOG_TOO_LARGE => c"too_large",
+        CHIPLOG_LOCKED => c"locked",
+        CHIPLOG_CLOSED => c"closed",
+        CHIPLOG_FORKED => c"forked",
+        CHIPLOG_NOT_FOUND => c"not_found",
+        CHIPLOG_UNSUPPORTED => c"unsupported",
+        CHIPLOG_SESSION_EXPIRED => c"session_expired",
+        CHIPLOG_SEQUENCE_GAP => c"sequence_gap",
+        CHIPLOG_SEQUENCE_FORGOTTEN => c"sequence_forgotten",
+        CHIPLOG_TOO_MANY_SESSIONS => c"too_many_sessions",
+        CHIPLOG_NOT_LEADER => c"not_leader",
+        CHIPLOG_UNAVAILABLE => c"unavailable",
+        CHIPLOG_REMOVED => c"removed",
+        CHIPLOG_MEMBERSHIP => c"membership",
+        CHIPLOG_DIVERGED => c"diverged",
+        CHIPLOG_UNAUTHENTICATED => c"unauthenticated",
+        CHIPLOG_PERMISSION_DENIED => c"permission_denied",
+        CHIPLOG_UNDECODABLE => c"undecodable",
+        CHIPLOG_CANCELLED => c"cancelled",
+        _ => c"unknown",
+    };
+    name.as_ptr()
+}
+
+/// For arguments.
+pub(crate) fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    /// A kind that Rust has and C has not would be "unknown" here.
+    #[test]
+    fn every_kind_has_its_number_and_name() {
+        let mut kinds = 0;
+        for code in 1..1000 {
+            let Some(kind) = ErrorKind::from_code(code) else { continue };
+            let name = chiplog_status_name(code as i32);
+            // SAFETY: the names are C strings that live for ever.
+            assert_eq!(unsafe { CStr::from_ptr(name) }.to_str().unwrap(), kind.name());
+            kinds += 1;
+        }
+        assert_eq!(kinds, CHIPLOG_CANCELLED);
+    }
+
+    #[test]
+    fn an_error_tells_what_it_is_and_a_closed_one_does_not() {
+        let error = hand_out(&Error::new(ErrorKind::Full, "no\0room"));
+        assert_eq!(chiplog_error_status(error), CHIPLOG_FULL);
+        assert!(chiplog_error_is_retryable(error) && !chiplog_error_is_fatal(error));
+        // SAFETY: the message of an open error.
+        assert_eq!(unsafe { CStr::from_ptr(chiplog_error_message(error)) }, c"noroom");
+        chiplog_error_close(error);
+        chiplog_error_close(error);
+        assert_eq!(chiplog_error_status(error), CHIPLOG_INVALID_ARGUMENT);
+        assert_eq!(chiplog_error_status(std::ptr::null()), CHIPLOG_INVALID_ARGUMENT);
+    }
+}

@@ -1,0 +1,9 @@
+//! What crosses the boundary: entries, errors, values, records, callbacks.
+
+pub(crate) mod entry;
+pub(crate) mod error;
+pub(crate) mod once_callback;
+pub(crate) mod records;
+pub(crate) mod trace;
+pub(crate) mod values;
+pub(crate) mod version;

@@ -1,0 +1,144 @@
+//! Records: what was read, as an array of views into the log's files or into what came over the network.
+//!
+//! Invariant: the views' bytes stay as they are as long as the records are open: the batches are held, and they hold their
+//! segments.
+
+use crate::abi::entry::entry;
+use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
+use crate::abi::values::{chiplog_record_t, out};
+use crate::support::handle_table;
+use crate::support::handle_table::handle;
+use crate::support::panic_guard::plain;
+use chiplog::{OwnedRecord, Record, RecordBatch, Result};
+
+/// What holds the bytes.
+#[expect(dead_code, reason = "held, not read")]
+enum Held {
+    Batches(Vec<RecordBatch>),
+    One(OwnedRecord),
+}
+
+/// Records as C holds them.
+pub(crate) struct Records {
+    views: Vec<chiplog_record_t>,
+    _held: Held,
+}
+
+// SAFETY: the views point into what is held, which is `Send + Sync` and not changed.
+unsafe impl Send for Records {}
+// SAFETY: as above.
+unsafe impl Sync for Records {}
+
+/// Records that were read: views into the log's files, without a copy where a batch is not compressed. They hold the
+/// files that they are in, also when those are discarded or the log is closed. Immutable: any thread may use them, many
+/// at once.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct chiplog_records_t {
+    _private: crate::support::handle_table::Opaque,
+}
+
+handle!(chiplog_records_t is Records, 6, "records");
+
+pub(crate) fn view(record: Record<'_>) -> chiplog_record_t {
+    chiplog_record_t {
+        index: record.index.get(),
+        timestamp_ms: record.timestamp.get(),
+        data: record.data.as_ptr().cast(),
+        length: record.data.len(),
+    }
+}
+
+/// Records that are being gathered.
+pub(crate) struct Run {
+    views: Vec<chiplog_record_t>,
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+}
+
+impl Run {
+    /// Room for so many records and batches is made at once.
+    pub(crate) fn with_room(records: usize, batches: usize) -> Self {
+        Self { views: Vec::with_capacity(records), batches: Vec::with_capacity(batches), bytes: 0 }
+    }
+
+    pub(crate) fn push(&mut self, batch: RecordBatch) {
+        for record in batch.iter() {
+            self.bytes += record.data.len();
+            self.views.push(view(record));
+        }
+        // The bytes stay where they are: batches refer to them.
+        self.batches.push(batch);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// How many records and batches there are.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        (self.views.len(), self.batches.len())
+    }
+
+    pub(crate) fn finish(self) -> Records {
+        Records { views: self.views, _held: Held::Batches(self.batches) }
+    }
+}
+
+/// Hands out one record.
+///
+/// # Safety
+/// `records` as [`out`] wants it.
+pub(crate) unsafe fn hand_out_one(
+    records: *mut *mut chiplog_records_t,
+    read: impl FnOnce() -> Result<OwnedRecord>,
+) -> Result<()> {
+    // SAFETY: this function's condition.
+    let place = unsafe { out(records, "records") }?;
+    let record = read()?;
+    let shown = Record { index: record.index, timestamp: record.timestamp, data: &record.data };
+    let views = vec![view(shown)];
+    let handle = handle_table::insert(Records { views, _held: Held::One(record) })?;
+    // SAFETY: `out` looked at the place.
+    unsafe { place.write(handle) };
+    Ok(())
+}
+
+/// The records, in order: `*count` of them, at least one, from `*array` on.
+/// Ownership: `records` borrowed; the array and the bytes it points to are borrowed until `records` is closed. Any thread.
+/// Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_records_view(
+    records: *const chiplog_records_t,
+    array: *mut *const chiplog_record_t,
+    count: *mut usize,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            if array.is_null() || count.is_null() {
+                return Err(invalid("array or count is NULL"));
+            }
+            array.write(std::ptr::null());
+            count.write(0);
+            let records = handle_table::get::<Records>(records)?;
+            array.write(records.views.as_ptr());
+            count.write(records.views.len());
+            Ok(())
+        })
+    }
+}
+
+/// Releases records: their views end. NULL, or records that were closed: nothing happens.
+/// Ownership: takes `records`. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_records_close(records: *mut chiplog_records_t) {
+    plain((), || drop(handle_table::close::<Records>(records)));
+}

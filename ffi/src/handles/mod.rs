@@ -1,0 +1,13 @@
+//! What a C program holds, a file each, with its functions.
+
+pub(crate) mod batch;
+pub(crate) mod client;
+pub(crate) mod follower;
+pub(crate) mod log;
+pub(crate) mod log_options;
+pub(crate) mod options;
+pub(crate) mod producer;
+pub(crate) mod reader;
+pub(crate) mod session;
+pub(crate) mod ticket;
+pub(crate) mod viewer;

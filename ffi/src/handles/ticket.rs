@@ -1,0 +1,201 @@
+//! Tickets: what becomes of an append or a command that is under way, of the embedded log or of a producer.
+
+use crate::abi::entry::entry;
+use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
+use crate::abi::values::out;
+use crate::abi::values::{
+    Context, appended, chiplog_appended_t, chiplog_outcome_fn, one, put, tell, timeout,
+};
+use crate::support::handle_table;
+use crate::support::handle_table::handle;
+use crate::support::panic_guard::plain;
+use crate::support::threads::without_sigpipe;
+use chiplog::{Answer, Error, ErrorKind, Result, Ticket};
+use chiplog_net::client::blocking::Delivery;
+use std::ffi::c_void;
+use std::sync::{PoisonError, RwLock};
+
+/// What was asked for.
+enum What {
+    Append(Ticket),
+    Answer(Answer),
+    Delivery(Delivery),
+}
+
+/// A ticket as C holds it; None once a callback has it.
+pub(crate) struct Asked(RwLock<Option<What>>);
+
+/// An append or a command that is under way. Any thread may use it, many at once. Closing it does not take the append
+/// back: nothing does.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct chiplog_ticket_t {
+    _private: crate::support::handle_table::Opaque,
+}
+
+handle!(chiplog_ticket_t is Asked, 5, "ticket");
+
+impl Asked {
+    pub(crate) fn append(ticket: Ticket) -> Self {
+        Self(RwLock::new(Some(What::Append(ticket))))
+    }
+
+    pub(crate) fn answer(answer: Answer) -> Self {
+        Self(RwLock::new(Some(What::Answer(answer))))
+    }
+
+    pub(crate) fn delivery(delivery: Delivery) -> Self {
+        Self(RwLock::new(Some(What::Delivery(delivery))))
+    }
+
+    fn with<T>(&self, ask: impl FnOnce(&What) -> Result<T>) -> Result<T> {
+        match &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(what) => ask(what),
+            None => Err(Error::new(ErrorKind::Closed, "a callback has this ticket")),
+        }
+    }
+}
+
+impl What {
+    fn poll(&self) -> Option<Result<chiplog_appended_t>> {
+        match self {
+            Self::Append(ticket) => Some(ticket.poll()?.map(appended)),
+            Self::Answer(answer) => Some(answer.poll()?.map(one)),
+            Self::Delivery(delivery) => Some(delivery.poll()?.map(one)),
+        }
+    }
+
+    fn wait(&self, timeout_ms: u64) -> Result<chiplog_appended_t> {
+        match (self, timeout(timeout_ms)) {
+            (Self::Append(ticket), None) => ticket.wait().map(appended),
+            (Self::Append(ticket), Some(limit)) => ticket.wait_timeout(limit).map(appended),
+            (Self::Answer(answer), None) => answer.wait().map(one),
+            (Self::Answer(answer), Some(limit)) => answer.wait_timeout(limit).map(one),
+            (Self::Delivery(delivery), limit) => without_sigpipe(|| match limit {
+                None => delivery.wait().map(one),
+                Some(limit) => delivery.wait_timeout(limit).map(one),
+            }),
+        }
+    }
+}
+
+/// Waits until the append is durable or has failed, for at most `timeout_ms`; CHIPLOG_FOREVER: as long as it takes. The
+/// answer stays, and can be asked for again. `*placed`: where it stands; NULL: not wanted.
+/// Ownership: borrowed. Any thread, many at once. Blocks.
+/// Errors: TIMEOUT: still under way, and it MAY STILL BECOME DURABLE: ask this ticket again. Why the append failed: see the
+/// function that gave the ticket. Of a producer's: see chiplog_producer_submit.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_ticket_wait(
+    ticket: *const chiplog_ticket_t,
+    timeout_ms: u64,
+    placed: *mut chiplog_appended_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            put(placed, handle_table::get::<Asked>(ticket)?.with(|what| what.wait(timeout_ms))?);
+            Ok(())
+        })
+    }
+}
+
+/// Looks whether there is an answer: `*done`, 1 or 0. If so, the status is the append's and `*placed` where it stands.
+/// Ownership: borrowed. Any thread. Never blocks. Errors: as chiplog_ticket_wait, but never TIMEOUT for waiting.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_ticket_poll(
+    ticket: *const chiplog_ticket_t,
+    done: *mut u8,
+    placed: *mut chiplog_appended_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            put(done, 0);
+            let Some(result) = handle_table::get::<Asked>(ticket)?.with(|what| Ok(what.poll()))? else {
+                return Ok(());
+            };
+            put(done, 1);
+            put(placed, result?);
+            Ok(())
+        })
+    }
+}
+
+/// Calls `callback` once with what becomes of it: at once on this thread if that is known already, else on the log's writer
+/// thread as soon as it is. Until it returns nothing else is written: it should only pass the result on. Of a producer's
+/// record use chiplog_producer_send_with.
+/// Ownership: takes `ticket` and closes it, if the status is CHIPLOG_OK; `context` is borrowed until the callback was called.
+/// Any thread. Blocks only as long as the callback does.
+/// Errors: BUSY: another thread waits for the ticket; INVALID_ARGUMENT; CLOSED, FORKED. `callback` is not called then.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_ticket_on_complete(
+    ticket: *mut chiplog_ticket_t,
+    callback: chiplog_outcome_fn,
+    context: *mut c_void,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    let context = Context(context);
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            if callback.is_none() {
+                return Err(invalid("callback is NULL"));
+            }
+            let asked = handle_table::get::<Asked>(ticket)?;
+            let what = {
+                let busy = |_| Error::new(ErrorKind::Busy, "another thread waits for this ticket");
+                let mut place = asked.0.try_write().map_err(busy)?;
+                if let Some(What::Delivery(_)) = *place {
+                    return Err(invalid(
+                        "a producer's record: give the callback to chiplog_producer_send_with",
+                    ));
+                }
+                place.take()
+            };
+            drop(handle_table::close::<Asked>(ticket));
+            match what {
+                Some(What::Append(ticket)) => {
+                    ticket.on_complete(move |result| tell(callback, context, result.map(appended)));
+                }
+                Some(What::Answer(answer)) => {
+                    answer.on_complete(move |result| tell(callback, context, result.map(one)));
+                }
+                _ => return Err(Error::new(ErrorKind::Closed, "a callback has this ticket")),
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Closes a ticket; the append goes on. NULL, or one that was closed: nothing happens.
+/// Ownership: takes `ticket`. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_ticket_close(ticket: *mut chiplog_ticket_t) {
+    plain((), || drop(handle_table::close::<Asked>(ticket)));
+}
+
+/// Hands out the ticket of what was submitted.
+///
+/// # Safety
+/// `ticket` as [`out`] wants it.
+pub(crate) unsafe fn ticketed(
+    ticket: *mut *mut chiplog_ticket_t,
+    submit: impl FnOnce() -> Result<Asked>,
+) -> Result<()> {
+    // SAFETY: this function's condition.
+    let place = unsafe { out(ticket, "ticket") }?;
+    let handle = handle_table::insert(submit()?)?;
+    // SAFETY: `out` looked at the place.
+    unsafe { place.write(handle) };
+    Ok(())
+}

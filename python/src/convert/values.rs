@@ -1,0 +1,202 @@
+//! What the log tells of itself, as the values of `lib/chiplog/_values.py`.
+
+use crate::convert::errors;
+use chiplog::{Backlog, Error, Info, LogOptions, Member, Options, ReadMode, Stats};
+use chiplog_net::client::{Closed, RemoteInfo};
+use chiplog_net::follower::{FollowerEvent, FollowerStatus};
+use chiplog_net::wire::ids::to_hex;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+type Value<'py> = PyResult<Bound<'py, PyAny>>;
+
+/// An object of class `name`, with these fields.
+fn make<'py>(py: Python<'py>, name: &str, fields: &Bound<'py, PyDict>) -> Value<'py> {
+    made_in(py, "chiplog._values", name, fields)
+}
+
+fn made_in<'py>(py: Python<'py>, module: &str, name: &str, fields: &Bound<'py, PyDict>) -> Value<'py> {
+    py.import(module)?.getattr(name)?.call((), Some(fields))
+}
+
+macro_rules! fields {
+    ($py:expr; $($name:ident = $value:expr),* $(,)?) => {{
+        let fields = PyDict::new($py);
+        $(fields.set_item(stringify!($name), $value)?;)*
+        fields
+    }};
+}
+
+fn error<'py>(py: Python<'py>, error: Option<&Error>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    error.map(|e| errors::value(py, e)).transpose()
+}
+
+/// An id as people see it; None: it is not known.
+fn id(id: u128) -> Option<String> {
+    (id != 0).then(|| to_hex(id))
+}
+
+pub(crate) fn info<'py>(py: Python<'py>, info: &Info) -> Value<'py> {
+    let fields = fields!(py;
+        log_id = to_hex(info.log_id.get()),
+        directory = to_hex(info.directory.get()),
+        follows = info.follows,
+        first = info.first.get(),
+        last = info.last.get(),
+        durable = info.durable.get(),
+        bytes_used = info.bytes_used,
+        bytes_capacity = info.bytes_capacity,
+        segments = info.segments,
+        sessions = info.sessions,
+        last_timestamp = info.last_timestamp.get(),
+    );
+    make(py, "Info", &fields)
+}
+
+/// The options that are in force, each with its value.
+pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
+    let fields = fields!(py;
+        create = options.create,
+        segment_bytes = options.segment_bytes,
+        capacity_bytes = options.capacity_bytes,
+        record_bytes_max = options.record_bytes_max,
+        batch_bytes_max = options.batch_bytes_max,
+        block_bytes_max = options.block_bytes_max,
+        queue_bytes_max = options.queue_bytes_max,
+        queue_appends_max = options.queue_appends_max,
+        queue_timeout = options.queue_timeout.as_secs_f64(),
+        read_mode = if options.read_mode == ReadMode::Read { "read" } else { "map" },
+        prefetch_bytes = options.prefetch_bytes,
+        retention_bytes = options.retention_bytes,
+        retention_age = options.retention_age.map(|age| age.as_secs_f64()),
+        sessions_max = options.sessions_max,
+        session_window = options.session_window,
+        session_idle_max = options.session_idle_max.as_secs_f64(),
+    );
+    made_in(py, "chiplog._options", "Options", &fields)
+}
+
+/// The members of a cluster; None: it is a log on its own.
+pub(crate) fn members<'py>(
+    py: Python<'py>,
+    members: Option<Vec<Member>>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let Some(members) = members else { return Ok(None) };
+    let list = PyList::empty(py);
+    for member in members {
+        let fields = fields!(py;
+            node = member.node.get(),
+            directory = id(member.directory.get()),
+            address = member.address.as_str(),
+            is_voter = member.is_voter(),
+            is_leaving = member.is_leaving(),
+        );
+        list.append(make(py, "Member", &fields)?)?;
+    }
+    Ok(Some(list))
+}
+
+/// The options that are set for the log, by their names.
+pub(crate) fn log_options<'py>(py: Python<'py>, options: &LogOptions) -> PyResult<Bound<'py, PyDict>> {
+    let named = PyDict::new(py);
+    for (option, value) in options.iter() {
+        named.set_item(option.name(), value)?;
+    }
+    Ok(named)
+}
+
+pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
+    let fields = fields!(py;
+        appends = stats.appends,
+        records = stats.records,
+        blocks = stats.blocks,
+        bytes = stats.bytes,
+        syncs = stats.syncs,
+        sync_seconds_total = stats.sync_micros_total as f64 / 1e6,
+        sync_seconds_max = stats.sync_micros_max as f64 / 1e6,
+        sync_seconds_p50 = stats.sync_micros_at(0.5) as f64 / 1e6,
+        sync_seconds_p99 = stats.sync_micros_at(0.99) as f64 / 1e6,
+        rolls = stats.rolls,
+        scrubbed_bytes = stats.scrubbed_bytes,
+        damaged = stats.damaged,
+        repaired = stats.repaired,
+        truncated_records = stats.truncated_records,
+        discarded_records = stats.discarded_records,
+        syncing_seconds = stats.syncing.as_secs_f64(),
+    );
+    make(py, "Stats", &fields)
+}
+
+pub(crate) fn backlog<'py>(py: Python<'py>, backlog: &Backlog) -> Value<'py> {
+    let fields = fields!(py;
+        queue_appends = backlog.queue_appends,
+        queue_bytes = backlog.queue_bytes,
+        taken_bytes = backlog.taken_bytes,
+        uncommitted_bytes = backlog.uncommitted_bytes,
+    );
+    make(py, "Backlog", &fields)
+}
+
+pub(crate) fn remote_info<'py>(py: Python<'py>, info: &RemoteInfo) -> Value<'py> {
+    let fields = fields!(py;
+        log_id = id(info.log_id.get()),
+        first = info.first.get(),
+        last = info.last.get(),
+        bytes_used = info.bytes_used,
+        bytes_capacity = info.bytes_capacity,
+        node = info.node.get(),
+        leader = info.leader.map(|node| node.get()),
+        leader_address = info.leader_address.as_deref(),
+    );
+    make(py, "RemoteInfo", &fields)
+}
+
+pub(crate) fn closed<'py>(py: Python<'py>, closed: &Closed) -> Value<'py> {
+    let left = PyList::empty(py);
+    for record in &closed.left {
+        let fields = fields!(py; record = PyBytes::new(py, &record.record), in_doubt = record.in_doubt);
+        left.append(make(py, "Unacknowledged", &fields)?)?;
+    }
+    let failed = error(py, closed.failed.as_ref())?;
+    let fields = fields!(py; left = left.to_tuple(), failed = failed, untold = closed.untold);
+    make(py, "Closed", &fields)
+}
+
+pub(crate) fn follower_status<'py>(py: Python<'py>, status: &FollowerStatus) -> Value<'py> {
+    let fields = fields!(py;
+        server = status.server.as_deref(),
+        connected_seconds = status.connected_since.map(|since| since.elapsed().as_secs_f64()),
+        first = status.first.get(),
+        last = status.last.get(),
+        source_last = status.source_last.get(),
+        fed = status.fed,
+        last_error = error(py, status.last_error.as_ref())?,
+        stopped = error(py, status.stopped.as_ref())?,
+        connects = status.connects,
+        jumps = status.jumps,
+        received_bytes = status.received_bytes,
+        received_records = status.received_records,
+        lag = status.lag(),
+    );
+    make(py, "FollowerStatus", &fields)
+}
+
+pub(crate) fn follower_event<'py>(py: Python<'py>, event: &FollowerEvent) -> Value<'py> {
+    let fields = match event {
+        FollowerEvent::Connected { server } => fields!(py; kind = "connected", server = server),
+        FollowerEvent::Switched { from, to } => {
+            fields!(py; kind = "switched", server = to, server_before = from)
+        }
+        FollowerEvent::Jumped { from, to } => {
+            fields!(py; kind = "jumped", first = to.get(), due = from.get())
+        }
+        FollowerEvent::Discarded { first } => fields!(py; kind = "discarded", first = first.get()),
+        FollowerEvent::Failed { server, error } => {
+            fields!(py; kind = "failed", server = server.as_deref(), error = errors::value(py, error)?)
+        }
+        FollowerEvent::Stopped { error } => fields!(py; kind = "stopped", error = errors::value(py, error)?),
+        FollowerEvent::Missed { events } => fields!(py; kind = "missed", missed = events),
+        _ => fields!(py; kind = "other"),
+    };
+    make(py, "FollowerEvent", &fields)
+}

@@ -1,0 +1,437 @@
+//! A log over the network.
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::convert::{input, values};
+use crate::handles::options;
+use crate::handles::producer::Producer;
+use crate::handles::reader::{Reader, Stream, batches, start};
+use crate::runtime::asyncio_bridge::{Finish, drive, ready};
+use crate::runtime::close_flag::Ending;
+use crate::runtime::fork::Kept;
+use crate::runtime::reader_lease::Source;
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use crate::runtime::{notices, tokio_runtime};
+use chiplog::{Error, ErrorKind, Index, Result, Start};
+use chiplog_net::client;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// A log over the network: finds and follows the leader.
+///
+/// `Client(servers, options=None)` finds the cluster that `servers`, an iterable of "host:port", are part of: one that
+/// answers is enough. `options`: `ClientOptions`, None: the defaults. Blocks for at most `ClientOptions.timeout`
+/// seconds, without the GIL; Ctrl-C ends the wait.
+///
+/// Raises `TimeoutError`, `UnavailableError`: none answered in time; `UnauthenticatedError`, `PermissionDeniedError`:
+/// the token; `NotFoundError`: they have no log of that name; `UnsupportedError`: they speak another version;
+/// `InvalidArgumentError`, `TypeError`: no address, an option, or servers of different logs.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it. Every call can take `ClientOptions.timeout` seconds with all its attempts.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Client {
+    open: Kept<Open>,
+    runtime: Handle,
+}
+
+struct Open {
+    client: client::Client,
+    ending: Arc<Ending>,
+}
+
+/// The addresses of a call; one text would be taken for its letters.
+pub(crate) fn servers(servers: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    if servers.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err("servers are a list of 'host:port', not one text"));
+    }
+    input::texts(servers)
+}
+
+impl Client {
+    fn around(client: client::Client, runtime: Handle) -> PyResult<Self> {
+        let open = Open { client, ending: Ending::of("client") };
+        Ok(Self { open: Kept::new(open).map_err(raise)?, runtime })
+    }
+
+    /// The client, and what wakes whoever waits with it.
+    fn open(&self) -> PyResult<(&client::Client, &Arc<Ending>)> {
+        let Open { client, ending } = self.open.get().map_err(raise)?;
+        ending.check().map_err(raise)?;
+        Ok((client, ending))
+    }
+
+    fn client(&self) -> PyResult<&client::Client> {
+        self.open().map(|(client, _)| client)
+    }
+
+    /// Waits for a call.
+    fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = Result<T>> + Send) -> PyResult<T> {
+        let (_, ending) = self.open()?;
+        wait::to_the_end(py, Some(&self.runtime), ending.or(call))?.map_err(raise)
+    }
+
+    fn open_reader(&self, from: Start, follow: bool, given: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        let reader = self.client()?.reader_with(from, options::reader(given, follow)?);
+        Reader::new(Source::Remote(Box::new(reader)), Some(self.runtime.clone()), None)
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (servers, options=None))]
+    fn new(py: Python<'_>, servers: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let (servers, options) = (self::servers(servers)?, options::client(options)?);
+        notices::ask(py)?;
+        let runtime = tokio_runtime::handle().map_err(raise)?;
+        let connected = client::Client::connect(servers, options);
+        let client = wait::to_the_end(py, Some(&runtime), connected)?.map_err(raise)?;
+        Self::around(client, runtime)
+    }
+
+    /// Connects; what is awaited gives the `Client`.
+    ///
+    /// `servers` and `options` are those of `Client`, and so is what it raises. Does not block. `RuntimeError`: no event
+    /// loop runs on this thread.
+    #[staticmethod]
+    #[pyo3(signature = (servers, options=None))]
+    fn connect_async(
+        py: Python<'_>,
+        servers: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (servers, options) = (self::servers(servers)?, options::client(options)?);
+        notices::ask(py)?;
+        let runtime = tokio_runtime::handle().map_err(raise)?;
+        let inside = runtime.clone();
+        drive(py, Some(runtime), async move {
+            let found = client::Client::connect(servers, options).await;
+            let finish: Finish =
+                Box::new(move |py| Ok(Py::new(py, Self::around(found.map_err(raise)?, inside)?)?.into_any()));
+            finish
+        })
+    }
+
+    /// Makes a producer: gathers records and appends them, by default once each. Returns a `Producer`.
+    ///
+    /// `options`: `ProducerOptions`, None: the defaults. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: an option.
+    #[pyo3(signature = (options=None))]
+    fn producer(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Producer> {
+        let (client, exit_timeout) = (self.client()?, options::exit_timeout(options)?);
+        let producer = self.wait(py, client.producer(options::producer(options)?))?;
+        Producer::new(py, producer, self.runtime.clone(), exit_timeout)
+    }
+
+    /// Makes a producer; what is awaited gives the `Producer`.
+    ///
+    /// `options` are those of `producer`, and so is what it raises. Does not block. `RuntimeError`: no event loop runs on
+    /// this thread.
+    #[pyo3(signature = (options=None))]
+    fn producer_async(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+        let (client, ending) = self.open()?;
+        let exit_timeout = options::exit_timeout(options)?;
+        let (client, ending, options) = (client.clone(), ending.clone(), options::producer(options)?);
+        let runtime = self.runtime.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let producer = ending.or(client.producer(options)).await;
+            let finish: Finish = Box::new(move |py| {
+                let producer = Producer::new(py, producer.map_err(raise)?, runtime, exit_timeout)?;
+                Ok(Py::new(py, producer)?.into_any())
+            });
+            finish
+        })
+    }
+
+    /// Reads from `start` on, and waits at the end for more unless `follow` is False. Returns a `Reader`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults. Does
+    /// not block: it connects when it is first asked, and tells then what is wrong with `start`.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an argument or an option; `ClosedError`.
+    #[pyo3(signature = (start=None, options=None, *, follow=true))]
+    fn reader(
+        &self,
+        start: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+        follow: bool,
+    ) -> PyResult<Reader> {
+        self.open_reader(self::start(start, Start::First)?, follow, options)
+    }
+
+    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults. Does
+    /// not block. Raises what `reader` does.
+    #[pyo3(signature = (start=None, options=None))]
+    fn read(&self, start: Option<&Bound<'_, PyAny>>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        self.open_reader(self::start(start, Start::First)?, false, options)
+    }
+
+    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come, as of when it is first asked. `options`:
+    /// `ReaderOptions`, None: the defaults. Does not block. Raises what `reader` does.
+    #[pyo3(signature = (start=None, options=None))]
+    fn tail(&self, start: Option<&Bound<'_, PyAny>>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        self.open_reader(self::start(start, Start::Next)?, true, options)
+    }
+
+    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults.
+    /// `follow`: whether it waits at the end for more; if not, it ends where the log ends when it comes there. Does not
+    /// block. Raises what `reader` does.
+    #[pyo3(signature = (start=None, options=None, *, follow=false))]
+    fn batches(
+        &self,
+        py: Python<'_>,
+        start: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+        follow: bool,
+    ) -> PyResult<Stream> {
+        batches(py, self.open_reader(self::start(start, Start::First)?, follow, options)?)
+    }
+
+    /// Returns `RemoteInfo`: how the log stands, with all that was acknowledged before.
+    ///
+    /// `stale`: as any replica knows it, without a majority. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`.
+    #[pyo3(signature = (*, stale=false))]
+    fn info<'py>(&self, py: Python<'py>, stale: bool) -> PyResult<Bound<'py, PyAny>> {
+        let client = self.client()?;
+        let info = if stale { self.wait(py, client.info_stale()) } else { self.wait(py, client.info()) };
+        values::remote_info(py, &info?)
+    }
+
+    /// `info`, to be awaited: gives `RemoteInfo`.
+    ///
+    /// `stale` is that of `info`, and so is what it raises. Does not block. `RuntimeError`: no event loop runs on this
+    /// thread.
+    #[pyo3(signature = (*, stale=false))]
+    fn info_async(&self, py: Python<'_>, stale: bool) -> PyResult<Py<PyAny>> {
+        let (client, ending) = self.open()?;
+        let (client, ending) = (client.clone(), ending.clone());
+        drive(py, Some(self.runtime.clone()), async move {
+            let info = async { if stale { client.info_stale().await } else { client.info().await } };
+            let info = ending.or(info).await;
+            let finish: Finish =
+                Box::new(move |py| Ok(values::remote_info(py, &info.map_err(raise)?)?.unbind()));
+            finish
+        })
+    }
+
+    /// Discards all records below `first`, an index from 1. Returns None.
+    ///
+    /// A `first` beyond the end moves the log's numbers on for good: it is empty then, and the next record gets the index
+    /// `first`. `info().last + 1` empties it and loses no number. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: `first`. To ask again does
+    /// no harm.
+    fn discard(&self, py: Python<'_>, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<()> {
+        self.wait(py, self.client()?.discard(Index(first)))
+    }
+
+    /// `discard`, to be awaited: gives None once all records below `first`, an index from 1, are discarded.
+    ///
+    /// Raises what `discard` does. Does not block. `RuntimeError`: no event loop runs on this thread.
+    fn discard_async(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::first)] first: u64,
+    ) -> PyResult<Py<PyAny>> {
+        let (client, ending) = self.open()?;
+        let (client, ending) = (client.clone(), ending.clone());
+        drive(py, Some(self.runtime.clone()), async move {
+            let done = ending.or(client.discard(Index(first))).await;
+            let finish: Finish = Box::new(move |py| done.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
+    /// Opens a session, for a producer that is to go on in it after a restart. Returns its id.
+    ///
+    /// Give `ProducerOptions(session=(id, 1))` first, and after a restart the number of the first batch that is not known
+    /// to be in the log. A session that is not used for long expires. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TooManySessionsError`; `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds;
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`.
+    fn open_session(&self, py: Python<'_>) -> PyResult<u64> {
+        self.wait(py, self.client()?.open_session()).map(|session| session.get())
+    }
+
+    /// Watches how the log stands, now and whenever that changes. Returns a `Watch`, an iterator of `RemoteInfo`.
+    ///
+    /// `interval`: seconds, from 0: it is told at most so often. Does not block.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: `interval`; `ClosedError`.
+    #[pyo3(signature = (interval=0.1))]
+    fn watch(&self, interval: f64) -> PyResult<Watch> {
+        let interval = wait::seconds("interval", Some(interval))?.unwrap_or(Duration::MAX);
+        let (client, ending) = self.open()?;
+        let watch = tokio::sync::Mutex::new(client.watch(interval));
+        let watching = Watching { watch, ending: Ending::of("watch"), of: ending.clone() };
+        let watching = Kept::new(Arc::new(watching)).map_err(raise)?;
+        Ok(Watch { watching, runtime: self.runtime.clone() })
+    }
+
+    /// The largest batch that the servers take, in bytes, as they told last. Raises `ClosedError`.
+    #[getter]
+    fn batch_bytes_max(&self) -> PyResult<usize> {
+        Ok(self.client()?.batch_bytes_max())
+    }
+
+    /// Ends the client's own calls and its watches: whoever waits in one is woken with `ClosedError`. Returns None.
+    ///
+    /// Producers and readers go on until they are closed themselves. Does not block. From any thread, and more than once.
+    fn close(&self) -> PyResult<()> {
+        self.open.get().map_err(raise)?.ending.close();
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close()
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close()?;
+        ready(py, Ok(py.None()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("client", "servers and options"))
+    }
+}
+
+/// How a log stands, now and whenever that changes: an iterator of `RemoteInfo`, also for `async for`.
+///
+/// Made by `Client.watch`. It never ends by itself; with the watch or its client closed it raises `ClosedError`. From
+/// any thread, one after the other. `with` and `async with` close it.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Watch {
+    watching: Kept<Arc<Watching>>,
+    runtime: Handle,
+}
+
+struct Watching {
+    watch: tokio::sync::Mutex<client::Watch>,
+    ending: Arc<Ending>,
+    /// The client's.
+    of: Arc<Ending>,
+}
+
+impl Watching {
+    async fn next(&self) -> Result<client::RemoteInfo> {
+        self.of.or(self.ending.or(async { self.watch.lock().await.next().await })).await
+    }
+}
+
+#[pymethods]
+impl Watch {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.next(py, None)
+    }
+
+    /// Returns `RemoteInfo`: at once the first time, then when it has changed.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`: nothing changed in time; `UnavailableError`: no server could be had; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: `timeout`.
+    #[pyo3(signature = (timeout=None))]
+    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let next = self.watching.get().map_err(raise)?.next();
+        let info = wait::block_on(py, &Limit::new(timeout)?, Some(&self.runtime), next)?;
+        let late = || raise(Error::new(ErrorKind::Timeout, "nothing changed in time"));
+        values::remote_info(py, &info.ok_or_else(late)?.map_err(raise)?)
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let watching = self.watching.get().map_err(raise)?.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let info = watching.next().await;
+            let finish: Finish =
+                Box::new(move |py| Ok(values::remote_info(py, &info.map_err(raise)?)?.unbind()));
+            finish
+        })
+    }
+
+    /// Ends watching; whoever waits is woken with `ClosedError`. Returns None.
+    ///
+    /// Does not block. From any thread, and more than once.
+    fn close(&self) -> PyResult<()> {
+        self.watching.get().map_err(raise)?.ending.close();
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close()
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close()?;
+        ready(py, Ok(py.None()))
+    }
+}

@@ -1,0 +1,359 @@
+//! A copy of servers' log in this process.
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::convert::{input, values};
+use crate::handles::batch::record::Record;
+use crate::handles::client::servers;
+use crate::handles::log::{arrival, get};
+use crate::handles::options;
+use crate::handles::reader::{Reader, Stream, batches, local, start};
+use crate::runtime::asyncio_bridge;
+use crate::runtime::asyncio_bridge::{Finish, Taken, drive, drive_on_thread, ready};
+use crate::runtime::fork::Own;
+use crate::runtime::handle::Handle;
+use crate::runtime::notices;
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use chiplog::{ErrorKind, Index, Start};
+use chiplog_net::follower;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+/// A copy of a log in this process, kept up to date from any server of its cluster.
+///
+/// `Follower(dir, cluster, start=None, options=None)` goes on with the copy in `dir`, a str or path, or begins one
+/// there. `cluster`: an iterable of servers, "host:port"; one that runs is enough. `start`, where a new copy begins: an
+/// index from 1, a `Start`, None: the first record. `options`: `FollowerOptions`, None: the defaults. A new copy waits
+/// for a server, at most `FollowerOptions.open_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the wait.
+///
+/// Raises `TimeoutError`, `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`: no server could be had;
+/// `OutOfRangeError`, `DiscardedError`: there is no such record; `LockedError`, `CorruptError`, `UnsupportedError`,
+/// `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or an option.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options`, `poison_cause`, `status`
+/// and the events that are left; readers go on to the end of what is here.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Follower {
+    follower: Handle<follower::Follower>,
+    /// A task waits for an event: a follower has one hook.
+    waits: Arc<AtomicBool>,
+}
+
+/// The next event of a follower.
+struct NextEvent {
+    follower: Own<follower::Follower>,
+    waits: Arc<AtomicBool>,
+}
+
+/// One who waits. Its end lets another one.
+struct Waits(Arc<AtomicBool>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Taken for NextEvent {
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.follower.get().map_err(raise)?.next_event(Duration::ZERO) {
+            Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+            known => Ok(Some(values::follower_event(py, &known.map_err(raise)?)?.unbind())),
+        }
+    }
+
+    fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let follower = self.follower.get().map_err(raise)?.clone();
+        if self.waits.swap(true, Ordering::AcqRel) {
+            return Err(PyRuntimeError::new_err("another task waits for this follower's next event"));
+        }
+        let waits = Waits(self.waits.clone());
+        let future = async move {
+            let there = Arc::new(AtomicBool::new(false));
+            poll_fn(|context| {
+                if there.load(Ordering::Acquire) {
+                    return Poll::Ready(());
+                }
+                let (there, waker) = (there.clone(), context.waker().clone());
+                follower.on_event(move || {
+                    there.store(true, Ordering::Release);
+                    waker.wake();
+                });
+                Poll::Pending
+            })
+            .await;
+            let finish: Finish = Box::new(move |py| {
+                drop(waits);
+                Ok(py.None())
+            });
+            finish
+        };
+        drive(py, None, future).map(Some)
+    }
+}
+
+impl Follower {
+    fn around(follower: follower::Follower) -> PyResult<Self> {
+        Ok(Self { follower: Handle::new(follower, "follower")?, waits: Arc::default() })
+    }
+
+    fn follower(&self) -> PyResult<&follower::Follower> {
+        self.follower.get()
+    }
+
+    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
+        let follower = slf.get().follower()?;
+        local(slf.as_any(), slf.py().detach(|| follower.reader(from)), follow)
+    }
+}
+
+#[pymethods]
+impl Follower {
+    #[new]
+    #[pyo3(signature = (dir, cluster, start=None, options=None))]
+    fn new(
+        py: Python<'_>,
+        dir: PathBuf,
+        cluster: &Bound<'_, PyAny>,
+        start: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+        notices::ask(py)?;
+        let from = self::start(start, Start::First)?;
+        let open = move || follower::Follower::open(dir, cluster, from, options);
+        Self::around(wait::on_thread(py, open)?)
+    }
+
+    /// Opens a follower; what is awaited gives the `Follower`.
+    ///
+    /// `dir`, `cluster`, `start`, `options` are those of `Follower`, and so is what it raises. Does not block. When it is
+    /// cancelled the opening goes on, and what it opens is closed. `RuntimeError`: no event loop runs on this thread.
+    #[staticmethod]
+    #[pyo3(signature = (dir, cluster, start=None, options=None))]
+    fn open_async(
+        py: Python<'_>,
+        dir: PathBuf,
+        cluster: &Bound<'_, PyAny>,
+        start: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+        notices::ask(py)?;
+        let from = self::start(start, Start::First)?;
+        let open = move || follower::Follower::open(dir, cluster, from, options);
+        drive_on_thread(py, open, |py, follower| Ok(Py::new(py, Self::around(follower)?)?.into_any()))
+    }
+
+    /// Returns the `Record` at `index`, from 1.
+    ///
+    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
+    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
+    /// `ClosedError`.
+    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
+        let follower = self.follower()?;
+        get(py, index, |start| follower.reader(start))
+    }
+
+    /// Reads what is here from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None))]
+    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::First)?, false)
+    }
+
+    /// Reads what is here from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None))]
+    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::Next)?, true)
+    }
+
+    /// Reads what is here in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
+    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None, *, follow=false))]
+    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
+    }
+
+    /// Waits until record `index`, from 0, is here or is discarded. Returns None.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`: not in time; `ClosedError`, or why the follower ended by itself: it does not come any more;
+    /// `InvalidArgumentError`, `TypeError`: an argument.
+    #[pyo3(signature = (index, timeout=None))]
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let follower = self.follower()?;
+        let what = format!("record {index} did not come");
+        wait::sliced(py, &Limit::new(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
+    }
+
+    /// `wait_for`, to be awaited: gives None once record `index`, from 0, is here or is discarded.
+    ///
+    /// Does not block. To have an end to it, cancel it or use `asyncio.timeout`.
+    ///
+    /// Raises `ClosedError`, or why the follower ended by itself: it does not come any more; `InvalidArgumentError`,
+    /// `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread.
+    fn wait_for_async(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+    ) -> PyResult<Py<PyAny>> {
+        let follower = self.follower()?.clone();
+        drive(py, None, async move {
+            let there = arrival(follower.log(), Index(index)).await;
+            let why = move |error| raise(follower.status().stopped.unwrap_or(error));
+            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(why));
+            finish
+        })
+    }
+
+    /// Returns `Info`: how the copy stands, as a log.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::info(py, &self.follower()?.log().info())
+    }
+
+    /// Returns `FollowerStatus`: how following goes. Also after `close()`.
+    ///
+    /// Does not block.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::follower_status(py, &self.follower.any()?.status())
+    }
+
+    /// Returns the next `FollowerEvent`, and waits for one. Each is given once; the newest 1,024 are kept.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. From any thread.
+    ///
+    /// Raises `TimeoutError`: nothing happened in time; `ClosedError`: nothing will any more; `InvalidArgumentError`,
+    /// `TypeError`: `timeout`.
+    #[pyo3(signature = (timeout=None))]
+    fn next_event<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let follower = self.follower.any()?;
+        let next = |slice| follower.next_event(slice);
+        let event = wait::sliced(py, &Limit::new(timeout)?, "nothing happened", next)?;
+        values::follower_event(py, &event)
+    }
+
+    /// `next_event`, to be awaited: gives the next `FollowerEvent`. By one task at a time.
+    ///
+    /// Does not block. Who is cancelled has taken nothing. Raises `ClosedError`: nothing will happen any more;
+    /// `RuntimeError`: another task waits, or no event loop runs on this thread.
+    fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let follower = Own::new(self.follower.any()?.clone()).map_err(raise)?;
+        asyncio_bridge::next(py, NextEvent { follower, waits: self.waits.clone() })
+    }
+
+    /// Returns `Stats`: what the copy did since it was opened.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::stats(py, &self.follower()?.log().stats())
+    }
+
+    /// Returns `Backlog`: what waits in the copy now.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::backlog(py, &self.follower()?.log().backlog())
+    }
+
+    /// Returns why the copy takes no more, the `Error` of a write or sync that failed; None: it goes on.
+    ///
+    /// Does not block. Also after `close()`.
+    fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let cause = self.follower.any()?.log().poison_cause();
+        cause.map(|error| crate::convert::errors::value(py, &error)).transpose()
+    }
+
+    /// The `Options` of the copy's files that are in force, each with its value.
+    ///
+    /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
+    #[getter]
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::options(py, self.follower.any()?.log().options())
+    }
+
+    /// The directory, a `pathlib.Path`. Also after `close()`.
+    #[getter]
+    fn path(&self) -> PyResult<PathBuf> {
+        Ok(self.follower.any()?.log().path().to_path_buf())
+    }
+
+    /// Ends following. Returns None. From any thread, and more than once.
+    ///
+    /// Blocks until what was taken is durable and the directory is free, without the GIL; no server is waited for; Ctrl-C
+    /// ends the wait, and the closing goes on. Readers go on to the end of what is here; whoever waits there, in `wait_for`
+    /// or in `next_event`, is woken with `ClosedError`.
+    ///
+    /// Raises `PoisonedError`: a write had failed.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let follower = self.follower.to_be_closed()?;
+        wait::on_thread(py, move || follower.close())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let follower = self.follower.to_be_closed()?;
+        drive_on_thread(py, move || follower.close(), |py, ()| Ok(py.None()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("follower", "directory and options"))
+    }
+}

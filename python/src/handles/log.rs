@@ -1,0 +1,610 @@
+//! A log in a directory of this process.
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::convert::input;
+use crate::convert::input::{BatchLimit, Input};
+use crate::convert::values;
+use crate::handles::batch::Batch;
+use crate::handles::batch::record::Record;
+use crate::handles::options;
+use crate::handles::reader::{Reader, Stream, batches, local, start};
+use crate::handles::session::Session;
+use crate::handles::ticket::{Ticket, drive_index, settle};
+use crate::runtime::asyncio_bridge::{Finish, drive, drive_on_thread, ready, running_loop};
+use crate::runtime::handle::Handle;
+use crate::runtime::notices;
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping};
+use std::future::poll_fn;
+use std::path::PathBuf;
+
+/// A durable log in a directory: the one handle that appends to it.
+///
+/// `Log(dir, options=None)` opens the log in `dir`, a str or path, or makes one there. `options`: `Options`, None: the
+/// defaults. Blocks until its files are recovered, without the GIL; Ctrl-C ends the wait, and what is opened then is
+/// closed.
+///
+/// Raises `LockedError`: another handle or process has it open; `NotFoundError`: there is none, and `create` is False;
+/// `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options` and `poison_cause`; readers
+/// go on to the end.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Log {
+    log: Handle<chiplog::Log>,
+}
+
+/// A batch of these records.
+pub(crate) fn build(records: &[&[u8]], codec: &str) -> PyResult<impl Fn() -> Result<chiplog::Batch> + Send> {
+    let codec = options::codec(codec)?;
+    let records: Vec<&[u8]> = records.to_vec();
+    Ok(move || {
+        let mut builder = BatchBuilder::new();
+        builder.codec(codec);
+        for record in &records {
+            builder.push(record)?;
+        }
+        builder.build()
+    })
+}
+
+/// How large a batch of a log with these options may be.
+pub(crate) fn batch_limit(options: &chiplog::Options) -> BatchLimit {
+    BatchLimit { bytes: options.batch_bytes_max as usize, option: "option batch_bytes_max" }
+}
+
+/// The one record at `index` of what a reader gave.
+pub(crate) fn record(py: Python<'_>, index: u64, batch: RecordBatch) -> PyResult<Record> {
+    let n = index.saturating_sub(batch.first().get());
+    let batch = Py::new(py, Batch::new(py, batch)?)?;
+    Ok(Record { batch, n: u32::try_from(n).unwrap_or_default() })
+}
+
+/// The record at `index`, by a reader that begins there.
+pub(crate) fn get(
+    py: Python<'_>,
+    index: u64,
+    reader: impl FnOnce(Start) -> Result<chiplog::Reader> + Send,
+) -> PyResult<Record> {
+    let read = || reader(Start::Index(Index(index)))?.next_batch();
+    let batch = py.detach(read).map_err(raise)?;
+    let beyond = || raise(Error::new(ErrorKind::OutOfRange, format!("record {index} is not there yet")));
+    record(py, index, batch.ok_or_else(beyond)?)
+}
+
+impl Log {
+    fn log(&self) -> PyResult<&chiplog::Log> {
+        self.log.get()
+    }
+
+    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
+        let log = slf.get().log()?;
+        local(slf.as_any(), slf.py().detach(|| log.reader(from)), follow)
+    }
+}
+
+#[pymethods]
+impl Log {
+    #[new]
+    #[pyo3(signature = (dir, options=None))]
+    fn new(py: Python<'_>, dir: PathBuf, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let options = options::log(options)?;
+        notices::ask(py)?;
+        let log = wait::on_thread(py, move || chiplog::Log::open(dir, options))?;
+        Ok(Self { log: Handle::new(log, "log")? })
+    }
+
+    /// Appends a record and waits until it is on stable storage. Returns its index, from 1.
+    ///
+    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. `timeout`: seconds, from 0; None:
+    /// no limit. Room in the queue is waited for at most `options.queue_timeout` seconds, too. Blocks, without the GIL;
+    /// Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED, or be in the log:
+    /// appended again it can be there twice, unless it is in a session. So it is after Ctrl-C. `BusyError` (no room in the
+    /// queue in time), `FullError`, `TooLargeError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an argument): it
+    /// is surely not.
+    #[pyo3(signature = (record, timeout=None))]
+    fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let (log, record, limit) = (self.log()?, record.as_slice(), Limit::new(timeout)?);
+        let ticket = submit(py, log, &limit, || log.try_submit(record))?;
+        settle(py, &ticket, &limit)
+    }
+
+    /// Appends records as one batch, all or none, and waits for stable storage. Returns the range of their indexes.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0; None: no limit. Blocks,
+    /// without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `append` does: after `TimeoutError`, `UnavailableError`, `PoisonedError` and Ctrl-C the records MAY
+    /// STILL BE APPENDED, and appended again they can be there twice. `InvalidArgumentError` also where there are no
+    /// records.
+    #[pyo3(signature = (records, codec="none", timeout=None))]
+    fn append_batch(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        codec: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Py<PyAny>> {
+        let limit = Limit::new(timeout)?;
+        let ticket = self.batch_ticket(py, records, codec, &limit)?;
+        let first = settle(py, &ticket.0, &limit)?;
+        let range = py.import("builtins")?.getattr("range")?;
+        Ok(range.call1((first, first + ticket.1))?.unbind())
+    }
+
+    /// Begins to append a record. Returns a `Ticket` that tells its index.
+    ///
+    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. Blocks only while the queue is
+    /// full, at most `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `BusyError` (no room in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`: the record was not taken.
+    fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        let (log, record) = (self.log()?, record.as_slice());
+        Ticket::local(submit(py, log, &Limit::none(), || log.try_submit(record))?)
+    }
+
+    /// Begins to append records as one batch, all or none. Returns a `Ticket` that tells the index of the first.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Blocks only while the queue is full, at most
+    /// `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or no codec. None of them was taken.
+    #[pyo3(signature = (records, codec="none"))]
+    fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
+        Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
+    }
+
+    /// As `submit`, with `record`, but raises `BusyError` where the queue is full.
+    ///
+    /// Does not block. Raises what `submit` does: the record was not taken.
+    fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        let (log, record) = (self.log()?, record.as_slice());
+        Ticket::local(py.detach(|| log.try_submit(record)).map_err(raise)?)
+    }
+
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where the queue is full.
+    ///
+    /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
+    #[pyo3(signature = (records, codec="none"))]
+    fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
+        let log = self.log()?;
+        let records = input::records(records, batch_limit(log.options()))?;
+        let slices = input::slices(&records);
+        let build = build(&slices, codec)?;
+        Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
+    }
+
+    /// Looks whether the capacity has room for an append of `bytes` bytes, besides all that waits. Returns None.
+    ///
+    /// Does not block. Raises `FullError`: it has not; `PoisonedError`, `ClosedError`; `InvalidArgumentError`, `TypeError`:
+    /// `bytes`.
+    fn check_room(&self, #[pyo3(from_py_with = input::bytes)] bytes: usize) -> PyResult<()> {
+        self.log()?.check_room(bytes).map_err(raise)
+    }
+
+    /// Appends a record; what is awaited gives its index, from 1, once it is on stable storage.
+    ///
+    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. Does not block: it is begun at
+    /// once, and room in the queue is awaited for as long as it takes. Who is cancelled does not know whether it is
+    /// appended.
+    ///
+    /// Raises what `append` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
+    /// thread; then nothing is appended.
+    fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
+        let (log, bytes) = (self.log()?, record.as_slice());
+        running_loop(py)?; // without one nothing is appended
+        match py.detach(|| log.try_submit(bytes)) {
+            Ok(ticket) => drive_index(py, None, async move { ticket.await.map(|appended| appended.first) }),
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                let batch = py.detach(|| BatchBuilder::new().push(bytes)?.build()).map_err(raise)?;
+                let log = log.clone();
+                let index = async move {
+                    log.submit_batch_when_room(&batch).await?.await.map(|appended| appended.first)
+                };
+                drive_index(py, None, index)
+            }
+            Err(error) => Err(raise(error)),
+        }
+    }
+
+    /// Appends records as one batch, all or none; what is awaited gives the index of the first once they are stored.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, but for the packing, without the GIL.
+    /// Room in the queue is awaited for as long as it takes. Who is cancelled does not know whether they are appended.
+    ///
+    /// Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
+    /// thread; then nothing is appended.
+    #[pyo3(signature = (records, codec="none"))]
+    fn append_batch_async(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        codec: &str,
+    ) -> PyResult<Py<PyAny>> {
+        let log = self.log()?.clone();
+        let records = input::records(records, batch_limit(log.options()))?;
+        let slices = input::slices(&records);
+        let build = build(&slices, codec)?;
+        let batch = py.detach(build).map_err(raise)?;
+        drive_index(py, None, async move {
+            log.submit_batch_when_room(&batch).await?.await.map(|appended| appended.first)
+        })
+    }
+
+    /// Returns the `Record` at `index`, from 1.
+    ///
+    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
+    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
+    /// `ClosedError`.
+    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
+        let log = self.log()?;
+        get(py, index, |start| log.reader(start))
+    }
+
+    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None))]
+    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::First)?, false)
+    }
+
+    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None))]
+    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::Next)?, true)
+    }
+
+    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
+    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None, *, follow=false))]
+    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
+    }
+
+    /// Says that the bytes of the record at `index` were found damaged in this directory. Returns None.
+    ///
+    /// A replica of a cluster looks at the record's segment at once, and repairs what it finds with what other replicas have;
+    /// where there is none, it is counted and logged. Reads report what they meet by themselves. A report of what is sound
+    /// only costs a look. Blocks for the disk, without the GIL, not for the repair.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `UnavailableError`: the log is being repaired as a
+    /// whole; `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`.
+    fn report_damage(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<()> {
+        let log = self.log()?;
+        py.detach(|| log.report_damage(Index(index))).map_err(raise)
+    }
+
+    /// Discards all records below `first`, an index from 1, durably. Returns None.
+    ///
+    /// At or below the first record nothing happens. A `first` beyond the end moves the log's numbers on for good: it is
+    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number. Blocks,
+    /// without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `PoisonedError`, `ClosedError`, `FullError`, `BusyError`; `InvalidArgumentError`, `TypeError`: `first`. To
+    /// ask again does no harm.
+    fn discard(&self, py: Python<'_>, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<()> {
+        let answer = self.log()?.submit_discard(Index(first)).map_err(raise)?;
+        wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
+    }
+
+    /// Begins to discard all records below `first`, as `discard` does. Returns a `Ticket`, done once it is durable.
+    ///
+    /// The ticket's index is at or below the log's first one then. Does not block. Raises what `discard` does.
+    fn submit_discard(&self, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<Ticket> {
+        Ticket::answer(self.log()?.submit_discard(Index(first)).map_err(raise)?)
+    }
+
+    /// Begins a barrier, as `barrier` does. Returns a `Ticket` that tells the index of the last record then.
+    ///
+    /// `timeout`: seconds, from 0: for so long the barrier may take. Does not block. Raises what `barrier` does;
+    /// `UnavailableError` comes with the ticket.
+    #[pyo3(signature = (timeout=30.0))]
+    fn submit_barrier(&self, timeout: f64) -> PyResult<Ticket> {
+        let timeout = wait::timeout(timeout)?;
+        Ticket::answer(self.log()?.submit_barrier(timeout).map_err(raise)?)
+    }
+
+    /// Waits until all that was appended before the call can be read here. Returns the last index then; 0: none.
+    ///
+    /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `UnavailableError`: not in time; `PoisonedError`, `ClosedError`, `BusyError`; `InvalidArgumentError`,
+    /// `TypeError`: `timeout`.
+    #[pyo3(signature = (timeout=30.0))]
+    fn barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<u64> {
+        let timeout = wait::timeout(timeout)?;
+        let answer = self.log()?.submit_barrier(timeout).map_err(raise)?;
+        wait::to_the_end(py, None, answer)?.map(Index::get).map_err(raise)
+    }
+
+    /// Waits until record `index`, from 0, is there or is discarded. Returns None.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: it does not come any more;
+    /// `InvalidArgumentError`, `TypeError`: an argument.
+    #[pyo3(signature = (index, timeout=None))]
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let log = self.log()?;
+        let what = format!("record {index} did not come");
+        wait::sliced(py, &Limit::new(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
+    }
+
+    /// `wait_for`, to be awaited: gives None once record `index`, from 0, is there or is discarded.
+    ///
+    /// Does not block. To have an end to it, cancel it or use `asyncio.timeout`.
+    ///
+    /// Raises `ClosedError`, `PoisonedError`: it does not come any more; `InvalidArgumentError`, `TypeError`: `index`;
+    /// `RuntimeError`: no event loop runs on this thread.
+    fn wait_for_async(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+    ) -> PyResult<Py<PyAny>> {
+        let log = self.log()?.clone();
+        drive(py, None, async move {
+            let there = arrival(&log, Index(index)).await;
+            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
+    /// Opens an exactly-once session, durably. Returns a `Session`.
+    ///
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `TooManySessionsError`: `options.sessions_max` are open, and
+    /// all have appended; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`.
+    fn session(&self, py: Python<'_>) -> PyResult<Session> {
+        let log = self.log()?.clone();
+        let (patience, limit) = (log.options().queue_timeout, batch_limit(log.options()));
+        Session::new(wait::on_thread(py, move || log.open_session())?, patience, limit)
+    }
+
+    /// Takes a session up again. Returns a `Session`.
+    ///
+    /// `id`: `Session.id`. `next_sequence`: the number of its next append, from 1. An append that is repeated under the
+    /// number that it had gets the index that it has, and is stored once. Does not block, and does not look whether the
+    /// session is known: its first append raises `SessionExpiredError` or `SequenceGapError`.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an argument; `ClosedError`.
+    fn resume_session(
+        &self,
+        #[pyo3(from_py_with = input::session_id)] id: u64,
+        #[pyo3(from_py_with = input::next_sequence)] next_sequence: u64,
+    ) -> PyResult<Session> {
+        let log = self.log()?;
+        let session = log.resume_session(SessionId(id), Sequence(next_sequence));
+        Session::new(session, log.options().queue_timeout, batch_limit(log.options()))
+    }
+
+    /// Returns `Info`: how the log stands now.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::info(py, &self.log()?.info())
+    }
+
+    /// Returns `Stats`: what the log did since it was opened.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::stats(py, &self.log()?.stats())
+    }
+
+    /// Returns `Backlog`: what waits in the log now.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::backlog(py, &self.log()?.backlog())
+    }
+
+    /// Returns the options that are set for the log, a dict of their names and values.
+    ///
+    /// As far as this replica knows them committed. The same on every replica; they take the place of those that a leader was opened with. Names and units: see
+    /// `set_log_options`. Does not block. Raises `ClosedError`.
+    fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::log_options(py, &self.log()?.log_options())
+    }
+
+    /// Sets options of the log, on the leader, and waits until that is committed. Returns None.
+    ///
+    /// `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
+    /// `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None: it is set no more, and the leader's
+    /// own holds. 2**64 - 1: no limit, of retention and capacity. What is not named stays as it is. `timeout`: seconds, from 0: for
+    /// so long members are waited for that have to say that they know options of the log. Blocks, without the GIL; Ctrl-C ends
+    /// the wait.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member of an earlier version;
+    /// `NotLeaderError`, `RemovedError`, `FullError`, `BusyError`: nothing was changed; `UnavailableError`: it may or may not come
+    /// about; `PoisonedError`, `ClosedError`. To ask again does no harm.
+    #[pyo3(signature = (changes, timeout=10.0))]
+    fn set_log_options(&self, py: Python<'_>, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<()> {
+        let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
+        let answer = self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?;
+        wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
+    }
+
+    /// Begins to set options of the log, as `set_log_options` does. Returns a `Ticket`, done once that is committed.
+    ///
+    /// `changes`: as there. `timeout`: seconds, from 0: for so long members are waited for. The ticket's index has no meaning. Does
+    /// not block. Raises what `set_log_options` does.
+    #[pyo3(signature = (changes, timeout=10.0))]
+    fn submit_set_log_options(&self, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<Ticket> {
+        let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
+        Ticket::answer(self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?)
+    }
+
+    /// Bytes of the largest record that the log takes: the log's option, or where that is not set what it was opened with.
+    #[getter]
+    fn record_bytes_max(&self) -> PyResult<u32> {
+        Ok(self.log()?.record_bytes_max())
+    }
+
+    /// How many of a session's latest batches are remembered: the log's option, or what it was opened with.
+    #[getter]
+    fn session_window(&self) -> PyResult<u16> {
+        Ok(self.log()?.session_window())
+    }
+
+    /// Returns why this replica does not take what the log holds or may hold, an `Error`; None: nothing is the matter.
+    ///
+    /// `FullError`, `IoError`: no room on its disk; `TooLargeError`: its segments are too small for what the leader sends;
+    /// `InvalidArgumentError`: its options do not go with those of the log. Does not block. Raises `ClosedError`.
+    fn shortage_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.log()?.shortage_cause().map(|error| crate::convert::errors::value(py, &error)).transpose()
+    }
+
+    /// Returns why the log takes no more appends, the `Error` of a write or sync that failed; None: it takes them.
+    ///
+    /// Does not block. Also after `close()`.
+    fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.log.any()?.poison_cause().map(|error| crate::convert::errors::value(py, &error)).transpose()
+    }
+
+    /// The `Options` in force, each with its value.
+    ///
+    /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
+    #[getter]
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::options(py, self.log.any()?.options())
+    }
+
+    /// The directory, a `pathlib.Path`. Also after `close()`.
+    #[getter]
+    fn path(&self) -> PyResult<PathBuf> {
+        Ok(self.log.any()?.path().to_path_buf())
+    }
+
+    /// Ends appending: what was submitted is still written. Returns None. From any thread, and more than once.
+    ///
+    /// Blocks until all is durable and the directory is free, without the GIL; Ctrl-C ends the wait, and the closing goes
+    /// on. Readers go on to the end; whoever waits there, or in `wait_for`, is woken with `ClosedError`.
+    ///
+    /// Raises `PoisonedError`: a write or sync had failed, and some appends have an unknown outcome.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let log = self.log.to_be_closed()?;
+        wait::on_thread(py, move || log.close())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let log = self.log.to_be_closed()?;
+        drive_on_thread(py, move || log.close(), |py, ()| Ok(py.None()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("log", "directory and options"))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let log = self.log.any()?;
+        let info = log.info();
+        let state = match (self.log.is_closed(), info.last < info.first) {
+            (true, _) => "closed".to_owned(),
+            (false, true) => "empty".to_owned(),
+            (false, false) => format!("records {} to {}", info.first, info.last),
+        };
+        Ok(format!("<chiplog.Log {:?}, {state}>", log.path()))
+    }
+}
+
+impl Log {
+    /// The ticket of a batch, and how many records it has.
+    fn batch_ticket(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        codec: &str,
+        limit: &Limit,
+    ) -> PyResult<(chiplog::Ticket, u64)> {
+        let log = self.log()?;
+        let records = input::records(records, batch_limit(log.options()))?;
+        let slices = input::slices(&records);
+        let build = build(&slices, codec)?;
+        let batch = py.detach(build).map_err(raise)?;
+        Ok((submit(py, log, limit, || log.try_submit_batch(&batch))?, slices.len() as u64))
+    }
+}
+
+/// Submits; waits for room in the queue, at most as long as the log's options say, but so that signals are seen.
+///
+/// # Errors
+/// `Busy`: no room in that time; nothing was appended.
+fn submit(
+    py: Python<'_>,
+    log: &chiplog::Log,
+    limit: &Limit,
+    attempt: impl Fn() -> Result<chiplog::Ticket> + Send + Sync,
+) -> PyResult<chiplog::Ticket> {
+    wait::for_room(py, limit.left_of(log.options().queue_timeout), |_| attempt())
+}
+
+/// Waits until record `index` is in a log, or is discarded.
+///
+/// # Errors
+/// As [`chiplog::Reader::wait`].
+pub(crate) async fn arrival(log: &chiplog::Log, index: Index) -> Result<()> {
+    loop {
+        let reader = log.reader(Start::Next)?;
+        if index < reader.position() {
+            return Ok(());
+        }
+        poll_fn(|context| reader.poll_more(context)).await?;
+    }
+}

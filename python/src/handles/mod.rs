@@ -1,0 +1,13 @@
+//! The classes of the package that hold something of the log.
+
+pub(crate) mod batch;
+pub(crate) mod client;
+pub(crate) mod follower;
+pub(crate) mod log;
+pub(crate) mod options;
+pub(crate) mod producer;
+pub(crate) mod reader;
+pub(crate) mod session;
+pub(crate) mod ticket;
+pub(crate) mod unsent;
+pub(crate) mod viewer;

@@ -1,0 +1,361 @@
+//! Appends over the network.
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::convert::input;
+use crate::convert::input::{BatchLimit, Input};
+use crate::convert::values;
+use crate::handles::ticket::{Ticket, drive_index};
+use crate::handles::unsent;
+use crate::handles::unsent::Sending;
+use crate::runtime::asyncio_bridge::{Finish, drive, ready};
+use crate::runtime::fork::Own;
+use crate::runtime::say;
+use crate::runtime::say::Say;
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use chiplog::{Error, ErrorKind, Index};
+use chiplog_net::client;
+use chiplog_net::client::{Closed, Delivery};
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Appends records to servers: gathers them, and sends again what a failure left open. Made by `Client.producer`.
+///
+/// A record that is given is sent again by itself until it is acknowledged or `ProducerOptions.delivery_timeout` has
+/// passed, and with `exactly_once`, the default, is stored once. Given again it is another record: after a
+/// `TimeoutError`, `UnavailableError` or `ClosedError` the first may be in the log, and both can come to be. To give it
+/// again safely, also after a restart, use `ProducerOptions.session` and `submit_batch`.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. The end of a `with` or
+/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Where an
+/// exception ends the block, a note of the exception tells how many are not, and a `ResourceWarning`, too.
+///
+/// One that is dropped without being closed, with records under way, sends them in the background and warns: a
+/// `ResourceWarning` with their number. When the program ends, what is under way is sent for at most
+/// `ProducerOptions.exit_timeout` seconds. What is not acknowledged then is told, with its number, on stderr. A process that
+/// is killed, or ends by `os._exit`, tells nothing.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Producer {
+    sending: Own<Arc<Sending>>,
+    runtime: Handle,
+}
+
+/// How long the end of a `with` waits for what is under way: as long as `close` does.
+const CLOSE: f64 = 30.0;
+
+impl Producer {
+    /// `exit_timeout`: how long it goes on when the program ends.
+    pub(crate) fn new(
+        py: Python<'_>,
+        producer: client::Producer,
+        runtime: Handle,
+        exit_timeout: Duration,
+    ) -> PyResult<Self> {
+        Ok(Self { sending: unsent::enter(py, producer, runtime.clone(), exit_timeout)?, runtime })
+    }
+
+    fn sending(&self) -> PyResult<&Arc<Sending>> {
+        self.sending.get().map_err(raise)
+    }
+
+    fn producer(&self) -> PyResult<&client::Producer> {
+        Ok(&self.sending()?.producer)
+    }
+
+    fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
+        wait::to_the_end(py, Some(&self.runtime), call)
+    }
+
+    /// Gives records that go as one batch; what tells the index of the first.
+    fn batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Delivery> {
+        let producer = self.producer()?;
+        let option = "option batch_bytes of the producer, or what the servers take,";
+        let records = input::records(records, BatchLimit { bytes: producer.batch_bytes_max(), option })?;
+        let slices = input::slices(&records);
+        self.wait(py, producer.append_batch(&slices))?.map_err(raise)
+    }
+}
+
+#[pymethods]
+impl Producer {
+    /// Buffers a record. Returns None. Whether it is in the log, `flush` or `close` tells.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. Blocks while there is no room, for at most
+    /// `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `BusyError` (no room in that time), `TooLargeError`, `ClosedError`, `TypeError`, or what ended the producer:
+    /// the record was not taken.
+    fn send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        match py.detach(|| producer.try_send(record)) {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                self.wait(py, producer.send(record))?.map_err(raise)
+            }
+            done => done.map_err(raise),
+        }
+    }
+
+    /// As `send`, with `record`, but raises `BusyError` where there is no room.
+    ///
+    /// Does not block. Raises what `send` does: the record was not taken.
+    fn try_send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        py.detach(|| producer.try_send(record)).map_err(raise)
+    }
+
+    /// Appends a record and waits until it is in the log. Returns its index, from 1.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. `timeout`: seconds, from 0; None: no limit.
+    /// Room is waited for at most `ProducerOptions.block_max` seconds, the record for `ProducerOptions.delivery_timeout`.
+    /// Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `ClosedError`: the record MAY STILL BE APPENDED (after this `timeout`, or
+    /// Ctrl-C, the producer goes on sending it): appended again it can be there twice. `SequenceForgottenError`: it IS in
+    /// the log. `BusyError`, `FullError`, `TooManySessionsError`, `TooLargeError`, `TypeError`, `InvalidArgumentError` (an
+    /// argument): it is surely not.
+    #[pyo3(signature = (record, timeout=None))]
+    fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        let appended = async { producer.append(record).await?.await };
+        let got = wait::block_on(py, &Limit::new(timeout)?, Some(&self.runtime), appended)?;
+        let late = || {
+            let what = "the record was not acknowledged in time; it may still be appended";
+            raise(Error::new(ErrorKind::Timeout, what))
+        };
+        got.ok_or_else(late)?.map(Index::get).map_err(raise)
+    }
+
+    /// Buffers a record. Returns a `Ticket` that tells its index.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. Blocks while there is no room, for at most
+    /// `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `send` does: the record was not taken. The ticket can raise the rest of what `append` does.
+    fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        let delivery = self.wait(py, producer.append(record))?.map_err(raise)?;
+        Ticket::remote(delivery, self.runtime.clone())
+    }
+
+    /// As `submit`, with `record`, but raises `BusyError` where there is no room.
+    ///
+    /// Does not block. Raises what `send` does: the record was not taken.
+    fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        Ticket::remote(py.detach(|| producer.try_append(record)).map_err(raise)?, self.runtime.clone())
+    }
+
+    /// Buffers records that go as one batch, all or none. Returns a `Ticket` that tells the index of the first.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `ProducerOptions.batch_bytes`
+    /// bytes and what the servers take. Blocks as `submit` does.
+    ///
+    /// Raises what `send` does, and `InvalidArgumentError`: there are none. None of them was taken.
+    fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Ticket> {
+        Ticket::remote(self.batch(py, records)?, self.runtime.clone())
+    }
+
+    /// Appends a record; what is awaited gives its index, from 1, once it is in the log.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. Does not block: room is awaited, for at
+    /// most `ProducerOptions.block_max` seconds. Who is cancelled does not know whether it is appended.
+    ///
+    /// Raises what `append` does, and when: after `TimeoutError` or `ClosedError` the record MAY BE in the log.
+    /// `RuntimeError`: no event loop runs on this thread; then nothing is appended.
+    fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
+        let (sending, record) = (self.sending()?.clone(), record.as_slice().to_vec());
+        drive_index(
+            py,
+            Some(self.runtime.clone()),
+            async move { sending.producer.append(&record).await?.await },
+        )
+    }
+
+    /// Waits until all records given before the call are settled. Returns None. From any thread.
+    ///
+    /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises why a record failed since the last flush; `TimeoutError`: not all in time; they go on being sent;
+    /// `InvalidArgumentError`, `TypeError`: `timeout`.
+    #[pyo3(signature = (timeout=30.0))]
+    fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let deadline = wait::timeout(timeout)?;
+        self.wait(py, self.producer()?.flush(deadline))?.map_err(raise)
+    }
+
+    /// `flush`, to be awaited: gives None once all records given before the call are settled.
+    ///
+    /// `timeout`: seconds, from 0. Does not block. Raises what `flush` does; `RuntimeError`: no event loop runs on this
+    /// thread.
+    #[pyo3(signature = (timeout=30.0))]
+    fn flush_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
+        let deadline = wait::timeout(timeout)?;
+        let sending = self.sending()?.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let flushed = sending.producer.flush(deadline).await;
+            let finish: Finish = Box::new(move |py| flushed.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
+    /// Bytes of records that were given and are not settled.
+    #[getter]
+    fn buffered_bytes(&self) -> PyResult<usize> {
+        Ok(self.producer()?.buffered_bytes())
+    }
+
+    /// Records that were given and are not acknowledged, or failed and nobody was told of, also where a ticket could be
+    /// asked. 0: all is well.
+    #[getter]
+    fn unacknowledged(&self) -> PyResult<u64> {
+        Ok(self.producer()?.unacknowledged())
+    }
+
+    /// Takes no more records, and waits until all are in the log. Returns `Closed`, of which all is acknowledged.
+    ///
+    /// `timeout`: seconds, from 0: with it the producer ends, and what is left by then is told. Blocks, without the GIL;
+    /// Ctrl-C ends the wait. From any thread, and more than once: each is told the same records.
+    ///
+    /// Raises why records are not in the log, those that are left or failed since the last `flush`: `TimeoutError`,
+    /// `UnavailableError`, `FullError` or what ended the producer. Its attribute `closed`, a `Closed`, has the records that
+    /// are left. `InvalidArgumentError`, `TypeError`: `timeout`.
+    #[pyo3(signature = (timeout=30.0))]
+    fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
+        let (sending, deadline) = (self.sending()?, wait::timeout(timeout)?);
+        let closed = self.wait(py, sending.producer.close(deadline))?;
+        complete(py, sending, &closed)
+    }
+
+    /// `close`, to be awaited: gives `Closed`, of which all is acknowledged.
+    ///
+    /// `timeout`: seconds, from 0. Does not block. Raises what `close` does; `RuntimeError`: no event loop runs on this
+    /// thread.
+    #[pyo3(signature = (timeout=30.0))]
+    fn close_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
+        self.closing(py, timeout, |py, sending, closed| Ok(complete(py, sending, closed)?.unbind()))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (sending, deadline) = (self.sending()?, wait::timeout(CLOSE)?);
+        let closed = self.wait(py, sending.producer.close(deadline))?;
+        left_block(py, sending, &closed, value)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let value = value.clone().unbind();
+        self.closing(py, CLOSE, move |py, sending, closed| {
+            left_block(py, sending, closed, value.bind(py))?;
+            Ok(py.None())
+        })
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("producer", "options, with a session in them"))
+    }
+}
+
+impl Producer {
+    fn closing(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        tell: impl FnOnce(Python<'_>, &Sending, &Closed) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Py<PyAny>> {
+        let (sending, deadline) = (self.sending()?.clone(), wait::timeout(timeout)?);
+        drive(py, Some(self.runtime.clone()), async move {
+            let closed = sending.producer.close(deadline).await;
+            let finish: Finish = Box::new(move |py| tell(py, &sending, &closed));
+            finish
+        })
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        // A forked child has nothing of it.
+        if let Ok(sending) = self.sending.get() {
+            Python::try_attach(|py| unsent::dropped(py, sending));
+        }
+    }
+}
+
+/// How a producer ended; raises if a record is not in the log, with that.
+fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResult<Bound<'py, PyAny>> {
+    let outcome = values::closed(py, closed)?;
+    sending.tell();
+    if closed.all_acknowledged() {
+        return Ok(outcome);
+    }
+    let what = format!("{} (`closed` of this error tells)", how_many(closed));
+    let told = match closed.failed.as_ref() {
+        // What is left was given up when the time was over.
+        Some(why) if why.kind() != ErrorKind::Closed => {
+            Error::caused(why.kind(), format!("{what}: {why}"), why)
+        }
+        _ => Error::new(ErrorKind::Timeout, format!("{what}: not in time")),
+    };
+    let error = raise(told);
+    error.value(py).setattr("closed", outcome)?;
+    Err(error)
+}
+
+/// So many records are not in the log for all that is known.
+fn how_many(closed: &Closed) -> String {
+    match (closed.left.len() as u64, closed.untold) {
+        (0, 0) => "records of the producer failed since the last flush".into(),
+        (left, 0) => format!("{left} record(s) of the producer were not acknowledged"),
+        (left, untold) => {
+            format!(
+                "{} record(s) of the producer were not acknowledged, {untold} of them failed before",
+                left + untold
+            )
+        }
+    }
+}
+
+/// The end of a block, which `value` ends, or None. What went wrong inside is raised rather than what it left behind, which
+/// a note tells.
+fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if value.is_none() {
+        return complete(py, sending, closed).map(drop);
+    }
+    if closed.all_acknowledged() {
+        return Ok(());
+    }
+    // A warning as well: nobody sees the note of an exception that is swallowed.
+    let is_printed = value.is_instance_of::<PyException>();
+    if let Err(error) = value.call_method1("add_note", (how_many(closed),)) {
+        say::swallow(py, error); // the exception on its way is the block's own
+    }
+    if sending.tell() {
+        // Nobody prints the notes of others, as of SystemExit.
+        let how = if is_printed { Say::Warn } else { Say::Tell };
+        unsent::report(py, how, closed, "of a producer whose block was left were not acknowledged");
+    }
+    Ok(())
+}

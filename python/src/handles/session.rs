@@ -1,0 +1,225 @@
+//! An exactly-once session of a log here.
+//!
+//! Invariant: nobody has the session for longer than a slice of a wait, but who ends it.
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::convert::input;
+use crate::convert::input::{BatchLimit, Input};
+use crate::handles::options;
+use crate::handles::ticket::{Ticket, settle};
+use crate::runtime::fork::Kept;
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use chiplog::{BatchBuilder, Error, ErrorKind, Result};
+use pyo3::prelude::*;
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+/// Appends that happen once each, in order, however often they are tried. Made by `Log.session`, `Log.resume_session`.
+///
+/// Each append has a number. To try one again after a `TimeoutError`, or in another process, keep `id` and the
+/// `next_sequence` from before it, and append the same records to `log.resume_session(id, that number)`: they get the
+/// indexes that they have. Appended again to the session as it is, they get the next number, and can be stored twice.
+///
+/// To be used from any thread, by one after the other. In a forked child every call raises `ForkedError`.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Session {
+    /// None: it was closed.
+    session: Kept<Mutex<Option<chiplog::Session>>>,
+    /// How long room is waited for.
+    patience: Duration,
+    limit: BatchLimit,
+}
+
+impl Session {
+    pub(crate) fn new(session: chiplog::Session, patience: Duration, limit: BatchLimit) -> PyResult<Self> {
+        Ok(Self { session: Kept::new(Mutex::new(Some(session))).map_err(raise)?, patience, limit })
+    }
+
+    /// Works with the session, as soon as no other thread does.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        mut work: impl FnMut(&mut Option<chiplog::Session>) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let cell = self.session.get().map_err(raise)?;
+        wait::sliced(py, &Limit::none(), "another thread uses the session", |slice| {
+            let used = attempt(cell, &mut work);
+            used.unwrap_or_else(|| {
+                std::thread::sleep(slice / 50);
+                Err(Error::new(ErrorKind::Timeout, "not yet"))
+            })
+        })
+    }
+
+    /// Submits as soon as no other thread uses the session and there is room, in its window and in the log's queue. Waits
+    /// for both at most as long as the log's options say.
+    ///
+    /// # Errors
+    /// `Busy`: not in that time; nothing was appended.
+    fn submit_by(
+        &self,
+        py: Python<'_>,
+        limit: &Limit,
+        mut submit: impl FnMut(&mut chiplog::Session, Duration) -> Result<chiplog::Ticket> + Send,
+    ) -> PyResult<chiplog::Ticket> {
+        let cell = self.session.get().map_err(raise)?;
+        wait::for_room(py, limit.left_of(self.patience), |slice| {
+            let submitted = attempt(cell, |session| submit(open(session)?, slice));
+            submitted.unwrap_or_else(|| Err(Error::new(ErrorKind::Busy, "another thread uses the session")))
+        })
+    }
+
+    fn ticket(&self, py: Python<'_>, record: &[u8], limit: &Limit) -> PyResult<chiplog::Ticket> {
+        self.submit_by(py, limit, |session, slice| session.submit_within(record, slice))
+    }
+
+    /// The ticket of a batch, and how many records it has.
+    fn batch_ticket(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        codec: &str,
+        limit: &Limit,
+    ) -> PyResult<(chiplog::Ticket, u64)> {
+        let codec = options::codec(codec)?;
+        let records = input::records(records, self.limit)?;
+        let slices = input::slices(&records);
+        let gather = || {
+            let mut batch = BatchBuilder::new();
+            batch.codec(codec);
+            for record in &slices {
+                batch.push(record)?;
+            }
+            Ok(batch)
+        };
+        let mut batch = py.detach(gather).map_err(raise)?;
+        let ticket =
+            self.submit_by(py, limit, |session, slice| session.submit_batch_within(&mut batch, slice))?;
+        Ok((ticket, slices.len() as u64))
+    }
+}
+
+/// What came of it; None: another thread uses the session.
+fn attempt<T>(
+    cell: &Mutex<Option<chiplog::Session>>,
+    work: impl FnOnce(&mut Option<chiplog::Session>) -> Result<T>,
+) -> Option<Result<T>> {
+    match cell.try_lock() {
+        Ok(mut session) => Some(work(&mut session)),
+        Err(TryLockError::Poisoned(poisoned)) => Some(work(&mut poisoned.into_inner())),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn open(session: &mut Option<chiplog::Session>) -> Result<&mut chiplog::Session> {
+    session.as_mut().ok_or_else(|| Error::new(ErrorKind::Closed, "the session was closed"))
+}
+
+#[pymethods]
+impl Session {
+    /// The session's name for ever, an integer. Raises `ClosedError` after `close()`.
+    #[getter]
+    fn id(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |session| Ok(open(session)?.id().get()))
+    }
+
+    /// The number that the next append gets, from 1. Raises `ClosedError` after `close()`.
+    #[getter]
+    fn next_sequence(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |session| Ok(open(session)?.next_sequence().get()))
+    }
+
+    /// Appends a record, once, and waits until it is on stable storage. Returns its index, from 1.
+    ///
+    /// `record`: bytes or anything with a buffer, up to the log's `Options.record_bytes_max` bytes. `timeout`: seconds,
+    /// from 0; None: no limit. Room, in the session's window and in the log's queue, is waited for at most
+    /// `Options.queue_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED; to append it again
+    /// without storing it twice, resume the session at its number. So it is after Ctrl-C. `SequenceForgottenError`: it IS
+    /// in the log; go on with the next. `BusyError`, `FullError`, `TooLargeError`, `SessionExpiredError`,
+    /// `SequenceGapError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an argument): it is surely not.
+    #[pyo3(signature = (record, timeout=None))]
+    fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let limit = Limit::new(timeout)?;
+        let ticket = self.ticket(py, record.as_slice(), &limit)?;
+        settle(py, &ticket, &limit)
+    }
+
+    /// Appends records as one batch, once, all or none, and waits for stable storage. Returns the range of their indexes.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
+    /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0;
+    /// None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `append` does, of all the records: after `TimeoutError` they MAY STILL BE APPENDED.
+    /// `InvalidArgumentError` also where there are none.
+    #[pyo3(signature = (records, codec="none", timeout=None))]
+    fn append_batch(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        codec: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Py<PyAny>> {
+        let limit = Limit::new(timeout)?;
+        let (ticket, count) = self.batch_ticket(py, records, codec, &limit)?;
+        let first = settle(py, &ticket, &limit)?;
+        let range = py.import("builtins")?.getattr("range")?;
+        Ok(range.call1((first, first + count))?.unbind())
+    }
+
+    /// Begins to append a record, once. Returns a `Ticket` that tells its index.
+    ///
+    /// `record`: bytes or anything with a buffer, up to the log's `Options.record_bytes_max` bytes. Blocks while the
+    /// session's window or the log's queue is full, at most `Options.queue_timeout` seconds, without the GIL; Ctrl-C ends
+    /// the wait.
+    ///
+    /// Raises `BusyError` (no room in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`: the record was not taken, and its number goes to the next append. The ticket can raise the rest of what
+    /// `append` does.
+    fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        Ticket::local(self.ticket(py, record.as_slice(), &Limit::none())?)
+    }
+
+    /// Begins to append records as one batch, once, all or none. Returns a `Ticket` that tells the index of the first.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
+    /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Blocks as `submit` does.
+    ///
+    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or no codec. None of them was taken.
+    #[pyo3(signature = (records, codec="none"))]
+    fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
+        Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
+    }
+
+    /// As `submit`, with `record`, but raises `BusyError` where there is no room, or another thread uses the session.
+    ///
+    /// Does not block. Raises what `submit` does: the record was not taken.
+    fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        Ticket::local(self.ticket(py, record.as_slice(), &Limit::now())?)
+    }
+
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room or another thread is at it.
+    ///
+    /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
+    #[pyo3(signature = (records, codec="none"))]
+    fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
+        Ticket::local(self.batch_ticket(py, records, codec, &Limit::now())?.0)
+    }
+
+    /// Ends the session once all of it is answered: the log forgets it. Without that it can be resumed. Returns None.
+    ///
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the log).
+    /// Closing again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let session = self.with(py, |session| Ok(session.take()))?;
+        session.map_or(Ok(()), |session| wait::on_thread(py, move || session.close()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("session", "id and next_sequence"))
+    }
+}

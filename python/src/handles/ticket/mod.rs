@@ -1,0 +1,188 @@
+//! Tickets: appends that are under way, to wait for, to await, or to be told of.
+
+pub(crate) mod callbacks;
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::runtime::asyncio_bridge::{Finish, drive};
+use crate::runtime::fork::Own;
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use chiplog::{Error, ErrorKind, Index, Result};
+use chiplog_net::client::Delivery;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::prelude::*;
+use std::future::Future;
+use tokio::runtime::Handle;
+
+/// An append that is under way: tells the index of its first record, to as many as ask, also by `await`.
+///
+/// Made by `submit` and its like. From any thread. `await ticket` gives the index, and raises what `wait` does; who is
+/// cancelled leaves the append alone. A producer's record that fails, and whose ticket is neither waited for nor awaited,
+/// counts as one that nobody was told of: `flush` and `close` of the producer, or the end of the program, tell of it.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Ticket {
+    way: Own<Way>,
+}
+
+enum Way {
+    /// Of a log here: many wait with one system call.
+    Local(chiplog::Ticket),
+    /// Of servers, within their runtime. Its result is taken by whoever is told it, and by nobody else: a record that failed
+    /// and that nobody asked for is told of by its producer.
+    Remote(Delivery, Handle),
+    /// A log's answer to a command.
+    Answer(Shared<BoxFuture<'static, Result<Index>>>),
+}
+
+impl Ticket {
+    pub(crate) fn local(ticket: chiplog::Ticket) -> PyResult<Self> {
+        Self::on(Way::Local(ticket))
+    }
+
+    pub(crate) fn remote(delivery: Delivery, runtime: Handle) -> PyResult<Self> {
+        Self::on(Way::Remote(delivery, runtime))
+    }
+
+    pub(crate) fn answer(answer: chiplog::Answer) -> PyResult<Self> {
+        Self::on(Way::Answer(answer.boxed().shared()))
+    }
+
+    fn on(way: Way) -> PyResult<Self> {
+        Ok(Self { way: Own::new(way).map_err(raise)? })
+    }
+
+    fn way(&self) -> PyResult<&Way> {
+        self.way.get().map_err(raise)
+    }
+}
+
+/// Waits for an append to a log here.
+pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, limit: &Limit) -> PyResult<u64> {
+    let what = "the append, which may still become durable, was not settled";
+    let settled = wait::sliced(py, limit, what, |slice| {
+        let waited = ticket.wait_timeout(slice);
+        // What it is asked for afterwards is the append's own outcome, never the end of the slice.
+        match (waited, ticket.poll()) {
+            (Err(_), None) => Err(Error::new(ErrorKind::Timeout, "not yet")),
+            (Err(_), Some(settled)) => Ok(settled),
+            (settled, _) => Ok(settled),
+        }
+    })?;
+    settled.map(|appended| appended.first.get()).map_err(raise)
+}
+
+/// Waits for an append elsewhere.
+fn wait_for(
+    py: Python<'_>,
+    limit: &Limit,
+    runtime: Option<&Handle>,
+    index: impl Future<Output = Result<Index>> + Send,
+) -> PyResult<u64> {
+    let late = || {
+        let what = "the record was not acknowledged in time; it may still be appended";
+        raise(Error::new(ErrorKind::Timeout, what))
+    };
+    let got = wait::block_on(py, limit, runtime, index)?;
+    got.ok_or_else(late)?.map(Index::get).map_err(raise)
+}
+
+/// Begins to wait for an index on the running event loop.
+pub(crate) fn drive_index(
+    py: Python<'_>,
+    runtime: Option<Handle>,
+    index: impl Future<Output = Result<Index>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    drive(py, runtime, async move {
+        let got = index.await;
+        let finish: Finish = Box::new(move |py| {
+            let index = got.map_err(raise)?.get();
+            Ok(index.into_pyobject(py)?.into_any().unbind())
+        });
+        finish
+    })
+}
+
+#[pymethods]
+impl Ticket {
+    /// Waits until the append is in the log. Returns the index of its first record, from 1.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. The append goes on, and
+    /// can be waited for again.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`, `ClosedError`: the append MAY STILL COME ABOUT, or be in
+    /// the log: appended again it can be there twice. `SequenceForgottenError`: it IS in the log. `FullError`, `BusyError`,
+    /// `TooLargeError`, `TooManySessionsError`, `SessionExpiredError`, `SequenceGapError`: it is surely not.
+    /// `InvalidArgumentError`, `TypeError`: `timeout`.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let limit = Limit::new(timeout)?;
+        match self.way()? {
+            Way::Local(ticket) => settle(py, ticket, &limit),
+            Way::Remote(delivery, runtime) => wait_for(py, &limit, Some(runtime), delivery.clone()),
+            Way::Answer(answer) => wait_for(py, &limit, None, answer.clone()),
+        }
+    }
+
+    /// Returns whether it is settled, well or not. Which of the two, `wait` tells.
+    ///
+    /// Does not block.
+    fn done(&self) -> PyResult<bool> {
+        Ok(match self.way()? {
+            Way::Local(ticket) => ticket.poll().is_some(),
+            Way::Remote(delivery, _) => delivery.settled().now_or_never().is_some(),
+            // Polled once: it is not known otherwise before somebody waits.
+            Way::Answer(answer) => answer.clone().now_or_never().is_some(),
+        })
+    }
+
+    /// Calls `fn(ticket)` once it is settled, well or not. Returns None.
+    ///
+    /// At once on this thread if it is settled already, else on a thread of the package's own, one for all callbacks of the
+    /// process, which calls them one after the other. A callback may append and wait; one that takes long holds up other
+    /// callbacks, never the log. `close()` of the log settles its tickets; their callbacks may still be running when it
+    /// returns. What a callback raises goes to `sys.unraisablehook`. At the end of the program those that are due are
+    /// called, and no others. A forked child calls none of its parent's.
+    ///
+    /// Does not block, but for what `fn` does. Raises `TypeError`: `fn` is not to be called.
+    fn add_done_callback(slf: Bound<'_, Self>, r#fn: Bound<'_, PyAny>) -> PyResult<()> {
+        let (ticket, function) = (slf.get(), r#fn);
+        if !function.is_callable() {
+            return Err(PyTypeError::new_err("a callback is something to call with the ticket"));
+        }
+        if ticket.done()? {
+            return match callbacks::call(&slf, &function) {
+                Err(error) if error.is_instance_of::<PyException>(slf.py()) => {
+                    error.write_unraisable(slf.py(), Some(&function));
+                    Ok(())
+                }
+                called => called, // what is no mere exception, as Ctrl-C, ends more than the callback
+            };
+        }
+        match ticket.way()? {
+            Way::Local(local) => callbacks::once_settled(&slf, function, None, local.twin()),
+            Way::Remote(delivery, runtime) => {
+                callbacks::once_settled(&slf, function, Some(runtime.clone()), delivery.settled())
+            }
+            Way::Answer(answer) => callbacks::once_settled(&slf, function, None, answer.clone()),
+        }
+    }
+
+    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let promise = match self.way()? {
+            Way::Local(ticket) => {
+                let twin = ticket.twin();
+                drive_index(py, None, async move { twin.await.map(|appended| appended.first) })?
+            }
+            Way::Remote(delivery, runtime) => drive_index(py, Some(runtime.clone()), delivery.clone())?,
+            Way::Answer(answer) => drive_index(py, None, answer.clone())?,
+        };
+        promise.bind(py).call_method0("__await__")
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("ticket", "index"))
+    }
+}

@@ -1,0 +1,180 @@
+//! A log that another process writes, read-only.
+
+use crate::convert::errors::not_pickled;
+use crate::convert::errors::raise;
+use crate::convert::{input, values};
+use crate::handles::batch::record::Record;
+use crate::handles::log::get;
+use crate::handles::reader::{Reader, Stream, batches, local, start};
+use crate::runtime::asyncio_bridge::ready;
+use crate::runtime::fork::Kept;
+use crate::runtime::{notices, wait};
+use chiplog::{Error, ErrorKind, Start};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A log in a directory, read-only, also while another process appends to it.
+///
+/// `Viewer(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
+/// the wait. Raises `NotFoundError`: there is none; `CorruptError`, `UnsupportedError`, `IoError`: the files.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Viewer {
+    /// None: it was closed.
+    viewer: Kept<Mutex<Option<chiplog::Viewer>>>,
+}
+
+impl Viewer {
+    fn cell(&self) -> PyResult<MutexGuard<'_, Option<chiplog::Viewer>>> {
+        Ok(self.viewer.get().map_err(raise)?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn viewer(&self) -> PyResult<chiplog::Viewer> {
+        let closed = || raise(Error::new(ErrorKind::Closed, "the viewer was closed"));
+        self.cell()?.clone().ok_or_else(closed)
+    }
+
+    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
+        let viewer = slf.get().viewer()?;
+        local(slf.as_any(), slf.py().detach(|| viewer.reader(from)), follow)
+    }
+}
+
+#[pymethods]
+impl Viewer {
+    #[new]
+    fn new(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
+        notices::ask(py)?;
+        let viewer = wait::on_thread(py, move || chiplog::Viewer::open(dir))?;
+        Ok(Self { viewer: Kept::new(Mutex::new(Some(viewer))).map_err(raise)? })
+    }
+
+    /// Returns the `Record` at `index`, from 1.
+    ///
+    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
+    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
+    /// `ClosedError`.
+    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
+        let viewer = self.viewer()?;
+        get(py, index, |start| viewer.reader(start))
+    }
+
+    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None))]
+    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::First)?, false)
+    }
+
+    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None))]
+    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::Next)?, true)
+    }
+
+    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
+    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    #[pyo3(signature = (start=None, *, follow=false))]
+    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
+    }
+
+    /// Returns `Info`: how the log stands, as far as it is proven durable.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::info(py, &self.viewer()?.info())
+    }
+
+    /// Returns how many records stand behind the last one shown and are not proven durable.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn unproven(&self) -> PyResult<u64> {
+        Ok(self.viewer()?.unproven())
+    }
+
+    /// Returns who belongs to the cluster as far as the files here say, a list of `Member`; None: it is a log on its own.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        values::members(py, self.viewer()?.members())
+    }
+
+    /// Returns the options that are set for the log, a dict of their names and values: as `Log.log_options`.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::log_options(py, &self.viewer()?.log_options())
+    }
+
+    /// Returns why the view does not go on, an `Error`, if it met damage; None: it goes on.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn failure<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.viewer()?.failure().map(|error| crate::convert::errors::value(py, &error)).transpose()
+    }
+
+    /// Ends the view. Returns None. From any thread, and more than once.
+    ///
+    /// Does not block. Readers go on to the end of what it showed; whoever waits there is woken with `ClosedError`.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let viewer = self.cell()?.take();
+        py.detach(|| drop(viewer));
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close(py)?;
+        ready(py, Ok(py.None()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("viewer", "directory"))
+    }
+}

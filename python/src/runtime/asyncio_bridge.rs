@@ -1,0 +1,410 @@
+//! Futures of the log as futures of asyncio, and as coroutines: polled on the event loop's thread, woken from any.
+//!
+//! ```text
+//! log's writer, network ── wake ──> Post: due tasks ── eventfd ──> loop ── Courier.drain ──> poll ──> set_result
+//! ```
+//!
+//! Invariants:
+//! - Waking takes neither the interpreter nor a call into the loop: a lock, and one write to the eventfd for all that
+//!   comes before the loop looks.
+//! - A task whose asyncio future was cancelled is dropped and not polled again: what it would have taken stays.
+//! - Tasks end with their loop: the loop alone keeps its courier, and the courier's end drops what they were made of. A task
+//!   that is never woken keeps no loop that was closed.
+//! - In a forked child nothing is polled, read or dropped.
+
+use crate::convert::errors::raise;
+use crate::runtime::fork::Own;
+use crate::runtime::threads;
+use chiplog::{Error, ErrorKind, Result};
+use pyo3::exceptions::{PyBaseException, PyStopIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use rustix::event::{EventfdFlags, eventfd};
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use tokio::runtime::Handle;
+
+/// What a task ends with: makes the value, or raises, on the loop's thread.
+pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// Where woken tasks wait for their loop.
+struct Post {
+    bell: OwnedFd,
+    due: Mutex<Vec<Arc<Task>>>,
+    begun: Mutex<Begun>,
+}
+
+/// The tasks that were begun, and may be under way.
+#[derive(Default)]
+struct Begun {
+    tasks: Vec<Weak<Task>>,
+    /// With so many, those that are over are left out: not before their number has doubled.
+    full: usize,
+}
+
+impl Begun {
+    fn add(&mut self, task: &Arc<Task>) {
+        const FEW: usize = 64;
+        if self.tasks.len() >= self.full.max(FEW) {
+            self.tasks.retain(|task| task.strong_count() > 0);
+            self.full = 2 * self.tasks.len();
+        }
+        self.tasks.push(Arc::downgrade(task));
+    }
+}
+
+/// A future that is under way for an asyncio future.
+struct Task {
+    /// Weak: a task that waits in the post does not keep it.
+    post: Weak<Post>,
+    queued: AtomicBool,
+    /// None: done, cancelled, or being polled.
+    work: Mutex<Option<Work>>,
+}
+
+struct Work {
+    future: Own<Pin<Box<dyn Future<Output = Finish> + Send>>>,
+    promise: Py<PyAny>,
+    runtime: Option<Handle>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(post) = self.post.upgrade() else { return };
+        let mut due = lock(&post.due);
+        due.push(self);
+        let first = due.len() == 1;
+        drop(due);
+        if first {
+            // It fails only if it counts more than 2^64 - 2 already.
+            let _ = rustix::io::write(&post.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Task {
+    fn step(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        let Some(mut work) = lock(&self.work).take() else { return Ok(()) };
+        if work.promise.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+            return Ok(());
+        }
+        let waker = Waker::from(self.clone());
+        let polled = py.detach(|| -> Result<Poll<Finish>> {
+            let future = work.future.get_mut()?.as_mut();
+            let _inside = work.runtime.as_ref().map(Handle::enter);
+            Ok(future.poll(&mut Context::from_waker(&waker)))
+        });
+        let done = match polled {
+            Ok(Poll::Pending) => {
+                *lock(&self.work) = Some(work);
+                return Ok(());
+            }
+            Ok(Poll::Ready(finish)) => finish(py),
+            Err(forked) => Err(raise(forked)),
+        };
+        match done {
+            Ok(value) => work.promise.call_method1(py, intern!(py, "set_result"), (value,))?,
+            Err(error) => {
+                work.promise.call_method1(py, intern!(py, "set_exception"), (error.into_value(py),))?
+            }
+        };
+        Ok(())
+    }
+}
+
+static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The event loop of this thread.
+///
+/// # Errors
+/// `RuntimeError`: none runs.
+pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    RUNNING.import(py, "asyncio", "get_running_loop")?.call0()
+}
+
+/// Begins `future` for the running event loop, within `runtime` if it needs one, and gives what to await.
+///
+/// # Errors
+/// `RuntimeError`: no loop runs on this thread.
+pub(crate) fn drive(
+    py: Python<'_>,
+    runtime: Option<Handle>,
+    future: impl Future<Output = Finish> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    static COURIER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static PENDING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let event_loop = running_loop(py)?;
+    let courier = COURIER.import(py, "chiplog._aio", "courier")?.call1((&event_loop,))?;
+    let post = courier.cast::<Courier>()?.get().post.get().map_err(raise)?;
+    let promise = PENDING.import(py, "chiplog._aio", "Pending")?.call1((&event_loop,))?;
+    let future: Pin<Box<dyn Future<Output = Finish> + Send>> = Box::pin(future);
+    let future = Own::new(future).map_err(raise)?;
+    let work = Mutex::new(Some(Work { future, promise: promise.clone().unbind(), runtime }));
+    let task = Arc::new(Task { post: Arc::downgrade(post), queued: AtomicBool::new(false), work });
+    task.step(py)?;
+    if lock(&task.work).is_some() {
+        lock(&post.begun).add(&task);
+        promise.call_method1(intern!(py, "add_done_callback"), (Release { task },))?;
+    }
+    Ok(promise.unbind())
+}
+
+/// Does what cannot be awaited on a thread of its own, for the running event loop: see [`threads::begin`].
+///
+/// # Errors
+/// `RuntimeError`: no loop runs on this thread; then nothing is begun. `Io`.
+pub(crate) fn drive_on_thread<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    running_loop(py)?;
+    let done = threads::begin(work).map_err(raise)?;
+    drive(py, None, async move {
+        let done = done.await;
+        let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
+        finish
+    })
+}
+
+/// Lets go of a task's future when nobody waits for it any more.
+#[pyclass(frozen, name = "_Release", module = "chiplog._chiplog")]
+struct Release {
+    task: Arc<Task>,
+}
+
+#[pymethods]
+impl Release {
+    fn __call__(&self, py: Python<'_>, promise: Bound<'_, PyAny>) {
+        drop(promise);
+        let work = lock(&self.task.work).take();
+        py.detach(|| drop(work));
+    }
+}
+
+/// Carries what happened in the log to one event loop.
+#[pyclass(frozen, weakref, name = "_Courier", module = "chiplog._chiplog")]
+pub(crate) struct Courier {
+    post: Own<Arc<Post>>,
+}
+
+#[pymethods]
+impl Courier {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let failed = |e| raise(Error::new(ErrorKind::Io, format!("cannot make an eventfd: {e}")));
+        let bell = bell.map_err(failed)?;
+        let post = Arc::new(Post { bell, due: Mutex::default(), begun: Mutex::default() });
+        Ok(Self { post: Own::new(post).map_err(raise)? })
+    }
+
+    /// What the loop watches for reading.
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.post.get().map_err(raise)?.bell.as_raw_fd())
+    }
+
+    /// Goes on with all that was woken.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let post = self.post.get().map_err(raise)?;
+        // Before the tasks are taken: whoever wakes one afterwards rings again.
+        let _ = rustix::io::read(&post.bell, &mut [0; 8]);
+        let due = std::mem::take(&mut *lock(&post.due));
+        let mut failed = None;
+        for task in due {
+            task.queued.store(false, Ordering::Release);
+            if let Err(error) = task.step(py) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        let Ok(post) = self.post.get() else { return };
+        let begun = std::mem::take(&mut lock(&post.begun).tasks);
+        let left: Vec<_> =
+            begun.iter().filter_map(Weak::upgrade).filter_map(|t| lock(&t.work).take()).collect();
+        if !left.is_empty() {
+            Python::try_attach(|py| py.detach(|| drop(left)));
+        }
+    }
+}
+
+/// Something that is taken one after the other: awaited, it is taken when it is given, and not before.
+pub(crate) trait Taken: Send + Sync {
+    /// The next one, if it is there.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
+
+    /// Begins to wait for it. Some: what has to be awaited first. None: it is there.
+    fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
+}
+
+/// What is awaited for the next one. Who is cancelled has taken nothing.
+#[pyclass(frozen, name = "_Next", module = "chiplog._chiplog")]
+struct Next {
+    of: Box<dyn Taken>,
+    /// The asyncio future that is waited for, as it is awaited.
+    waiting: Mutex<Option<Py<PyAny>>>,
+}
+
+/// Something to await that takes the next one.
+pub(crate) fn next(py: Python<'_>, of: impl Taken + 'static) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, Next { of: Box::new(of), waiting: Mutex::new(None) })?.into_any())
+}
+
+#[pymethods]
+impl Next {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        loop {
+            let current = lock(&self.waiting).take();
+            if let Some(current) = current {
+                match current.bind(py).call_method0(intern!(py, "__next__")) {
+                    Ok(future) => {
+                        *lock(&self.waiting) = Some(current);
+                        return Ok(future.unbind());
+                    }
+                    Err(done) if done.is_instance_of::<PyStopIteration>(py) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(value) = self.of.take(py)? {
+                return Err(PyStopIteration::new_err((value,)));
+            }
+            if let Some(future) = self.of.bring(py)? {
+                let awaited = future.bind(py).call_method0(intern!(py, "__await__"))?;
+                *lock(&self.waiting) = Some(awaited.unbind());
+            }
+        }
+    }
+
+    // With these it is a coroutine for asyncio.create_task.
+
+    fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let _ = value; // nothing that is awaited here wants one
+        self.__next__(py)
+    }
+
+    #[pyo3(signature = (kind, value=None, traceback=None))]
+    fn throw(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.close();
+        Err(thrown(kind, value, traceback))
+    }
+
+    fn close(&self) {
+        let waiting = lock(&self.waiting).take();
+        drop(waiting);
+    }
+
+    // The future wakes the task that awaits this: a circle, of which nothing is left when the loop is closed.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        match self.waiting.try_lock() {
+            Ok(waiting) => waiting.as_ref().map_or(Ok(()), |waiting| visit.call(waiting)),
+            Err(_) => Ok(()), // somebody uses it
+        }
+    }
+
+    fn __clear__(&self) {
+        let waiting = lock(&self.waiting).take();
+        drop(waiting);
+    }
+}
+
+/// What is awaited where the answer is there already.
+#[pyclass(frozen, name = "_Ready", module = "chiplog._chiplog")]
+pub(crate) struct Ready(Mutex<Option<PyResult<Py<PyAny>>>>);
+
+/// Something to await that is there.
+pub(crate) fn ready(py: Python<'_>, result: PyResult<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, Ready(Mutex::new(Some(result))))?.into_any())
+}
+
+#[pymethods]
+impl Ready {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self) -> PyResult<()> {
+        match lock(&self.0).take() {
+            Some(Ok(value)) => Err(PyStopIteration::new_err((value,))),
+            Some(Err(error)) => Err(error),
+            None => Err(pyo3::exceptions::PyRuntimeError::new_err("it was awaited already")),
+        }
+    }
+
+    fn send(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let _ = value;
+        self.__next__()
+    }
+
+    #[pyo3(signature = (kind, value=None, traceback=None))]
+    fn throw(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.close();
+        Err(thrown(kind, value, traceback))
+    }
+
+    fn close(&self) {
+        let result = lock(&self.0).take();
+        drop(result);
+    }
+}
+
+/// What a coroutine's `throw` is given: an exception, or a class with a value.
+fn thrown(
+    kind: &Bound<'_, PyAny>,
+    value: Option<&Bound<'_, PyAny>>,
+    traceback: Option<&Bound<'_, PyAny>>,
+) -> PyErr {
+    let is_exception = |given: &&Bound<'_, PyAny>| given.is_instance_of::<PyBaseException>();
+    let given = Some(kind).filter(is_exception).or(value.filter(is_exception)).cloned();
+    let made = given.map_or_else(|| value.map_or_else(|| kind.call0(), |value| kind.call1((value,))), Ok);
+    match made {
+        Ok(exception) => {
+            if let Some(traceback) = traceback.filter(|traceback| !traceback.is_none())
+                && let Err(error) = exception.setattr("__traceback__", traceback)
+            {
+                return error;
+            }
+            PyErr::from_value(exception)
+        }
+        Err(error) => error,
+    }
+}

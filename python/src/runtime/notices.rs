@@ -1,0 +1,269 @@
+//! Notices: what chiplog notices on its own, as records of `logging.getLogger("chiplog")`.
+//!
+//! ```text
+//! any thread ── a text ──> Queue, bounded ── wakes ──> the logging thread ── takes the interpreter ──> logger.handle(record)
+//! a handle is made, logging_changed(), records came ──> which level does the logger want? ──> chiplog_net::notices
+//! ```
+//!
+//! Invariants:
+//! - A thread that notices something takes the queue's lock and nothing else: no interpreter, and nobody who has that lock waits
+//!   for the interpreter.
+//! - The queue has `QUEUE_MAX` places; what finds none is counted, and the count becomes a record.
+//! - The lock of `CURRENT` is taken with the interpreter held, and no Python runs under it.
+//! - An exception that `logging` raises of one notice keeps no other from being logged.
+//! - Once the interpreter ends, and producers and callbacks are through, what waits is logged, and nothing more is told. A
+//!   handler that hangs, and a Ctrl-C, end the wait for that.
+//! - A forked child has a thread of its own, once it makes a handle.
+
+use crate::runtime::say::{Say, say, swallow};
+use crate::runtime::wait;
+use crate::runtime::wait::Limit;
+use crate::runtime::{fork, threads};
+use chiplog::ForkGuard;
+use chiplog_net::notices::{Notice, Notices, Severity};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::VecDeque;
+use std::mem::{forget, take};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Notices that wait for the logging thread.
+const QUEUE_MAX: usize = 1024;
+const LOGGER: &str = "chiplog";
+/// So long the end of the program waits for what is being logged.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A notice of one's own.
+struct Kept {
+    severity: Severity,
+    target: String,
+    text: String,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Kept>,
+    dropped: u64,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Post {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+/// What is told in this process.
+struct Telling {
+    guard: Arc<ForkGuard>,
+    /// As the logger said last.
+    wanted: Option<Severity>,
+    post: Arc<Post>,
+    /// Ready once the logging thread is through.
+    over: Option<oneshot::Receiver<()>>,
+    ended: bool,
+}
+
+static CURRENT: Mutex<Option<Telling>> = Mutex::new(None);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Post {
+    fn push(&self, notice: Notice<'_>) {
+        let mut queue = lock(&self.queue);
+        if queue.waiting.len() >= QUEUE_MAX || queue.ended {
+            queue.dropped += 1;
+            return;
+        }
+        let (target, text) = (notice.target.to_owned(), notice.text.to_owned());
+        queue.waiting.push_back(Kept { severity: notice.severity, target, text });
+        drop(queue);
+        self.more.notify_one();
+    }
+
+    /// What waits, and how many found no place. Waits for some. None: nothing will come.
+    fn take(&self) -> Option<(VecDeque<Kept>, u64)> {
+        let mut queue = lock(&self.queue);
+        while queue.waiting.is_empty() {
+            if queue.ended {
+                return None;
+            }
+            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some((take(&mut queue.waiting), take(&mut queue.dropped)))
+    }
+
+    fn end(&self) {
+        lock(&self.queue).ended = true;
+        self.more.notify_all();
+    }
+
+    /// The logging thread.
+    fn log_all(&self) {
+        while let Some((waiting, dropped)) = self.take() {
+            let mut waiting = Some(waiting);
+            let logged = Python::try_attach(|py| {
+                let logged = log(py, waiting.take().unwrap_or_default(), dropped);
+                logged.and_then(|()| ask(py)).unwrap_or_else(|error| error.write_unraisable(py, None));
+            });
+            if logged.is_none() {
+                return; // there is no interpreter any more
+            }
+        }
+    }
+}
+
+/// As `logging` has it.
+fn level(severity: Severity) -> u32 {
+    match severity {
+        Severity::Error => 40,
+        Severity::Warn => 30,
+        Severity::Info => 20,
+        Severity::Debug => 10,
+        Severity::Trace => 5,
+    }
+}
+
+fn logger(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("logging")?.call_method1("getLogger", (LOGGER,))
+}
+
+fn is_enabled(logger: &Bound<'_, PyAny>, severity: Severity) -> PyResult<bool> {
+    logger.call_method1(intern!(logger.py(), "isEnabledFor"), (level(severity),))?.is_truthy()
+}
+
+fn log(py: Python<'_>, waiting: VecDeque<Kept>, dropped: u64) -> PyResult<()> {
+    let logger = logger(py)?;
+    let lost = (dropped > 0).then(|| Kept {
+        severity: Severity::Warn,
+        target: LOGGER.to_owned(),
+        text: format!("{dropped} more were noticed than logging could keep up with"),
+    });
+    for notice in waiting.into_iter().chain(lost) {
+        // A filter, a handler or a factory of records that raises stops its own record.
+        if let Err(error) = log_one(&logger, notice) {
+            error.write_unraisable(py, Some(&logger));
+        }
+    }
+    Ok(())
+}
+
+fn log_one(logger: &Bound<'_, PyAny>, notice: Kept) -> PyResult<()> {
+    let py = logger.py();
+    if !is_enabled(logger, notice.severity)? {
+        return Ok(());
+    }
+    let extra = PyDict::new(py);
+    extra.set_item("target", &notice.target)?;
+    let none = py.None();
+    let (level, text) = (level(notice.severity), notice.text);
+    // name, level, file, line, message, arguments, exception, function, more attributes
+    let record = (LOGGER, level, notice.target, 0, text, (), &none, &none, extra);
+    let record = logger.call_method1(intern!(py, "makeRecord"), record)?;
+    logger.call_method1(intern!(py, "handle"), (record,)).map(drop)
+}
+
+/// Asks the logger which level it wants, and has that told.
+///
+/// # Errors
+/// What `logging` raises.
+pub(crate) fn ask(py: Python<'_>) -> PyResult<()> {
+    let logger = logger(py)?;
+    let mut wanted = None;
+    for severity in Severity::ALL {
+        if is_enabled(&logger, severity)? {
+            wanted = Some(severity);
+        }
+    }
+    set(wanted);
+    Ok(())
+}
+
+fn set(wanted: Option<Severity>) {
+    let mut current = lock(&CURRENT);
+    let known = current.as_ref().filter(|telling| !telling.guard.is_child());
+    match known {
+        Some(telling) if telling.ended || telling.wanted == wanted => return,
+        None if wanted.is_none() => return,
+        _ => {}
+    }
+    if known.is_none() {
+        // Without memory or a thread to be had nothing is logged; the log is of use all the same.
+        let Some(new) = start() else { return };
+        forget(current.replace(new)); // the parent's, if there is one
+    }
+    let Some(telling) = current.as_mut() else { return };
+    let post = telling.post.clone();
+    let told = match wanted {
+        Some(severity) => Notices::tell(severity, move |notice| post.push(notice)),
+        None => Notices::stop(),
+    };
+    if told.is_ok() {
+        telling.wanted = wanted;
+    }
+}
+
+fn start() -> Option<Telling> {
+    let (guard, post) = (fork::guard().ok()?, Arc::<Post>::default());
+    let (tell, over) = oneshot::channel();
+    let log_all = {
+        let post = post.clone();
+        move || {
+            post.log_all();
+            let _ = tell.send(());
+        }
+    };
+    threads::builder("chiplog-logging").spawn(log_all).ok()?;
+    Some(Telling { guard, wanted: None, post, over: Some(over), ended: false })
+}
+
+/// Logs what waits, and tells nothing any more: the interpreter ends.
+///
+/// # Errors
+/// A signal's handler raised: nothing is waited for any more.
+pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    let over = {
+        let mut current = lock(&CURRENT);
+        let Some(telling) = current.as_mut().filter(|telling| !telling.guard.is_child()) else {
+            return Ok(());
+        };
+        telling.ended = true;
+        let _ = Notices::stop();
+        telling.post.end();
+        telling.over.take()
+    };
+    let Some(over) = over else { return Ok(()) };
+    let waited = wait::block_on(py, &Limit::of(Some(END_TIMEOUT)), None, over);
+    if !matches!(waited, Ok(Some(_))) {
+        let ending = py.import("chiplog._ending").and_then(|ending| ending.call_method0("let_go"));
+        if let Err(error) = ending {
+            swallow(py, error);
+        }
+    }
+    if waited?.is_none() {
+        let what = format!(
+            "a handler of logging.getLogger(\"chiplog\") did not return within {} s of the program's end; what it did not \
+             log is lost",
+            END_TIMEOUT.as_secs()
+        );
+        say(py, Say::Hung, &what);
+    }
+    Ok(())
+}
+
+/// Asks `logging` again which levels the logger "chiplog" wants. Returns None.
+///
+/// What chiplog notices on its own (damage, another leader, a peer that refuses) becomes records of that logger, whose
+/// attribute `target` names the part of chiplog. The level is asked when a log, viewer, client or follower is made, and
+/// whenever records came: call this after a level was changed in between, so that what was not wanted before is told.
+///
+/// Does not block.
+#[pyfunction]
+pub(crate) fn logging_changed(py: Python<'_>) -> PyResult<()> {
+    ask(py)
+}

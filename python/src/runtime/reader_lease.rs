@@ -1,0 +1,195 @@
+//! Desk: where what a reader reads from lies between calls. Whoever reads takes it, and puts it back.
+//!
+//! Invariants:
+//! - One at a time reads; nobody holds a lock while waiting for records.
+//! - Closing wakes whoever waits, and what was taken is dropped when it comes back.
+
+use crate::runtime::close_flag::Ending;
+use crate::runtime::fork;
+use crate::runtime::prefetch::Ahead;
+use chiplog::{Error, ErrorKind, ForkGuard, Index, RecordBatch, Result};
+use chiplog_net::client::RemoteReader;
+use std::future::poll_fn;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// What is read from.
+pub(crate) enum Source {
+    /// Files here, and whether a reader waits at the end.
+    Local(Box<Ahead>, bool),
+    /// Servers.
+    Remote(Box<RemoteReader>),
+}
+
+impl Source {
+    /// Index of the next record, if it is known.
+    pub(crate) fn position(&self) -> Option<Index> {
+        match self {
+            Self::Local(reader, _) => reader.position(),
+            Self::Remote(reader) => reader.position(),
+        }
+    }
+
+    pub(crate) fn seek(&mut self, index: Index) -> Result<()> {
+        match self {
+            Self::Local(reader, _) => reader.seek(index),
+            Self::Remote(reader) => {
+                reader.seek(chiplog::Start::Index(index));
+                Ok(())
+            }
+        }
+    }
+
+    /// The next batch, if it is known without waiting whether there is one.
+    pub(crate) fn next_now(&mut self) -> Option<Result<Option<RecordBatch>>> {
+        match self {
+            Self::Local(reader, follow) => match reader.next_batch() {
+                Ok(None) if *follow => None,
+                known => Some(known),
+            },
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// Goes on behind a batch that was found undecodable. The record that comes next; None: it is not known yet.
+    async fn skip_batch(&mut self) -> Result<Option<Index>> {
+        match self {
+            Self::Local(reader, _) => reader.skip_batch().map(Some),
+            Self::Remote(reader) => reader.skip_batch().await,
+        }
+    }
+
+    /// The next batch; None at the end, if it does not follow. Can be cancelled: nothing is lost.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(known) = self.next_now() {
+                return known;
+            }
+            match self {
+                Self::Local(reader, _) => poll_fn(|context| reader.poll_more(context)).await?,
+                Self::Remote(reader) => return reader.next_batch().await,
+            }
+        }
+    }
+}
+
+/// A source, and who may have it.
+pub(crate) struct Desk {
+    seat: Mutex<Seat>,
+    back: Condvar,
+    ending: Arc<Ending>,
+    guard: Arc<ForkGuard>,
+    /// That the source needs to be polled in.
+    pub(crate) runtime: Option<Handle>,
+}
+
+struct Seat {
+    /// None: somebody has it, or it was closed.
+    source: Option<Source>,
+}
+
+impl Desk {
+    pub(crate) fn new(source: Source, runtime: Option<Handle>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            seat: Mutex::new(Seat { source: Some(source) }),
+            back: Condvar::new(),
+            ending: Ending::of("reader"),
+            guard: fork::guard()?,
+            runtime,
+        }))
+    }
+
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the source; waits for it for so long.
+    ///
+    /// # Errors
+    /// `Timeout`: somebody has it. `Closed`, `Forked`.
+    pub(crate) fn take(self: &Arc<Self>, patience: Duration) -> Result<Lease> {
+        fork::check(&self.guard)?;
+        let wait = |seat: &mut Seat| seat.source.is_none() && !self.ending.is_closed();
+        let (mut seat, _) =
+            self.back.wait_timeout_while(self.seat(), patience, wait).unwrap_or_else(PoisonError::into_inner);
+        self.ending.check()?;
+        match seat.source.take() {
+            Some(source) => Ok(Lease { desk: self.clone(), source: Some(source) }),
+            None => Err(Error::new(ErrorKind::Timeout, "another thread reads")),
+        }
+    }
+
+    /// Index of the next record of the source, if it is known and nobody has it just now.
+    pub(crate) fn position(&self) -> Option<Index> {
+        self.seat().source.as_ref()?.position()
+    }
+
+    /// Which server it reads from now, if it does and nobody has it just now.
+    pub(crate) fn server(&self) -> Option<String> {
+        match self.seat().source.as_ref()? {
+            Source::Local(..) => None,
+            Source::Remote(reader) => reader.server().map(str::to_owned),
+        }
+    }
+
+    /// Ends reading, for whoever waits too.
+    pub(crate) fn close(&self) {
+        self.ending.close();
+        let source = self.seat().source.take();
+        self.back.notify_all();
+        if !self.guard.is_child() {
+            drop(source);
+        } else {
+            std::mem::forget(source);
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            std::mem::forget(self.seat().source.take());
+        }
+    }
+}
+
+/// A source that was taken. Comes back when dropped.
+pub(crate) struct Lease {
+    desk: Arc<Desk>,
+    /// None: it is being dropped.
+    source: Option<Source>,
+}
+
+impl Lease {
+    /// # Errors
+    /// Never in fact: it has its source until it is dropped.
+    pub(crate) fn source(&mut self) -> Result<&mut Source> {
+        self.source.as_mut().ok_or_else(|| self.desk.ending.error())
+    }
+
+    /// The next batch, or why there is none; `Closed` when the desk is closed meanwhile.
+    pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let ending = &self.desk.ending;
+        let source = self.source.as_mut().ok_or_else(|| ending.error())?;
+        ending.or(source.next()).await
+    }
+
+    /// Goes on behind a batch that was found undecodable; `Closed` when the desk is closed meanwhile.
+    pub(crate) async fn skip_batch(&mut self) -> Result<Option<Index>> {
+        let ending = &self.desk.ending;
+        let source = self.source.as_mut().ok_or_else(|| ending.error())?;
+        ending.or(source.skip_batch()).await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut seat = self.desk.seat();
+        if !self.desk.ending.is_closed() {
+            seat.source = self.source.take();
+        }
+        drop(seat);
+        self.desk.back.notify_one();
+    }
+}

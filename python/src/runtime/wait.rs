@@ -1,0 +1,217 @@
+//! How a thread waits: with the interpreter released, in slices, so that signals are seen between them.
+//!
+//! Must not know: what is waited for.
+
+use crate::convert::errors::raise;
+use crate::runtime::threads;
+use chiplog::{Error, ErrorKind, Result};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// So long at most until Ctrl-C, or a close from elsewhere, is noticed.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// A Ctrl-C came where nothing can be raised: the next look for signals sees it.
+pub(crate) fn interrupt_later(py: Python<'_>) {
+    let interrupted = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+    if let Err(error) = interrupted {
+        error.write_unraisable(py, None);
+    }
+}
+
+/// A time as Python gives it, by its argument's name: seconds; None, or more than a clock can express, is no limit.
+pub(crate) fn seconds(name: &str, given: Option<f64>) -> PyResult<Option<Duration>> {
+    match given {
+        None => Ok(None),
+        Some(s) if s.is_nan() || s < 0.0 => Err(raise(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{name} is {s}; it has to be at least 0 seconds"),
+        ))),
+        Some(s) => Ok(Duration::try_from_secs_f64(s).ok()),
+    }
+}
+
+/// A time-out that always is one: with more than a clock can express, the longest.
+pub(crate) fn timeout(given: f64) -> PyResult<Duration> {
+    Ok(seconds("timeout", Some(given))?.unwrap_or(Duration::MAX))
+}
+
+/// One time-out over several waits.
+pub(crate) struct Limit(Option<Instant>);
+
+impl Limit {
+    /// From now on, as [`seconds`].
+    pub(crate) fn new(timeout: Option<f64>) -> PyResult<Self> {
+        Ok(Self::of(seconds("timeout", timeout)?))
+    }
+
+    pub(crate) fn of(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|limit| Instant::now().checked_add(limit)))
+    }
+
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Looks, and does not wait.
+    pub(crate) fn now() -> Self {
+        Self(Some(Instant::now()))
+    }
+
+    /// What is left of `patience`, if that is more.
+    pub(crate) fn left_of(&self, patience: Duration) -> Duration {
+        self.0.map_or(patience, |end| end.saturating_duration_since(Instant::now()).min(patience))
+    }
+
+    /// The next slice; zero: the time is up.
+    fn slice(&self) -> Duration {
+        self.left_of(SLICE)
+    }
+}
+
+/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Timeout`. None: not in time.
+///
+/// # Errors
+/// What `attempt` ends with; what a signal's handler raises.
+pub(crate) fn within<T: Send>(
+    py: Python<'_>,
+    limit: &Limit,
+    mut attempt: impl FnMut(Duration) -> Result<T> + Send,
+) -> PyResult<Option<T>> {
+    loop {
+        let slice = limit.slice();
+        match py.detach(|| attempt(slice)) {
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            done => return done.map(Some).map_err(raise),
+        }
+        py.check_signals()?;
+        if slice.is_zero() {
+            return Ok(None);
+        }
+    }
+}
+
+/// As [`within`], with `Timeout` and `what` did not come for an error.
+pub(crate) fn sliced<T: Send>(
+    py: Python<'_>,
+    limit: &Limit,
+    what: &str,
+    attempt: impl FnMut(Duration) -> Result<T> + Send,
+) -> PyResult<T> {
+    let begun = Instant::now();
+    within(py, limit, attempt)?.ok_or_else(|| {
+        let within = begun.elapsed().as_secs_f64();
+        raise(Error::new(ErrorKind::Timeout, format!("{what} within {within:.3} s")))
+    })
+}
+
+/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Busy`, for at most `patience`.
+///
+/// # Errors
+/// What `attempt` ends with at last; what a signal's handler raises.
+pub(crate) fn for_room<T: Send>(
+    py: Python<'_>,
+    patience: Duration,
+    mut attempt: impl FnMut(Duration) -> Result<T> + Send,
+) -> PyResult<T> {
+    /// Room comes with the next write; others have a turn, too.
+    const PAUSE: Duration = Duration::from_millis(1);
+    let limit = Limit::of(Some(patience));
+    loop {
+        let slice = limit.slice();
+        match py.detach(|| attempt(slice)) {
+            Err(error) if error.kind() == ErrorKind::Busy && !slice.is_zero() => {}
+            done => return done.map_err(raise),
+        }
+        py.check_signals()?;
+        py.detach(|| std::thread::sleep(PAUSE));
+    }
+}
+
+/// Wakes the thread that polls.
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// Polls `future` on this thread until it is ready; within `runtime`, if it needs one. None: not in time; the
+/// future is dropped then, and when a signal's handler raises.
+pub(crate) fn block_on<F: Future<Output: Send> + Send>(
+    py: Python<'_>,
+    limit: &Limit,
+    runtime: Option<&Handle>,
+    future: F,
+) -> PyResult<Option<F::Output>> {
+    let mut future = pin!(future);
+    let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(false) });
+    let waker = Waker::from(unpark.clone());
+    loop {
+        let slice = limit.slice();
+        if let Some(done) = py.detach(|| poll_for(slice, runtime, future.as_mut(), &unpark, &waker)) {
+            return Ok(Some(done));
+        }
+        py.check_signals()?;
+        if slice.is_zero() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Polls for so long; at least once.
+fn poll_for<F: Future>(
+    slice: Duration,
+    runtime: Option<&Handle>,
+    mut future: Pin<&mut F>,
+    unpark: &Unpark,
+    waker: &Waker,
+) -> Option<F::Output> {
+    let _inside = runtime.map(Handle::enter);
+    let end = Instant::now() + slice;
+    loop {
+        unpark.woken.store(false, Ordering::Relaxed);
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(waker)) {
+            return Some(done);
+        }
+        while !unpark.woken.load(Ordering::Acquire) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+/// As [`block_on`], for as long as it takes.
+pub(crate) fn to_the_end<F: Future<Output: Send> + Send>(
+    py: Python<'_>,
+    runtime: Option<&Handle>,
+    future: F,
+) -> PyResult<F::Output> {
+    let done = block_on(py, &Limit::none(), runtime, future)?;
+    done.ok_or_else(|| PyRuntimeError::new_err("a wait without a time-out ended"))
+}
+
+/// Does what cannot be interrupted on a thread of its own, and waits for that: see [`threads::begin`].
+pub(crate) fn on_thread<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let done = threads::begin(work).map_err(raise)?;
+    to_the_end(py, None, done)?.map_err(raise)
+}
