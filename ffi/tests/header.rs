@@ -29,10 +29,11 @@ fn generated() -> String {
          #ifndef CHIPLOG_MUST_USE\n#if defined(__GNUC__) || defined(__clang__)\n\
          #define CHIPLOG_MUST_USE __attribute__((warn_unused_result))\n#else\n#define CHIPLOG_MUST_USE\n#endif\n#endif"
     ));
+    let folders = ["abi", "handles", "support"].map(|folder| here().join("src").join(folder));
     let mut sources: Vec<PathBuf> =
-        fs::read_dir(here().join("src")).unwrap().map(|e| e.unwrap().path()).collect();
-    // Not lib.rs, whose modules would all come a second time.
-    sources.retain(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("lib.rs"));
+        folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|e| e.unwrap().path()).collect();
+    // Not the lists of modules, which would all come a second time.
+    sources.retain(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("mod.rs"));
     // As a reader wants them.
     let order = [
         "version",
