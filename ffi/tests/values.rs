@@ -10,19 +10,25 @@ use manifest::{DOORS, entries, exported, is_public, manifest, names, root, sourc
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Where structs with public fields are written.
-const SOURCES: &[&str] = &["core/src", "core/src/backup", "net/src/client", "net/src/follower"];
+/// Where structs with public fields are written, folders below included.
+const SOURCES: &[&str] = &["core/src", "net/src/client", "net/src/follower"];
+/// Folders that no program sees.
+const HIDDEN: &[&str] = &["testing"];
 /// Where Python's values are.
 const PYTHON: &[&str] =
     &["python/lib/chiplog/_values.py", "python/lib/chiplog/_options.py", "python/lib/chiplog/_chiplog.pyi"];
 
 type Fields = BTreeSet<String>;
 
-/// The structs of a folder that have public fields, with those.
+/// The structs of a folder and those below that have public fields, with those.
 fn structs(folder: &str) -> BTreeMap<String, Fields> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(root().join(folder)).unwrap() {
         let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !HIDDEN.contains(&name) {
+            found.extend(structs(&format!("{folder}/{name}")));
+        }
         if path.extension().is_none_or(|extension| extension != "rs") {
             continue;
         }
