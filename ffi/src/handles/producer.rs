@@ -3,8 +3,8 @@
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::abi::values::{
-    Context, Sized0, bytes, chiplog_outcome_fn, chiplog_slice_t, codec, duration, init, millis, one, options,
-    put, slices, tell,
+    Context, Sized0, bytes, chiplog_appended_t, chiplog_outcome_fn, chiplog_slice_t, codec, duration, init,
+    millis, one, options, put, slices, tell,
 };
 use crate::handles::ticket::ticketed;
 use crate::handles::ticket::{Asked, chiplog_ticket_t};
@@ -312,11 +312,7 @@ pub unsafe extern "C" fn chiplog_producer_send_batch(
             let (producer, records) = (get(producer)?, slices(records, count, "records")?);
             let count = records.len() as u64;
             producer.0.send_batch(&records, move |result| {
-                tell(
-                    callback,
-                    context,
-                    result.map(|first| crate::chiplog_appended_t { count, ..one(first) }),
-                );
+                tell(callback, context, result.map(|first| chiplog_appended_t { count, ..one(first) }));
             })
         })
     }
