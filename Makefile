@@ -268,7 +268,7 @@ loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 
 # The codecs, under an interpreter that knows undefined behaviour. Mappings and futexes are beyond it.
-MIRI_TESTS ?= store::block store::layout session::tests types
+MIRI_TESTS ?= store::format replica::state::session_table::tests types
 miri:
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
 	  MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test --package chiplog --lib --target-dir target/miri -- $(MIRI_TESTS); \
