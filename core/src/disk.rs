@@ -22,6 +22,7 @@ pub(crate) mod mmap;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 
+pub use linux::device_writes_zeroes;
 pub use mmap::Map;
 
 /// The unit that a disk writes whole or not at all.

@@ -167,9 +167,12 @@ impl DiskFile for RealFile {
         }
     }
 
-    /// Past the page cache where the file system can: zeros need no memory of their own, and their way to the
-    /// disk does not delay the syncs of appends.
+    /// By the device itself where it can. Else past the page cache where the file system can: zeros need no memory of
+    /// their own, and their way to the disk does not delay the syncs of appends.
     fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
+        if write_zeroes(&self.file, &range)? {
+            return Ok(());
+        }
         let flags = fcntl_getfl(&self.file)?;
         let direct = fcntl_setfl(&self.file, flags | OFlags::DIRECT).is_ok();
         let filled = fill(&self.file, range.clone());
@@ -260,6 +263,28 @@ fn not_ours(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ReadOnlyFilesystem)
 }
 
+/// `FALLOC_FL_WRITE_ZEROES` of Linux 6.17: the device zeroes blocks that count as written, so that no zeros travel, and a later
+/// write into them changes no metadata, as after a write of zeros.
+const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
+
+/// False: the kernel, the file system or the device cannot.
+fn write_zeroes(file: &File, range: &Range<u64>) -> io::Result<bool> {
+    match fallocate(file, WRITE_ZEROES, range.start, range.end - range.start) {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether the device under a file zeroes what is prepared for a log, so that a log that grows is written once and not twice.
+/// Lengthens the file to 1 MiB.
+///
+/// # Errors
+/// The file system has no room, or does not let the file be written.
+pub fn device_writes_zeroes(file: &File) -> io::Result<bool> {
+    write_zeroes(file, &(0..1 << 20))
+}
+
 /// Writes zeros over a range, from a buffer that suits direct writes.
 fn fill(file: &File, range: Range<u64>) -> io::Result<()> {
     let buffer = vec![0; ZERO_PIECE_BYTES + PAGE_BYTES];
@@ -293,4 +318,28 @@ fn write_chunk(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<u64
         before = end;
     }
     Ok(total as u64)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    /// Whichever way the zeros come: by the device, or written.
+    #[test]
+    fn a_range_filled_with_zeros_holds_nothing_else_and_its_surroundings_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open(dir.path(), false).unwrap();
+        let file = disk.create("f").unwrap();
+        file.write_at(0, &[IoSlice::new(&[7; 300_000])]).unwrap();
+        file.fill_with_zeros(4096..200_704).unwrap();
+        file.fill_with_zeros(300_000..(1 << 20)).unwrap();
+        let mut found = vec![1; 1 << 20];
+        file.read_at(0, &mut found).unwrap();
+        assert!(found[..4096].iter().all(|b| *b == 7) && found[200_704..300_000].iter().all(|b| *b == 7));
+        assert!(found[4096..200_704].iter().chain(&found[300_000..]).all(|b| *b == 0));
+        let probe = File::create_new(dir.path().join("probe")).unwrap();
+        let is_by_device = device_writes_zeroes(&probe).unwrap();
+        assert_eq!(probe.metadata().unwrap().len(), if is_by_device { 1 << 20 } else { 0 });
+    }
 }
