@@ -148,6 +148,10 @@ fn replacement_with_a_mistyped_number_takes_no_healthy_voter() {
     let cluster = servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",");
     let member = |args: &[&str]| run(&[&["member"], args, &["--cluster", &cluster]].concat());
     servers[2].kill();
+    wait("the leader hears no more of it", || {
+        let shown = run(&["status", &cluster, "--json"]).json();
+        shown["replicas"].as_array()?.iter().find(|r| r["node"] == 3)?["lag"].is_null().then_some(())
+    });
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
     let added = member(&["add", &fourth.client, "--promote"]).ok();
