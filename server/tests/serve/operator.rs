@@ -42,6 +42,8 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let dead = run(&["status", &first, "--json"]);
     assert_eq!((dead.code, dead.json()["ok"].as_bool()), (5, Some(false)), "{}", dead.out);
     assert_eq!(state(&dead.json(), 3).0, "unreachable");
+    let words = run(&["status", &first]).out;
+    assert_eq!(words.matches("unreachable").count(), 1, "its state is not its role: {words}");
 
     std::fs::remove_dir_all(&servers[2].data).unwrap();
     // So long it listens for callers: none of them is as slow.
@@ -52,7 +54,9 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let shown = wiped.json();
     let (name, why) = state(&shown, 3);
     assert!(name == "wiped" && why.contains("empty directory") && why.contains("new number"), "{shown}");
-    assert_eq!(shown["replicas"][2]["lag"], Value::Null);
+    for unknown in ["lag", "term", "first", "last", "bytes_used", "sync_p99_micros"] {
+        assert_eq!(shown["replicas"][2][unknown], Value::Null, "{unknown}");
+    }
     // It counts for the majority, whatever it knows itself.
     assert_eq!(shown["replicas"][2]["voter"], true, "{shown}");
     let words = run(&["status", &first]);
