@@ -9,7 +9,7 @@ use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::member_change::Change;
 use chiplog_net::wire::proto::v1::{
     AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, SetAddress,
-    TransferLeaderRequest,
+    StatusResponse, TransferLeaderRequest,
 };
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};

@@ -103,7 +103,8 @@ impl Replica {
         let s = status.clone();
         let me = s.members.iter().find(|m| m.node == s.node);
         // A server that waits has no log of which there was anything to tell; syncs that were not made took no time.
-        let of_log = |value: u64| (s.role() != Role::Waiting).then_some(value);
+        let waits = s.role() == Role::Waiting;
+        let of_log = |value: u64| (!waits).then_some(value);
         let of_syncs = |micros: u64| (micros > 0).then_some(micros);
         Self {
             node: (s.node != 0).then_some(s.node),
