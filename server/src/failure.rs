@@ -65,6 +65,12 @@ impl Failure {
         Self { quiet, ..failure }
     }
 
+    /// The same, with the place of it before the message.
+    pub(crate) fn at(mut self, place: &str) -> Self {
+        self.message.insert_str(0, &format!("{place}: "));
+        self
+    }
+
     /// The same, with words after the message.
     pub(crate) fn with_words(mut self, words: &str) -> Self {
         self.message.push_str("; ");

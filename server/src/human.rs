@@ -116,13 +116,33 @@ pub(crate) fn parse_time(text: &str, now: Timestamp) -> Result<Timestamp, String
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().map(Timestamp).map_err(|_| wrong());
     }
-    if let Some((n, unit)) = text.split_at_checked(text.len().saturating_sub(1)) {
-        let unit = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)].iter().find(|u| u.0 == unit);
-        if let (Ok(n), Some((_, seconds))) = (n.parse::<u64>(), unit) {
-            return Ok(Timestamp(now.get().saturating_sub(n.saturating_mul(seconds * 1000))));
-        }
+    if let Some(seconds) = span_with_unit(text) {
+        return Ok(Timestamp(now.get().saturating_sub(seconds.saturating_mul(1000))));
     }
     rfc3339(text).ok_or_else(wrong)
+}
+
+/// The seconds of a span with a unit, such as `15m`. What is too large is the largest number.
+fn span_with_unit(text: &str) -> Option<u64> {
+    let (n, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let (_, seconds) = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)].into_iter().find(|u| u.0 == unit)?;
+    n.parse::<u64>().ok().map(|n| n.saturating_mul(seconds))
+}
+
+/// Reads a span in seconds: a number, or one with a unit (`90s`, `15m`, `24h`, `7d`).
+pub(crate) fn parse_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().or_else(|| span_with_unit(text));
+    seconds.ok_or_else(|| format!("{text:?} is no span of time: give seconds, or 90s, 15m, 24h, 7d"))
+}
+
+/// A span in the largest unit that it is a whole number of: `7 days`, `24 h`, `90 s`.
+pub(crate) fn span(seconds: u64) -> String {
+    match seconds {
+        s if s >= 2 * 86_400 && s.is_multiple_of(86_400) => format!("{} days", count(s / 86_400)),
+        s if s >= 3600 && s.is_multiple_of(3600) => format!("{} h", s / 3600),
+        s if s >= 120 && s.is_multiple_of(60) => format!("{} min", count(s / 60)),
+        s => format!("{} s", count(s)),
+    }
 }
 
 /// `YYYY-MM-DD` with or without `THH:MM:SS[.fraction](Z|+HH:MM)`.
@@ -249,6 +269,24 @@ pub(crate) fn base64(data: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_are_read_and_shown() {
+        for (text, seconds, shown) in [
+            ("604800", 604_800, "7 days"),
+            ("7d", 604_800, "7 days"),
+            ("24h", 86_400, "24 h"),
+            ("15m", 900, "15 min"),
+            ("90s", 90, "90 s"),
+            ("0", 0, "0 s"),
+        ] {
+            assert_eq!(parse_seconds(text), Ok(seconds));
+            assert_eq!(span(seconds), shown);
+        }
+        for wrong in ["", "d", "7 d", "7w", "-1", "1.5h"] {
+            assert!(parse_seconds(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn numbers_read_well() {

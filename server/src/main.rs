@@ -26,6 +26,7 @@ mod witness;
 
 use args::Cli;
 use clap::FromArgMatches;
+use clap::error::{ContextKind, ErrorKind};
 use exit::Exit;
 use failure::Failure;
 use std::io::Write;
@@ -37,7 +38,13 @@ fn main() -> ExitCode {
     let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return explain(&error, json),
+        Err(error) => {
+            if is_backup_check(&error) && !json {
+                let _ =
+                    writeln!(std::io::stderr(), "chiplog: `chiplog restore BACKUP --check` checks a backup");
+            }
+            return explain(&error, json);
+        }
     };
     let is_service = cli.command.is_service();
     let ui = Ui::new(cli.global.json, cli.global.quiet, is_service);
@@ -47,6 +54,14 @@ fn main() -> ExitCode {
         failure.exit()
     });
     exit.into()
+}
+
+/// Whether a backup was to be checked by the command that makes one.
+fn is_backup_check(error: &clap::Error) -> bool {
+    let is_check = error.get(ContextKind::InvalidArg).is_some_and(|arg| arg.to_string() == "--check");
+    error.kind() == ErrorKind::UnknownArgument
+        && is_check
+        && std::env::args_os().any(|argument| argument == "backup")
 }
 
 /// Help, the version, or what is wrong with the command line.

@@ -637,8 +637,9 @@ impl Log {
     /// Changes the membership of the cluster, on its leader: one change at once, or several in one go through a
     /// joint configuration. Waits until the change is in force and [`Log::status`] shows it; a promotion first waits until
     /// its learner has caught up. A change after which nothing would be heard of a majority of the voters is refused: it
-    /// would leave the cluster without a leader, perhaps for good. A voter counts that was heard within the last election
-    /// time-out; one that was not has two more to answer.
+    /// would leave the cluster without a leader, perhaps for good. So is one that removes or demotes a voter that is heard
+    /// while nothing is heard of another one, which would stay: the number is probably mistyped. A voter counts that was heard
+    /// within the last election time-out; one that was not has two more to answer.
     ///
     /// # Errors
     /// `Membership`: what is wrong with which change, or which voters are not heard; nothing was changed. `NotLeader`.
@@ -675,8 +676,9 @@ impl Log {
     }
 
     /// As [`Log::change_members`], and makes the change also where nothing is heard of a majority of the voters that it leads
-    /// to. It comes into force once such a majority knows of it, and no other change can be made before: without the voters of
-    /// which nothing is heard, neither comes about.
+    /// to, or where it takes the vote of a node that is heard while nothing is heard of another voter. It comes into force once a
+    /// majority of the voters that it leads to knows of it, and no other change can be made before: as long as nothing is heard of
+    /// such a majority, neither comes about.
     ///
     /// # Errors
     /// As [`Log::change_members`], but for voters that are not heard.

@@ -105,6 +105,22 @@ impl LogOption {
         }
     }
 
+    /// A value with its unit. None: no limit.
+    fn words(self, value: Option<u64>) -> String {
+        let is_age = matches!(self, Self::RetentionAge | Self::SessionIdleMax);
+        match value.filter(|value| *value < u64::MAX) {
+            None => "none".to_owned(),
+            Some(millis) if is_age && millis.is_multiple_of(1000) => format!("{} s", millis / 1000),
+            Some(millis) if is_age => format!("{millis} ms"),
+            Some(value) => value.to_string(),
+        }
+    }
+
+    /// What these options say of it, in words.
+    pub(crate) fn words_of(self, options: &Options) -> String {
+        self.words(self.own(options))
+    }
+
     /// What a server's own options say of it; None: it has no limit.
     fn own(self, options: &Options) -> Option<u64> {
         match self {
@@ -150,7 +166,8 @@ impl fmt::Display for LogOptions {
             return f.write_str("none set");
         }
         for (n, (option, value)) in self.iter().enumerate() {
-            write!(f, "{}{option} {value}", if n == 0 { "" } else { ", " })?;
+            let comma = if n == 0 { "" } else { ", " };
+            write!(f, "{comma}{option} {}", option.words(Some(value)))?;
         }
         Ok(())
     }
@@ -213,7 +230,13 @@ impl LogOptions {
         for (option, value) in self.iter() {
             if !option.bounds().contains(&value) {
                 let (min, max) = option.bounds().into_inner();
-                let what = format!("option {option} of the log is {value}; it has to be from {min} to {max}");
+                let [value, least, most] = [value, min, max].map(|value| option.words(Some(value)));
+                let bounds = if max == u64::MAX {
+                    format!("at least {least}")
+                } else {
+                    format!("from {least} to {most}")
+                };
+                let what = format!("option {option} of the log is {value}; it has to be {bounds}");
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }
@@ -248,8 +271,7 @@ impl LogOptions {
         };
         let differs = |(option, value): &(LogOption, u64)| option.own(own) != Some(*value) && told(*option);
         let words = |(option, value): (LogOption, u64)| {
-            let own = option.own(own).map_or("none".to_owned(), |own| own.to_string());
-            format!("{option} is {value} for the log and {own} here")
+            format!("{option} is {} for the log and {} here", option.words(Some(value)), option.words_of(own))
         };
         self.iter().filter(differs).map(words).collect()
     }
@@ -352,6 +374,11 @@ mod tests {
             "what was never set here need not be told"
         );
         assert!(options.differences(&options.over(&own)).is_empty());
+        let mut options = LogOptions::default();
+        options.set(LogOption::RetentionAge, Some(604_800_000));
+        let own = Options { retention_age: Some(Duration::from_millis(1500)), ..Options::default() };
+        assert_eq!(options.differences(&own), ["retention_age is 604800 s for the log and 1500 ms here"]);
+        assert_eq!(options.to_string(), "retention_age 604800 s");
     }
 
     #[test]
@@ -375,6 +402,13 @@ mod tests {
             let error = check(option, value).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(option.name()), "{error}");
+        }
+        for (option, value, words) in [
+            (LogOption::RetentionAge, 0, "retention_age of the log is 0 s; it has to be at least 1 ms"),
+            (LogOption::RetentionBytes, 1, "retention_bytes of the log is 1; it has to be at least 131072"),
+            (LogOption::SessionWindow, 0, "session_window of the log is 0; it has to be from 1 to 1024"),
+        ] {
+            assert!(check(option, value).unwrap_err().to_string().contains(words), "{words}");
         }
         for option in [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::CapacityBytes] {
             check(option, u64::MAX).unwrap();

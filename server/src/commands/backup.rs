@@ -61,7 +61,8 @@ pub(crate) struct BackUp {
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
     zone: String,
 
-    /// Of servers: size of the backup's segment files, such as 64MiB; not below the servers' if their blocks are that large.
+    /// Of servers: size of the backup's segment files [default: 64MiB]. Each file takes all of it, also for a log that is smaller. Not
+    /// below the servers' if their blocks are that large.
     #[arg(long, value_name = "SIZE", value_parser = engine::segment_bytes)]
     segment_bytes: Option<u32>,
 

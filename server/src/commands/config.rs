@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  chiplog config show > chiplog.toml       a file with all keys and their defaults
+  chiplog config show > chiplog.toml       a file with all keys that have a value
   chiplog config show chiplog.toml --set zone=west
   chiplog config check chiplog.toml        before a server is started again";
 
@@ -45,7 +45,7 @@ enum What {
         #[arg(long, env = "CHIPLOG_NODE", value_name = "N")]
         node: Option<String>,
     },
-    /// Print the configuration that file, environment and flags come to, with all defaults, as a file.
+    /// Print the configuration that file, environment and flags come to, as a file: all keys that have a value, defaults included.
     Show {
         /// The file; as --config, which then is left out.
         file: Option<PathBuf>,

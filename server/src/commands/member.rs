@@ -9,10 +9,10 @@ use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::member_change::Change;
 use chiplog_net::wire::proto::v1::{
     AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, SetAddress,
-    TransferLeaderRequest,
+    StatusResponse, TransferLeaderRequest,
 };
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -30,8 +30,10 @@ Examples:
 /// has caught up.
 ///
 /// A change that leads to voters of which no majority is heard is refused, and nothing is changed (status 2): of
-/// three voters, one of which is down, the one that is down can be removed, and neither of the others. --force makes the change
-/// all the same. When it is not known whether a change was made (status 5), `chiplog status` tells, and the same command can be
+/// three voters, one of which is down, the one that is down can be removed, and neither of the others. So is a change that takes
+/// the vote of a node that runs while nothing is heard of another voter, whose number was probably meant. --force makes the change
+/// all the same. After a change it is said which nodes vote, of which of them nothing is heard, and how many may still be lost;
+/// with --json in voters, silent and losses_tolerated. When it is not known whether a change was made (status 5), `chiplog status` tells, and the same command can be
 /// given again: what is done already is not done twice.
 ///
 /// A server whose disk was lost does not come back under its number. While a majority of the voters runs without it, add a
@@ -102,7 +104,7 @@ enum What {
         /// Its number.
         #[arg(value_parser = node)]
         node: u64,
-        /// Also where nothing is heard of a majority of the voters that are left.
+        /// Also where nothing is heard of a majority of the voters that are left, or of another voter than this one.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -130,7 +132,7 @@ enum What {
         /// Its number.
         #[arg(value_parser = node)]
         node: u64,
-        /// Also where nothing is heard of a majority of the voters that are left.
+        /// Also where nothing is heard of a majority of the voters that are left, or of another voter than this one.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -147,6 +149,8 @@ fn node(text: &str) -> Result<u64, String> {
 
 /// How long a server may take to say how it stands.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a leader that is new after a change may take to hear of the others.
+const NEW_LEADER: Duration = Duration::from_secs(2);
 
 const TRANSFER_EXAMPLES: &str = "\
 Examples:
@@ -251,7 +255,66 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let votes = promote || known.is_some_and(|m| m.voter);
     let part = if votes { "votes" } else { "is a learner" };
     let shown = json!({ "node": node, "directory": place.directory, "voter": votes });
-    ui.result(&shown, |_| format!("node {node} at {server} {part}"))
+    tell(&asker, of, leader.node, shown, &format!("node {node} at {server} {part}"), ui)
+}
+
+/// The voters after a change.
+struct Outcome {
+    voters: Vec<u64>,
+    /// Those of which the leader hears nothing.
+    silent: Vec<u64>,
+}
+
+impl Outcome {
+    fn of(leader: &StatusResponse) -> Self {
+        let voters: Vec<u64> =
+            leader.members.iter().filter(|m| m.voter && !m.leaving).map(|m| m.node).collect();
+        let is_heard = |node| node == leader.node || leader.peers.iter().any(|p| p.node == node && p.active);
+        let silent = voters.iter().copied().filter(|node| !is_heard(*node)).collect();
+        Self { voters, silent }
+    }
+
+    /// The number of voters that may still be lost. None: too many are silent already.
+    fn losses_tolerated(&self) -> Option<usize> {
+        (self.voters.len().saturating_sub(1) / 2).checked_sub(self.silent.len())
+    }
+
+    fn words(&self) -> String {
+        let list = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let further = if self.silent.is_empty() { "" } else { "further " };
+        let bears = match self.losses_tolerated() {
+            None => "that leaves no majority".to_owned(),
+            Some(0) => format!("no {further}loss is tolerated"),
+            Some(n) => format!("the {further}loss of {n} is tolerated"),
+        };
+        let silent = match &self.silent[..] {
+            [] => String::new(),
+            silent => format!("; nothing is heard of {}", list(silent)),
+        };
+        format!("voters: {}{silent}: {bears}", list(&self.voters))
+    }
+}
+
+/// Tells what a change led to. `led`: the node that led before it.
+fn tell(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui) -> Result<()> {
+    let begun = Instant::now();
+    let outcome = loop {
+        let Ok((_, leader)) = asker.leader(&of.cluster) else { break None };
+        let outcome = Outcome::of(&leader);
+        // A new leader has first to hear of the others.
+        if outcome.silent.is_empty() || leader.node == led || begun.elapsed() > NEW_LEADER {
+            break Some(outcome);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let Some(outcome) = outcome else {
+        return ui
+            .result(&shown, |_| format!("{done}; no leader says which nodes vote: `chiplog status` does"));
+    };
+    shown["voters"] = json!(outcome.voters);
+    shown["silent"] = json!(outcome.silent);
+    shown["losses_tolerated"] = json!(outcome.losses_tolerated());
+    ui.result(&shown, |_| format!("{done}; {}", outcome.words()))
 }
 
 /// `peer`, `client` and `zone`, where they change.
@@ -283,10 +346,21 @@ fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> R
         Change::Demote(_) => member.is_some_and(|m| !m.voter),
         _ => false, // a removed node is told as one that is no member: the number may be wrong
     };
+    let takes_a_vote = match what {
+        Change::Remove(_) | Change::Demote(_) => member.is_some_and(|m| m.voter),
+        _ => false,
+    };
+    let others = leader.members.iter().filter(|m| m.voter && !m.leaving && m.node != node).count();
     if !is_done {
-        change(&asker, of, what, force)?;
+        change(&asker, of, what, force).map_err(|failure| match failure.kind() {
+            // Of a voter that is not the last one, the other reasons for this kind pass by themselves.
+            ErrorKind::Membership if takes_a_vote && others > 0 && !force => {
+                failure.with_words("the option for that is --force")
+            }
+            _ => failure,
+        })?;
     }
-    ui.result(&json!({ "node": node }), |_| format!("node {node} {words}"))
+    tell(&asker, of, leader.node, json!({ "node": node }), &format!("node {node} {words}"), ui)
 }
 
 fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
@@ -335,4 +409,33 @@ pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
     }
     ui.result(&json!({ "leader": to }), |_| format!("node {to} leads"))?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcome_names_voters_silence_and_what_is_tolerated() {
+        for (voters, silent, told, tolerated) in [
+            (&[1, 2, 3][..], &[][..], "voters: 1, 2, 3: the loss of 1 is tolerated", Some(1)),
+            (&[1, 2], &[], "voters: 1, 2: no loss is tolerated", Some(0)),
+            (
+                &[1, 2, 3],
+                &[3],
+                "voters: 1, 2, 3; nothing is heard of 3: no further loss is tolerated",
+                Some(0),
+            ),
+            (
+                &[1, 2, 3, 4, 5],
+                &[3],
+                "voters: 1, 2, 3, 4, 5; nothing is heard of 3: the further loss of 1 is tolerated",
+                Some(1),
+            ),
+            (&[1, 3], &[3], "voters: 1, 3; nothing is heard of 3: that leaves no majority", None),
+        ] {
+            let outcome = Outcome { voters: voters.to_vec(), silent: silent.to_vec() };
+            assert_eq!((&*outcome.words(), outcome.losses_tolerated()), (told, tolerated));
+        }
+    }
 }

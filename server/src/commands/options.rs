@@ -5,21 +5,23 @@ use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::remote::Remote;
 use crate::target::Target;
 use crate::ui::Ui;
-use chiplog::{LogOption, LogOptions};
+use chiplog::{ErrorKind, Index, LogOption, LogOptions, SEGMENT_BYTES_MIN, Start, Timestamp};
+use chiplog_net::client::ReaderOptions;
 use chiplog_net::wire::proto::v1::{LogOption as WireOption, LogOptionsRequest, SetLogOptionsRequest};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const EXAMPLES: &str = "\
 Examples:
   chiplog options log1:7411
       What is set for the log. For what is not listed the leader's file applies.
-  chiplog options log1:7411 --set retention_bytes=500GiB --set retention_seconds=604800
+  chiplog options log1:7411 --set retention_bytes=500GiB --set retention_seconds=7d
       Keeps 500 GiB at most and a week, whichever server leads. Others stay as they are.
   chiplog options log1:7411 --set retention_bytes=none
       Keeps all, whatever the files of servers say.
@@ -35,8 +37,8 @@ session_idle_max_seconds. They mean what log.KEY means in a server's file.";
 /// log. A change is refused (status 7) as long as a member runs a version that knows no options of a log. The first one makes
 /// the log's files unreadable for such versions.
 ///
-/// A `retention_bytes` below what the log holds discards records at once. How many is said, and it is asked on a terminal; elsewhere
-/// --yes is needed (status 2). What `retention_seconds` discards is not known beforehand, and not asked.
+/// A `retention_bytes` below what the log holds, or a `retention_seconds` that is shorter than the age of its oldest record, discards
+/// records at once. That is said, and it is asked on a terminal; elsewhere --yes is needed (status 2).
 ///
 /// With a directory: it must not be open for writing elsewhere to be changed (status 5).
 #[derive(Args, Debug)]
@@ -46,7 +48,7 @@ pub(crate) struct Options {
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
-    /// Set an option. Bytes as a number or like 64MiB; none: no limit. Any number of times.
+    /// Set an option. Bytes as a number or like 64MiB, times in seconds or like 90s, 24h, 7d; none: no limit. Any number of times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(LogOption, u64)>,
 
@@ -54,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "KEY", value_parser = key)]
     unset: Vec<LogOption>,
 
-    /// Set a `retention_bytes` below what the log holds: what is beyond it is discarded at once, for good.
+    /// Set a `retention_bytes` or `retention_seconds` below what the log holds: what is beyond it is discarded at once, for good.
     #[arg(long)]
     yes: bool,
 
@@ -93,10 +95,10 @@ fn setting(text: &str) -> Result<(LogOption, u64), String> {
     }
     let is_bytes =
         matches!(option, LogOption::RetentionBytes | LogOption::CapacityBytes | LogOption::RecordBytesMax);
-    let number = if is_bytes {
-        human::parse_bytes(value)?
-    } else {
-        value.parse().map_err(|_| format!("{name} is a number, not {value}"))?
+    let number = match option {
+        _ if is_bytes => human::parse_bytes(value)?,
+        LogOption::RetentionAge | LogOption::SessionIdleMax => human::parse_seconds(value)?,
+        _ => value.parse().map_err(|_| format!("{name} is a number, not {value}"))?,
     };
     let value = number.checked_mul(key_of(option).1).ok_or_else(|| format!("{name} is too large"))?;
     Ok((option, value))
@@ -123,15 +125,45 @@ fn words(option: LogOption, value: u64) -> String {
     }
 }
 
+/// What no log takes, told before anything is asked.
+///
+/// # Errors
+/// `InvalidArgument`: a limit is below what the smallest segments allow.
+fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
+    let bytes_min = 2 * u64::from(SEGMENT_BYTES_MIN);
+    for (option, value) in changes {
+        let (key, Some(value)) = (key_of(*option).0, *value) else { continue };
+        let least = match option {
+            LogOption::RetentionBytes | LogOption::CapacityBytes if value < bytes_min => {
+                format!("{} ({bytes_min}), two of the smallest segments", human::bytes(bytes_min))
+            }
+            LogOption::RetentionAge | LogOption::SessionIdleMax if value == 0 => "1".to_owned(),
+            _ => continue,
+        };
+        return Err(Failure::usage(format!("{key} is {value}; it has to be at least {least}")));
+    }
+    Ok(())
+}
+
 /// What a log holds.
 struct Held {
     bytes: u64,
     records: u64,
+    /// When its first and its last record were written, where that is known.
+    times: [Option<Timestamp>; 2],
+    now: Timestamp,
 }
 
-/// What these changes discard at once, in words. None: nothing, as far as the log's size tells.
+/// What these changes discard at once, in words. None: nothing, as far as the log's size and times tell.
 fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
-    let limit = changes.iter().find(|(option, _)| *option == LogOption::RetentionBytes)?.1?;
+    let value = |wanted| changes.iter().find(|(option, _)| *option == wanted)?.1;
+    let by_bytes = value(LogOption::RetentionBytes).and_then(|limit| loss_by_bytes(limit, held));
+    let by_age = value(LogOption::RetentionAge).and_then(|limit| loss_by_age(limit, held));
+    let losses: Vec<String> = by_bytes.into_iter().chain(by_age).collect();
+    (!losses.is_empty()).then(|| losses.join("; "))
+}
+
+fn loss_by_bytes(limit: u64, held: &Held) -> Option<String> {
     let beyond = held.bytes.checked_sub(limit).filter(|beyond| *beyond > 0)?;
     let part = u128::from(held.records) * u128::from(beyond) / u128::from(held.bytes);
     let records = human::many(held.records, "record", "records");
@@ -144,13 +176,41 @@ fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
     ))
 }
 
+/// `limit`: in milliseconds. How many records are older is not known: only the first and the last one are looked at.
+fn loss_by_age(limit: u64, held: &Held) -> Option<String> {
+    if limit == u64::MAX || held.records == 0 {
+        return None;
+    }
+    let is_older = |time: Timestamp| time.get().saturating_add(limit) < held.now.get();
+    let [first, last] = held.times;
+    if first.is_some_and(|time| !is_older(time)) {
+        return None;
+    }
+    let first = first.map_or("of an unknown time".to_owned(), |time| format!("of {}", human::time(time)));
+    let last = match last.filter(|time| is_older(*time)) {
+        Some(time) => format!(" and the newest of {}", human::time(time)),
+        None => String::new(),
+    };
+    Some(format!(
+        "the log holds {}, the oldest {first}{last}: with retention_seconds of {} what is older is discarded at once, for good, segment by segment",
+        human::many(held.records, "record", "records"),
+        human::span(limit / 1000),
+    ))
+}
+
+/// Tells what would be discarded and asks whether it may be. What is to be told afterwards, since nobody was asked.
+///
 /// # Errors
 /// `InvalidArgument`: records would be discarded, and nobody said that they may.
-fn check_loss(args: &Options, changes: &[(LogOption, Option<u64>)], held: &Held, ui: &Ui) -> Result<()> {
-    let Some(loss) = loss(changes, held) else { return Ok(()) };
+fn check_loss(
+    args: &Options,
+    changes: &[(LogOption, Option<u64>)],
+    held: &Held,
+    ui: &Ui,
+) -> Result<Option<String>> {
+    let Some(loss) = loss(changes, held) else { return Ok(None) };
     if args.yes {
-        ui.say(&loss);
-        return Ok(());
+        return Ok(Some(loss));
     }
     let (mut asks, mut answer) = (std::io::stderr(), String::new());
     if !ui.json && std::io::stdin().is_terminal() && asks.is_terminal() {
@@ -158,9 +218,31 @@ fn check_loss(args: &Options, changes: &[(LogOption, Option<u64>)], held: &Held,
         let _ = std::io::stdin().read_line(&mut answer);
     }
     match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::usage(format!("{loss}; nothing was changed: say --yes if they may be"))),
+        "y" | "Y" | "yes" => Ok(None),
+        _ => Err(Failure::usage(format!("{loss}; nothing was changed: say --yes if that may be"))),
     }
+}
+
+/// A refusal of a change, of which somebody said that it may discard records.
+fn refused(failure: Failure, args: &Options) -> Failure {
+    match failure.kind() {
+        ErrorKind::InvalidArgument | ErrorKind::Unsupported if args.yes => {
+            failure.with_words("no option was set, and nothing was discarded")
+        }
+        _ => failure,
+    }
+}
+
+/// Whether a change can discard records.
+fn shortens(changes: &[(LogOption, Option<u64>)]) -> bool {
+    changes.iter().any(|(option, value)| {
+        matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge) && value.is_some()
+    })
+}
+
+fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &Ui) -> Result<LogOptions> {
@@ -170,11 +252,33 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
     let log = engine::open_as_it_is(dir)?;
     let info = log.info();
     let records = info.last.next().get().saturating_sub(info.first.get());
-    check_loss(args, changes, &Held { bytes: info.bytes_used, records }, ui)?;
-    log.set_log_options(changes, Duration::from_secs(args.timeout.into()))?;
+    let times = [info.first, info.last].map(|index| log.read(index).ok().map(|record| record.timestamp));
+    let held = Held { bytes: info.bytes_used, records, times, now: now() };
+    let loss = check_loss(args, changes, &held, ui)?;
+    let timeout = Duration::from_secs(args.timeout.into());
+    log.set_log_options(changes, timeout).map_err(|e| refused(e.into(), args))?;
+    if let Some(loss) = loss {
+        ui.say(&loss);
+    }
     let options = log.log_options();
     log.close()?;
     Ok(options)
+}
+
+/// When records were written; None where that cannot be read.
+fn times<const N: usize>(
+    args: &Options,
+    servers: &[String],
+    records: [u64; N],
+    ui: &Ui,
+) -> Result<[Option<Timestamp>; N]> {
+    let remote = Remote::connect(servers, &args.connect, ui)?;
+    Ok(records.map(|index| {
+        let mut options = ReaderOptions::default();
+        (options.follow, options.min_index) = (false, Index(index));
+        let mut reader = remote.client.reader_with(Start::Index(Index(index)), options);
+        remote.wait(reader.next_batch()).ok().flatten().map(|batch| batch.timestamp())
+    }))
 }
 
 fn remote(
@@ -184,10 +288,15 @@ fn remote(
     ui: &Ui,
 ) -> Result<LogOptions> {
     let asker = Asker::new(&args.connect, ui)?;
-    if changes.iter().any(|(option, value)| *option == LogOption::RetentionBytes && value.is_some()) {
+    let mut loss = None;
+    if shortens(changes) {
         let (_, leader) = asker.leader(servers)?;
         let records = (leader.last + 1).saturating_sub(leader.first);
-        check_loss(args, changes, &Held { bytes: leader.bytes_used, records }, ui)?;
+        let mut held = Held { bytes: leader.bytes_used, records, times: [None; 2], now: now() };
+        if records > 0 && changes.iter().any(|(option, _)| *option == LogOption::RetentionAge) {
+            held.times = times(args, servers, [leader.first, leader.last], ui)?;
+        }
+        loss = check_loss(args, changes, &held, ui)?;
     }
     let patience = Duration::from_secs(u64::from(args.timeout) + 5);
     let wire: Vec<WireOption> = changes
@@ -205,12 +314,16 @@ fn remote(
             let request = SetLogOptionsRequest { changes, timeout_millis, ..Default::default() };
             Ok(admin.set_log_options(request).await?.into_inner().options)
         }
-    })?;
+    });
+    let told = told.map_err(|failure| refused(failure, args))?;
+    if let Some(loss) = loss {
+        ui.say(&loss);
+    }
     let mut options = LogOptions::default();
     for WireOption { name, value } in told {
         let option = LogOption::from_name(&name).ok_or_else(|| {
             Failure::new(
-                chiplog::ErrorKind::Unsupported,
+                ErrorKind::Unsupported,
                 format!("the log has option {name}, which this version does not know: use a newer chiplog"),
             )
         })?;
@@ -227,6 +340,7 @@ pub(crate) fn run(args: &Options, ui: &Ui) -> Result<Exit> {
             return Err(Failure::usage(format!("{} is given twice", key_of(*option).0)));
         }
     }
+    check_bounds(&changes)?;
     let options = match &args.target {
         Target::Directory(dir) => local(args, dir, &changes, ui)?,
         Target::Servers(servers) => remote(args, servers, &changes, ui)?,
@@ -254,7 +368,7 @@ mod tests {
 
     #[test]
     fn what_a_limit_discards_is_told() {
-        let held = Held { bytes: 10 << 20, records: 700 };
+        let held = Held { bytes: 10 << 20, records: 700, times: [None; 2], now: Timestamp(0) };
         let of = |value| loss(&[(LogOption::RetentionBytes, value)], &held);
         let told = of(Some(8 << 20)).unwrap();
         for word in ["700 records", "10.0 MiB", "about 140 of the oldest (2.0 MiB)"] {
@@ -266,6 +380,42 @@ mod tests {
         assert_eq!(loss(&[(LogOption::CapacityBytes, Some(1))], &held), None);
     }
 
+    /// A limit on age was not asked about: 38 MiB of a log were gone within two seconds.
+    #[test]
+    fn what_an_age_discards_is_told() {
+        let day = |n: u64| Timestamp(n * 86_400_000);
+        let held = |times| Held { bytes: 10 << 20, records: 700, times, now: day(30) };
+        let of = |seconds: u64, held| loss(&[(LogOption::RetentionAge, Some(seconds * 1000))], &held);
+        let times = [Some(day(10)), Some(day(29))];
+        let told = of(7 * 86_400, held(times)).unwrap();
+        for words in ["700 records", "the oldest of 1970-01-11T00:00:00.000Z:", "7 days", "at once, for good"]
+        {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        let told = of(1, held(times)).unwrap();
+        assert!(told.contains("and the newest of 1970-01-30"), "{told}");
+        let told = of(1, held([None; 2])).unwrap();
+        assert!(told.contains("of an unknown time"), "{told}");
+        assert_eq!(of(20 * 86_400, held(times)), None);
+        assert_eq!(loss(&[(LogOption::RetentionAge, Some(u64::MAX))], &held(times)), None);
+        assert_eq!(of(1, Held { records: 0, ..held([None; 2]) }), None);
+        let both = [(LogOption::RetentionAge, Some(1000)), (LogOption::RetentionBytes, Some(8 << 20))];
+        let told = loss(&both, &held(times)).unwrap();
+        assert!(told.contains("retention_bytes of") && told.contains("retention_seconds of"), "{told}");
+    }
+
+    #[test]
+    fn limits_that_no_log_takes_are_refused_before_anything_is_asked() {
+        for (option, value, told) in [
+            (LogOption::RetentionBytes, 1, "retention_bytes is 1; it has to be at least 128.0 KiB (131072)"),
+            (LogOption::RetentionAge, 0, "retention_seconds is 0; it has to be at least 1"),
+        ] {
+            let failure = check_bounds(&[(option, Some(value))]).unwrap_err();
+            assert!(failure.to_string().starts_with(told), "{failure}");
+            check_bounds(&[(option, Some(u64::MAX)), (option, None)]).unwrap();
+        }
+    }
+
     #[test]
     fn settings_are_as_in_a_server_s_file() {
         for (text, option, value) in [
@@ -273,6 +423,9 @@ mod tests {
             ("log.retention_seconds=604800", LogOption::RetentionAge, 604_800_000),
             ("retention_bytes=none", LogOption::RetentionBytes, u64::MAX),
             ("session_window=7", LogOption::SessionWindow, 7),
+            ("retention_seconds=7d", LogOption::RetentionAge, 604_800_000),
+            ("session_idle_max_seconds=24h", LogOption::SessionIdleMax, 86_400_000),
+            ("capacity_bytes=10GiB", LogOption::CapacityBytes, 10 << 30),
             ("session_idle_max_seconds=1", LogOption::SessionIdleMax, 1000),
         ] {
             assert_eq!(setting(text), Ok((option, value)), "{text}");

@@ -3,11 +3,11 @@
 use crate::commands::backup::records;
 use crate::engine;
 use crate::exit::Exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::human;
 use crate::target;
 use crate::ui::Ui;
-use chiplog::{Backup, BackupInfo, Index, RestoreOptions, RestoreTo, Restored, Timestamp};
+use chiplog::{Backup, BackupInfo, ErrorKind, Index, RestoreOptions, RestoreTo, Restored, Timestamp};
 use chiplog_net::wire::ids::to_hex;
 use clap::Args;
 use serde::Serialize;
@@ -130,7 +130,16 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
     };
     (options.keep_log_id, options.segment_bytes) = (args.keep_log_id, args.segment_bytes);
     let bar = ui.progress(Some(2 * backup.info().bytes), "restoring");
-    let restored = backup.restore(dir, &options, &mut |done, _| bar.set_position(done))?;
+    let restored = backup.restore(dir, &options, &mut |done, _| bar.set_position(done));
+    let restored =
+        restored.map_err(|error| match args.to_time.filter(|_| error.kind() == ErrorKind::OutOfRange) {
+            Some(time) => {
+                let what =
+                    format!("the backup has no record of {} or before; nothing was made", human::time(time));
+                Failure::new(ErrorKind::OutOfRange, what)
+            }
+            None => error.into(),
+        })?;
     bar.finish_and_clear();
     let told = Told::new(&restored, started.elapsed());
     ui.result(&told, |told| {

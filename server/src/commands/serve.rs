@@ -34,7 +34,7 @@ Examples:
 /// Run a server: a replica of a cluster, for clients over gRPC.
 ///
 /// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. Every key has a
-/// variable (see --set). `chiplog config show` prints all keys with what they come to.
+/// variable (see --set). `chiplog config show` prints all keys that have a value.
 ///
 /// In a directory that holds a replica the server goes on with it. In an empty one it waits until `chiplog member
 /// init` makes it the first of a cluster or `chiplog member add` takes it into one; --init and --join say so at once.

@@ -8,7 +8,7 @@ use crate::health::{self, Judged, Place, State};
 use crate::human;
 use crate::survey::{Found, Silent, Survey, role_name};
 use crate::ui::Ui;
-use chiplog_net::wire::proto::v1::{Member, StatusResponse};
+use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -102,6 +102,10 @@ impl Replica {
     fn answered(status: &StatusResponse) -> Self {
         let s = status.clone();
         let me = s.members.iter().find(|m| m.node == s.node);
+        // A server that waits has no log of which there was anything to tell; syncs that were not made took no time.
+        let waits = s.role() == Role::Waiting;
+        let of_log = |value: u64| (!waits).then_some(value);
+        let of_syncs = |micros: u64| (micros > 0).then_some(micros);
         Self {
             node: (s.node != 0).then_some(s.node),
             role: role_name(status),
@@ -110,15 +114,15 @@ impl Replica {
             // As the cluster tells everybody; before it is part of one, as it was told itself.
             zone: me.map_or(s.zone, |m| m.zone.clone()),
             directory: (!s.directory.is_empty()).then_some(s.directory),
-            term: Some(s.term),
-            first: Some(s.first),
-            last: Some(s.last),
-            last_raft: Some(s.last_raft),
-            committed_raft: Some(s.committed_raft),
-            bytes_used: Some(s.bytes_used),
+            term: of_log(s.term),
+            first: of_log(s.first),
+            last: of_log(s.last),
+            last_raft: of_log(s.last_raft),
+            committed_raft: of_log(s.committed_raft),
+            bytes_used: of_log(s.bytes_used),
             bytes_capacity: (s.capacity > 0).then_some(s.capacity),
-            sync_median_micros: Some(s.sync_median_micros),
-            sync_p99_micros: Some(s.sync_p99_micros),
+            sync_median_micros: of_syncs(s.sync_median_micros),
+            sync_p99_micros: of_syncs(s.sync_p99_micros),
             scrubbed_bytes: Some(s.scrubbed_bytes),
             damaged: Some(s.damaged),
             repaired: Some(s.repaired),
@@ -183,7 +187,7 @@ impl Shown {
             rows.push([
                 number(r.node),
                 r.state.to_owned(),
-                r.role.to_owned(),
+                if r.role == r.state { "-" } else { r.role }.to_owned(),
                 if r.node.is_none() {
                     "-"
                 } else if r.voter {

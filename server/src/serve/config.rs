@@ -248,73 +248,109 @@ impl Config {
             tried.map_err(|e: toml::de::Error| wrong(e.to_string().trim().replace('\n', " ")))?;
         }
         let config: Self = table.try_into().map_err(|e: toml::de::Error| Failure::usage(e.to_string()))?;
-        config.check()?;
+        config.check().map_err(|failure| match (file, over) {
+            (Some(file), []) => failure.at(&file.display().to_string()),
+            (Some(file), _) => failure.at(&format!("{}, with what was set over it", file.display())),
+            (None, _) => failure,
+        })?;
         Ok(config)
     }
 
     /// Checks all that can be checked without the machine.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: names all that is wrong.
     fn check(&self) -> Result<()> {
+        let checks = [self.check_places(), self.check_files(), self.check_numbers(), self.check_options()];
+        let wrong: Vec<String> = checks.into_iter().flatten().collect();
+        if wrong.is_empty() { Ok(()) } else { Err(Failure::usage(wrong.join("; "))) }
+    }
+
+    /// What is wrong with addresses and the zone.
+    fn check_places(&self) -> Vec<String> {
         let Listen { client, peer, http } = &self.listen;
+        let mut wrong = Vec::new();
         let mut places = vec![("listen.client", client), ("listen.peer", peer)];
         places.extend([("listen.http", http)].into_iter().filter(|(_, v)| !v.is_empty()));
         for (key, place) in places {
             // Port 0: any that is free.
             let any = place.strip_suffix(":0").map(|host| format!("{host}:1"));
-            check_host_port(any.as_deref().unwrap_or(place))
-                .map_err(|e| Failure::usage(format!("{key}: {e}")))?;
+            wrong.extend(
+                check_host_port(any.as_deref().unwrap_or(place)).err().map(|e| format!("{key}: {e}")),
+            );
         }
-        for (key, place) in
-            [("advertise.client", &self.advertise.client), ("advertise.peer", &self.advertise.peer)]
-        {
-            if !place.is_empty() {
-                check_host_port(place).map_err(|e| Failure::usage(format!("{key}: {e}")))?;
-            }
+        let advertised =
+            [("advertise.client", &self.advertise.client), ("advertise.peer", &self.advertise.peer)];
+        for (key, place) in advertised.into_iter().filter(|(_, place)| !place.is_empty()) {
+            wrong.extend(check_host_port(place).err().map(|e| format!("{key}: {e}")));
         }
-        Address::new("a:1", "a:1", self.zone.as_str()).map_err(|e| Failure::usage(e.to_string()))?;
+        wrong.extend(Address::new("a:1", "a:1", self.zone.as_str()).err().map(|e| e.to_string()));
+        wrong
+    }
+
+    /// What is wrong with the names of files.
+    fn check_files(&self) -> Vec<String> {
         let Tls { certificate, key, client_authority, peer_certificate, peer_key, peer_authority } =
             &self.tls;
         let client = [("tls.certificate", certificate), ("tls.key", key)];
-        together(&client, client_authority.as_ref().map(|_| "tls.client_authority"))?;
-        for (key, file) in [
-            ("tls.certificate", certificate),
-            ("tls.key", key),
-            ("tls.client_authority", client_authority),
-            ("tls.peer_certificate", peer_certificate),
-            ("tls.peer_key", peer_key),
-            ("tls.peer_authority", peer_authority),
-            ("auth.tokens", &self.auth.tokens),
-        ] {
-            if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-                return Err(Failure::usage(format!("{key} is empty: give a file, or leave it out")));
-            }
-        }
         let peers = [
             ("tls.peer_certificate", peer_certificate),
             ("tls.peer_key", peer_key),
             ("tls.peer_authority", peer_authority),
         ];
-        together(&peers, None)?;
+        let others = [("tls.client_authority", client_authority), ("auth.tokens", &self.auth.tokens)];
+        let mut wrong = Vec::new();
+        for (key, file) in client.iter().chain(&peers).chain(&others) {
+            if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+                wrong.push(format!("{key} is empty: give a file, or leave it out"));
+            }
+        }
+        let needed_by = client_authority.as_ref().map(|_| "tls.client_authority");
+        wrong.extend(together(&client, needed_by).err().map(|e| e.to_string()));
+        wrong.extend(together(&peers, None).err().map(|e| e.to_string()));
+        wrong
+    }
+
+    /// Which numbers are out of bounds, of those that have their own name in the file.
+    fn check_numbers(&self) -> Vec<String> {
+        let ClusterConfig { heartbeat_millis, election_timeout_millis, .. } = self.cluster;
+        let mut wrong = Vec::new();
         for (key, value, min, max) in [
             ("shutdown_millis", self.shutdown_millis, 0, 3_600_000),
             ("reload_seconds", self.reload_seconds, 0, 86_400),
             ("threads", self.threads.unwrap_or(1), 1, 1024),
+            ("cluster.heartbeat_millis", heartbeat_millis, 1, 60_000),
         ] {
             if !(min..=max).contains(&value) {
-                return Err(Failure::usage(format!("{key} is {value}; it has to be from {min} to {max}")));
+                wrong.push(format!("{key} is {value}; it has to be from {min} to {max}"));
             }
         }
-        let ClusterConfig { heartbeat_millis, election_timeout_millis, .. } = self.cluster;
-        if election_timeout_millis / 3 < heartbeat_millis {
-            return Err(Failure::usage(format!(
-                "cluster.election_timeout_millis is {election_timeout_millis}; it has to be at least three times cluster.heartbeat_millis, which is {heartbeat_millis}"
-            )));
+        for (key, value) in [
+            ("log.retention_seconds", self.log.retention_seconds),
+            ("log.session_idle_max_seconds", self.log.session_idle_max_seconds),
+        ] {
+            if value == Some(0) {
+                wrong.push(format!("{key} is 0; it has to be at least 1"));
+            }
         }
-        let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
-        options.check().map_err(|e| {
-            let what = "in the file options of the log stand below [log], of its cluster below [cluster], and times have their unit in the name";
-            Failure::usage(format!("{e}; {what}: `chiplog config show` prints all"))
-        })?;
-        self.limits.check(options.batch_bytes_max)
+        if election_timeout_millis / 3 < heartbeat_millis {
+            wrong.push(format!(
+                "cluster.election_timeout_millis is {election_timeout_millis}; it has to be at least three times cluster.heartbeat_millis, which is {heartbeat_millis}"
+            ));
+        }
+        wrong
+    }
+
+    /// What the log does not take, if no number is wrong already, and what the limits are not.
+    fn check_options(&self) -> Vec<String> {
+        let options = match self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new()) {
+            Ok(options) => options,
+            Err(failure) => return vec![failure.to_string()],
+        };
+        let log = options.check().err().filter(|_| self.check_numbers().is_empty());
+        let log = log.map(|e| format!("{e} (in the file below [log], or below [cluster])"));
+        let limits = self.limits.check(options.batch_bytes_max).err().map(|e| e.to_string());
+        log.into_iter().chain(limits).collect()
     }
 
     /// The options of this server's log. `node` may still be missing.

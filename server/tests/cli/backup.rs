@@ -84,8 +84,13 @@ fn a_log_is_restored_to_a_record_and_to_a_time() {
     assert_eq!(place.restore("then", &["--to-time", &time.to_string()]).ok().json()["last"], 20);
     assert_eq!(place.restore("now", &["--to-time", "0s"]).ok().json()["last"], 40);
     is_error(&place.restore("never", &["--to-index", "41"]).fails(4), "out_of_range", 8);
-    is_error(&place.restore("never", &["--to-time", "1999-01-01"]).fails(4), "out_of_range", 8);
+    let never = place.restore("never", &["--to-time", "1999-01-01"]).fails(4);
+    is_error(&never, "out_of_range", 8);
+    assert!(never.err.contains("no record of 1999-01-01T00:00:00.000Z or before"), "{}", never.err);
     assert!(!place.dir.path().join("never").exists());
+    // The command that makes a backup was taken for the one that proves it.
+    let mistaken = run(&["backup", &place.at("saved"), "--check"]).fails(2);
+    assert!(mistaken.err.contains("`chiplog restore BACKUP --check` checks a backup"), "{}", mistaken.err);
 }
 
 /// What is wrong is named, with status 3, and nothing is made.

@@ -38,6 +38,17 @@ fn a_file_is_checked_and_shown() {
     fs::write(&file, "[log]\nsegments = 1\n").unwrap();
     let ran = run(&["config", "check", path]);
     assert!(ran.code == 2 && ran.err.contains("segments") && ran.err.contains("line 2"), "{}", ran.err);
+    // Everything that is wrong is told at once, with the file.
+    fs::write(&file, "node = 1\nreload_seconds = 90000\n[log]\nretention_seconds = 0\n[tls]\nkey = \"k\"\n")
+        .unwrap();
+    let ran = run(&["config", "check", path]);
+    let words =
+        [path, "reload_seconds is 90000", "log.retention_seconds is 0", "tls.key without tls.certificate"];
+    assert!(ran.code == 2 && words.iter().all(|w| ran.err.contains(w)), "{}", ran.err);
+    fs::write(&file, "node = 1\n[log]\nsegment_bytes = 1024\n").unwrap();
+    let ran = run(&["config", "check", path]);
+    let named = ran.err.contains(&format!("{path}: option segment_bytes is 1024"));
+    assert!(ran.code == 2 && named && !ran.err.contains("config show"), "{}", ran.err);
     let ran = run(&["config", "check", "/nowhere/chiplog.toml"]);
     assert_eq!(ran.code, 2, "it is no log that is missing: {}", ran.err);
 }

@@ -2,7 +2,7 @@
 //! is made a cluster of its own.
 
 use crate::harness::{Ran, Server, fed, leader, run, status, three, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The state of a node, and why, as `status` tells.
 fn state(shown: &Value, node: u64) -> (String, String) {
@@ -42,6 +42,8 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let dead = run(&["status", &first, "--json"]);
     assert_eq!((dead.code, dead.json()["ok"].as_bool()), (5, Some(false)), "{}", dead.out);
     assert_eq!(state(&dead.json(), 3).0, "unreachable");
+    let words = run(&["status", &first]).out;
+    assert_eq!(words.matches("unreachable").count(), 1, "its state is not its role: {words}");
 
     std::fs::remove_dir_all(&servers[2].data).unwrap();
     // So long it listens for callers: none of them is as slow.
@@ -52,7 +54,9 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let shown = wiped.json();
     let (name, why) = state(&shown, 3);
     assert!(name == "wiped" && why.contains("empty directory") && why.contains("new number"), "{shown}");
-    assert_eq!(shown["replicas"][2]["lag"], Value::Null);
+    for unknown in ["lag", "term", "first", "last", "bytes_used", "sync_p99_micros"] {
+        assert_eq!(shown["replicas"][2][unknown], Value::Null, "{unknown}");
+    }
     // It counts for the majority, whatever it knows itself.
     assert_eq!(shown["replicas"][2]["voter"], true, "{shown}");
     let words = run(&["status", &first]);
@@ -119,7 +123,7 @@ fn change_that_leaves_no_majority_is_refused_unless_forced() {
     let [dead_name, other_name] = [dead, other].map(|node| node.to_string());
     let silent = format!("nothing is heard of {dead}");
     for what in ["remove", "demote"] {
-        refused(&member(&[what, &other_name]), 2, &[&silent, "Nothing was changed", "force"]);
+        refused(&member(&[what, &other_name]), 2, &[&silent, "Nothing was changed", "--force"]);
     }
     fed(&["append", &cluster], "the cluster goes on\n").ok();
 
@@ -137,6 +141,34 @@ fn change_that_leaves_no_majority_is_refused_unless_forced() {
     // A change that is made already is not made twice.
     let promoted = member(&["promote", &dead_name]).ok();
     assert!(promoted.out.contains("votes"), "{}", promoted.out);
+}
+
+/// A dead node is replaced, and the number of a healthy one is typed. It was removed without a word, for good; one more loss
+/// then ended the cluster.
+#[test]
+fn replacement_with_a_mistyped_number_takes_no_healthy_voter() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let cluster = servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",");
+    let member = |args: &[&str]| run(&[&["member"], args, &["--cluster", &cluster]].concat());
+    servers[2].kill();
+    wait("the leader hears no more of it", || {
+        let shown = run(&["status", &cluster, "--json"]).json();
+        shown["replicas"].as_array()?.iter().find(|r| r["node"] == 3)?["lag"].is_null().then_some(())
+    });
+    let mut fourth = Server::new(4, dir.path());
+    fourth.start(&[]);
+    let added = member(&["add", &fourth.client, "--promote"]).ok();
+    let outcome = "votes; voters: 1, 2, 3, 4; nothing is heard of 3: no further loss is tolerated";
+    assert!(added.out.contains(outcome), "{}", added.out);
+    let words = ["node 4 runs", "nothing is heard of node 3", "probably the one that was meant", "--force"];
+    refused(&member(&["remove", "4"]), 2, &words);
+    refused(&member(&["demote", "4"]), 2, &words);
+    let removed = member(&["remove", "3", "--json"]).ok().json();
+    let outcome = json!({ "node": 3, "voters": [1, 2, 4], "silent": [], "losses_tolerated": 1 });
+    assert_eq!(removed, outcome);
+    let removed = member(&["remove", "4"]).ok();
+    assert_eq!(removed.out, "node 4 is removed; voters: 1, 2: no loss is tolerated\n");
 }
 
 /// Waiting does not mend a certificate: commands said nothing that helps for 15 s, or what the bytes of TLS look like to HTTP/2.

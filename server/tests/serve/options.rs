@@ -42,6 +42,44 @@ fn options_of_a_directory_are_set_shown_and_taken_back() {
     assert_eq!(set_of(log, &[]), shown, "what is refused changes nothing");
 }
 
+/// It was set without a question, and old records were gone within seconds.
+#[test]
+fn age_that_discards_is_asked_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log/").to_str().unwrap().to_owned();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let places = [log.as_str(), &server.client];
+    for at in places {
+        fed(&["append", at], "one\ntwo\n").ok();
+        let shown = set_of(at, &["--set", "retention_seconds=7d", "--set", "capacity_bytes=10GiB"]);
+        assert_eq!(shown, json!({ "retention_seconds": 604_800, "capacity_bytes": 10u64 << 30 }));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(1100)); // the records grow old
+    for at in places {
+        let before = set_of(at, &[]);
+        let refused = run(&["options", at, "--set", "retention_seconds=1s"]);
+        assert_eq!(refused.code, 2, "{}", refused.err);
+        for words in
+            ["2 records, the oldest of 2", "retention_seconds of 1 s", "nothing was changed", "--yes"]
+        {
+            assert!(refused.err.contains(words), "{words}: {}", refused.err);
+        }
+        let wrong = run(&["options", at, "--set", "retention_seconds=0", "--yes"]);
+        let told = "retention_seconds is 0; it has to be at least 1";
+        assert!(wrong.code == 2 && wrong.err.contains(told), "{}", wrong.err);
+        let wrong = run(&["options", at, "--set", "retention_bytes=1", "--yes"]);
+        let told = !wrong.err.contains("discarded at once");
+        assert!(wrong.code == 2 && told && wrong.err.contains("at least 128.0 KiB"), "{}", wrong.err);
+        // Two of this log's own segments are the least: that is only known where it is to be set.
+        let wrong = run(&["options", at, "--set", "retention_bytes=128KiB", "--yes"]);
+        assert!(wrong.code == 2 && wrong.err.contains("nothing was discarded"), "{}", wrong.err);
+        assert_eq!(set_of(at, &[]), before);
+        let done = run(&["options", at, "--set", "retention_seconds=1", "--yes"]);
+        assert!(done.code == 0 && done.err.contains("discarded at once"), "{}", done.err);
+    }
+}
+
 /// They were held against the default segment of 64 MiB: a log of small segments took options that no server with segments of
 /// that size can lead it with, and got files of 64 MiB.
 #[test]

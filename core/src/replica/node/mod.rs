@@ -711,9 +711,10 @@ impl Node {
             return Ok(());
         }
         self.replica.command(command, None, now, &mut self.writing)?;
-        let (used, bytes_max, age_max) =
-            (self.queue.used(), self.effective.retention_bytes, self.effective.retention_age);
-        tracing::info!(node = %self.cluster.node, %first, used, ?bytes_max, ?age_max, "{why}");
+        let [bytes, age] =
+            [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
+        let (node, used) = (self.cluster.node, self.queue.used());
+        tracing::info!(%node, %first, used, retention_bytes = %bytes, retention_age = %age, "{why}");
         // Not again before this one has come into force.
         self.retain_at = now.plus(MARKER_DELAY);
         self.finish(now)

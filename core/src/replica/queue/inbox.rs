@@ -28,7 +28,8 @@ pub(crate) type Forced = bool;
 pub(crate) enum Ask {
     /// How far was the log committed, at some moment after the question? Answered once this replica is as far.
     Barrier,
-    /// Change the membership; of the leader. Forced: also where nothing is heard of a majority of the voters that it leads to.
+    /// Change the membership; of the leader. Forced: also where nothing is heard of a majority of the voters that it leads to, or
+    /// where it takes the vote of a node that is heard while nothing is heard of another voter.
     Change(Vec<Change>, Forced),
     /// Let this node lead; of the leader.
     Transfer(NodeId),

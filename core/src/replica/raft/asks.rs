@@ -6,7 +6,9 @@
 //!   again, under a new context each time. All that come while one is under way share the next.
 //! - A **change** waits until the learners it promotes have caught up, is then proposed, and answered when it is in
 //!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning. One that
-//!   leads to voters of which no majority is heard is refused, unless it is forced: it might never come into force.
+//!   leads to voters of which no majority is heard is refused, unless it is forced: it might never come into force. So is
+//!   one that takes the vote of a node that is heard while another voter, which keeps its vote, is not: the number was
+//!   probably mistyped, and a removal cannot be taken back.
 //! - A **transfer** is answered when the other leads. Raft may ignore it: it has a time-out.
 //!
 //! Invariant: who hears that something came about finds it in the status.
@@ -390,8 +392,8 @@ impl Replica {
         }
     }
 
-    /// The first change that can be proposed now. Those that lead to voters of which no majority is heard are refused, once
-    /// these had the time to answer.
+    /// The first change that can be proposed now. Those that [`Self::check_heard`] refuses are answered once the voters that
+    /// are not heard had the time to answer.
     fn next_change(&mut self, now: Moment) -> Option<usize> {
         let mut n = 0;
         loop {
@@ -410,24 +412,41 @@ impl Replica {
         }
     }
 
-    /// Whether a majority of the voters that a change leads to is heard.
+    /// Whether a majority of the voters that a change leads to is heard, and the change takes no vote of a node that is heard
+    /// while another one, which keeps its vote, is not.
     ///
     /// # Errors
-    /// `Membership`: it is not; names the voters of which nothing is heard.
+    /// `Membership`: names the voters of which nothing is heard.
     fn check_heard(&self, pending: &Pending, now: Moment) -> Result<()> {
         let Ok(next) = self.membership.after(&pending.changes) else { return Ok(()) }; // refused where it is proposed
-        let heard = self.heard_lately(now);
-        if pending.forced || next.voters() == self.membership.voters() || next.is_majority(&heard) {
+        let (voters, present) = (next.voters(), self.membership.voters());
+        if pending.forced || voters == present {
             return Ok(());
         }
-        let list = |nodes: &mut dyn Iterator<Item = NodeId>| {
-            nodes.map(|node| node.to_string()).collect::<Vec<_>>().join(", ")
+        let heard = self.heard_lately(now);
+        let is_heard = |node: &u64| heard.contains(&NodeId(*node));
+        let list = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let pick = |nodes: &[u64], wanted: &dyn Fn(&u64) -> bool| -> Vec<u64> {
+            nodes.iter().filter(|node| wanted(node)).copied().collect()
         };
-        let voters = list(&mut next.voters().into_iter().map(NodeId));
-        let silent = list(&mut next.voters().into_iter().map(NodeId).filter(|node| !heard.contains(node)));
+        if !next.is_majority(&heard) {
+            let what = format!(
+                "the voters would be {}, and nothing is heard of {}: without a majority of them there would be no leader, \
+                 perhaps for good. Nothing was changed: start what is away, or remove that first, or force the change",
+                list(&voters),
+                list(&pick(&voters, &|node| !is_heard(node)))
+            );
+            return Err(Error::new(ErrorKind::Membership, what));
+        }
+        let taken = pick(&present, &|node| is_heard(node) && !voters.contains(node));
+        let silent = pick(&present, &|node| !is_heard(node) && voters.contains(node));
+        if taken.is_empty() || silent.is_empty() {
+            return Ok(());
+        }
+        let (taken, silent) = (list(&taken), list(&silent));
         let what = format!(
-            "the voters would be {voters}, and nothing is heard of {silent}: without a majority of them there would be no \
-             leader, perhaps for good. Nothing was changed: start what is away, or remove that first; or force the change"
+            "node {taken} runs and would lose its vote, and nothing is heard of node {silent}, which would keep it and is \
+             probably the one that was meant. Nothing was changed: name node {silent}, or start it first, or force the change"
         );
         Err(Error::new(ErrorKind::Membership, what))
     }

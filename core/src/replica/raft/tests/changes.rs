@@ -12,9 +12,23 @@ fn leader_without_third() -> Node {
     node
 }
 
+/// Node 2, which leads four voters and has heard of nodes 1 and 3, not of node 4.
+fn leader_without_fourth() -> Node {
+    let mut node = voter_of(4);
+    turn(&mut node, &message(MessageType::MsgTimeoutNow, 1));
+    for from in [1, 3] {
+        turn(&mut node, &Message { from, ..message(MessageType::MsgRequestVoteResponse, 2) });
+    }
+    assert_eq!((node.replica.role(), last(&node)), (Role::Leader, 6));
+    for from in [1, 3] {
+        acknowledge(&mut node, NodeId(from));
+    }
+    node
+}
+
 fn acknowledge(node: &mut Node, from: NodeId) {
     let mut answer = message(MessageType::MsgAppendResponse, 2);
-    (answer.from, answer.index, answer.commit) = (from.0, 5, 5);
+    (answer.from, answer.index, answer.commit) = (from.0, last(node), last(node));
     give_from(node, from, raft_message::encode_message(&answer).unwrap());
     node.replica.advance(Moment::START, &mut node.writing).unwrap();
 }
@@ -23,10 +37,22 @@ fn last(node: &Node) -> u64 {
     node.replica.raw.raft.raft_log.last_index()
 }
 
+/// Lets a heartbeat be answered.
+fn give_at(node: &mut Node, from: u64, now: Moment) {
+    let answer = Message { from, ..message(MessageType::MsgHeartbeatResponse, 2) };
+    let head = raft_message::encode_message(&answer).unwrap();
+    let envelope = envelope(NodeId(from), directory_of(NodeId(from)), head);
+    node.replica.receive(envelope, now, &mut node.writing).unwrap();
+}
+
 fn asked(node: &mut Node, change: Change, forced: bool) -> Ticket {
+    asked_for(node, vec![change], forced)
+}
+
+fn asked_for(node: &mut Node, changes: Vec<Change>, forced: bool) -> Ticket {
     let promise = Promise::new();
     let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::Change(vec![change], forced);
+    let ask = Ask::Change(changes, forced);
     node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
     ticket
 }
@@ -48,6 +74,63 @@ fn change_that_leaves_no_majority_that_is_heard_is_refused() {
         assert_eq!(last(&node), 5, "nothing was proposed");
         assert!(!node.replica.asks.has_changes());
     }
+}
+
+/// Of voters 1 to 4, one of which was down, another one was removed by a mistyped number: what was left bore no further
+/// loss, and a number that was removed does not come back.
+#[test]
+fn change_that_takes_the_vote_of_the_wrong_node_is_refused() {
+    for change in [Change::Remove(LEADER), Change::Demote(NodeId(3)), Change::Remove(NodeId(2))] {
+        let mut node = leader_without_fourth();
+        let timeout = node.replica.cluster.election_timeout;
+        let ticket = asked(&mut node, change.clone(), false);
+        for n in 1..=4 {
+            assert!(ticket.poll().is_none(), "the fourth has two election time-outs to answer");
+            let now = Moment::START.plus(timeout * n / 2);
+            for from in [1, 3] {
+                give_at(&mut node, from, now);
+            }
+            node.replica.advance(now, &mut node.writing).unwrap();
+        }
+        let refused = ticket.poll().unwrap().map(drop).unwrap_err();
+        assert_eq!((refused.kind(), last(&node)), (ErrorKind::Membership, 6), "{refused}");
+        let refused = refused.to_string();
+        let taken = format!("node {} runs and would lose its vote", change.node());
+        for words in [&*taken, "nothing is heard of node 4", "probably the one that was meant"] {
+            assert!(refused.contains(words), "{words}: {refused}");
+        }
+        let mut node = leader_without_fourth();
+        let _ticket = asked(&mut node, change.clone(), true);
+        assert_eq!(last(&node), 7, "it is forced");
+        let mut node = leader_without_fourth();
+        let _ticket = asked(&mut node, change, false);
+        acknowledge(&mut node, NodeId(4));
+        assert_eq!(last(&node), 7, "it was only late");
+    }
+}
+
+#[test]
+fn change_that_takes_no_vote_beside_a_silent_one_is_proposed() {
+    let newcomer = Change::AddLearner { node: NodeId(5), directory: DirectoryId(55), address: "new".into() };
+    let allowed = [
+        vec![Change::Remove(NodeId(4))],
+        vec![Change::Demote(NodeId(4))],
+        vec![newcomer.clone()],
+        vec![newcomer, Change::Remove(NodeId(4))],
+        vec![Change::Remove(NodeId(3)), Change::Remove(NodeId(4))],
+    ];
+    for changes in allowed {
+        let mut node = leader_without_fourth();
+        let _ticket = asked_for(&mut node, changes.clone(), false);
+        assert_eq!(last(&node), 7, "{changes:?}");
+    }
+    // A learner has no vote to lose.
+    let mut node = leader_without_fourth();
+    let heard = node.replica.membership.after(&[Change::Demote(NodeId(3))]).unwrap();
+    node.replica.membership = heard;
+    let pending = vec![Change::Remove(NodeId(3))];
+    let _ticket = asked_for(&mut node, pending, false);
+    assert_eq!(last(&node), 7);
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(crate) fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -
 
 /// The directory of a voter beside node 2.
 pub(crate) fn directory_of(node: NodeId) -> DirectoryId {
-    if node == LEADER { DIRECTORY } else { DirectoryId(13) }
+    if node == LEADER { DIRECTORY } else { DirectoryId(10 + u128::from(node.0)) }
 }
 
 fn from_leader(head: Bytes) -> Envelope {
@@ -286,14 +286,13 @@ pub(crate) fn message(kind: MessageType, term: u64) -> Message {
     message
 }
 
-/// Makes node 2 a voter beside node 1, and beside node 3 if there are three voters. All of it is committed.
+/// Makes node 2 a voter beside node 1, and beside those from 3 on if there are more voters. All of it is committed.
 pub(crate) fn become_voter(node: &mut Node, voters: usize) {
     let directory = node.status(Moment::default()).directory;
-    let all = [
-        Member::voter(LEADER, DIRECTORY, ""),
-        Member::voter(NodeId(2), directory, ""),
-        Member::voter(NodeId(3), DirectoryId(13), ""),
-    ];
+    let voter = |node: NodeId| {
+        Member::voter(node, if node == NodeId(2) { directory } else { directory_of(node) }, "")
+    };
+    let all: Vec<Member> = (1..=voters as u64).map(|node| voter(NodeId(node))).collect();
     let changed = |index: u64| {
         let members = &all[..index as usize - 1];
         change_at(index, Change::Promote(members[members.len() - 1].node), members)
