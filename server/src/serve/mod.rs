@@ -159,8 +159,8 @@ impl Server {
     /// Starts everything. Blocks a moment for the disk: recovery reads the last segment.
     ///
     /// # Errors
-    /// A listener cannot be had, would be open to others without TLS; the log cannot be opened, or is another than `first`
-    /// speaks of.
+    /// A listener cannot be had, would be open to others without TLS; a certificate is of no use now, or not this node's; the
+    /// log cannot be opened, or is another than `first` speaks of.
     pub(crate) async fn start(mut config: Config, first: First) -> Result<Self> {
         if config.node == 0 {
             let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
@@ -181,14 +181,17 @@ impl Server {
         let address = standing(&config, client_at, peer_at)?;
         let mut reloader = Reloader::default();
         let doors = doors(&config, &mut reloader)?;
+        if let Err(why) = check_host_named(&config.tls, &address.client) {
+            tracing::warn!("{why}");
+        }
         let http = match config.listen.http.as_str() {
             "" => None,
             place => Some(bind("listen.http", place)?),
         };
-        let peer_tls = Reloader::peers(tls)?;
+        let peer_tls = Reloader::peers(tls, config.node)?;
         let transport = start_transport(&config, &address, peer, peer_tls.clone())?;
         if let Some(used) = peer_tls {
-            reloader.watch_peers(tls, used, transport.clone());
+            reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
         let founder = Founder {
             config: config.clone(),
@@ -474,12 +477,7 @@ fn start_transport(
 pub(crate) fn check(config: &Config) -> Result<()> {
     let mut reloader = Reloader::default();
     doors(config, &mut reloader)?;
-    if let Some(peers) = Reloader::peers(&config.tls)?
-        && config.node > 0
-    {
-        let wrong = |e| Failure::usage(format!("tls.peer_certificate and tls.peer_authority: {e}"));
-        peers.check(NodeId(config.node)).map_err(wrong)?;
-    }
+    Reloader::peers(&config.tls, config.node)?;
     let parsed = |place: &str| place.parse::<SocketAddr>().ok();
     if let (Some(client_at), Some(peer_at)) = (parsed(&config.listen.client), parsed(&config.listen.peer)) {
         standing(config, client_at, peer_at)?;
@@ -488,13 +486,18 @@ pub(crate) fn check(config: &Config) -> Result<()> {
         "" => &config.listen.client,
         advertised => advertised,
     };
+    check_host_named(&config.tls, place)
+}
+
+/// That the certificate for clients, if there is one, names the host of this address.
+///
+/// # Errors
+/// It does not, or is none.
+fn check_host_named(tls: &config::Tls, place: &str) -> Result<()> {
+    let Some(file) = &tls.certificate else { return Ok(()) };
     let host = place.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
-    if let Some(file) = &config.tls.certificate {
-        let certificate =
-            std::fs::read(file).map_err(|e| Failure::option_file("tls.certificate", file, &e))?;
-        check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))?;
-    }
-    Ok(())
+    let certificate = std::fs::read(file).map_err(|e| Failure::option_file("tls.certificate", file, &e))?;
+    check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))
 }
 
 /// As [`standing`], before any port is taken, as far as names can be resolved; what cannot be is told where it is listened at.
