@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing waits for ever: a connection has [`CONNECT`], a question its own time.
 
+use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::target;
 use crate::ui::Ui;
@@ -256,17 +257,34 @@ impl Asker {
         })
     }
 
-    /// What mends that a server is not reached; nothing, if something answers there.
-    pub(crate) fn advice(&self, server: &str) -> &'static str {
+    /// What is to be done about a server that is not reached. None: something answers there.
+    pub(crate) fn advice(&self, server: &str) -> Option<Advice> {
         let asked = self.try_ask(server, CONNECT, |mut admin| async move {
             admin.status(StatusRequest::default()).await.map(drop)
         });
-        asked.map_or_else(|status| advice(&status), |()| "")
+        let status = asked.err()?;
+        Some(Advice { words: advice(&status), exit: TlsMismatch::of(&status).map(exit_of) })
     }
 
     /// Tells on standard error what is waited for.
     pub(crate) fn say(&self, what: &str) {
         self.ui.say(what);
+    }
+}
+
+/// What is to be done about a server that is not reached.
+pub(crate) struct Advice {
+    /// Empty, or what follows the error.
+    pub(crate) words: &'static str,
+    /// How the command ends, where waiting does not mend it.
+    pub(crate) exit: Option<Exit>,
+}
+
+/// How a command ends whose only servers do not mean the same by TLS as its options: those are wrong, or a server's certificate is.
+pub(crate) fn exit_of(mismatch: TlsMismatch) -> Exit {
+    match mismatch {
+        TlsMismatch::Expired { .. } | TlsMismatch::NotYetValid { .. } => Exit::Failure,
+        _ => Exit::Usage,
     }
 }
 
@@ -277,7 +295,11 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
         Code::Unauthenticated => TOKEN_ADVICE,
         _ => advice(status),
     };
-    Failure::new(error.kind(), format!("{server}: {error}{advice}"))
+    let failure = Failure::new(error.kind(), format!("{server}: {error}{advice}"));
+    match TlsMismatch::of(status) {
+        Some(mismatch) => failure.with_exit(exit_of(mismatch)),
+        None => failure,
+    }
 }
 
 /// The same, of the first call of a server.
@@ -311,9 +333,23 @@ fn is_refused(status: &Status) -> bool {
 pub(crate) fn tls_advice(status: &Status) -> &'static str {
     match TlsMismatch::of(status) {
         Some(TlsMismatch::Wanted) => "; --tls-authority, or CHIPLOG_TLS_AUTHORITY",
-        Some(TlsMismatch::NotSpoken) => "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY",
-        Some(TlsMismatch::Untrusted) => "; --tls-authority has to be the one that signed it",
+        // A port of probes speaks none either, and a token shown there without TLS can be read by anybody.
+        Some(TlsMismatch::NotSpoken) => {
+            "; is this its address for clients (listen.client)? Of a server that speaks no TLS leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"
+        }
+        Some(TlsMismatch::Untrusted) => {
+            "; is this its address for clients (listen.client)? --tls-authority has to be the one that signed its certificate (tls.certificate)"
+        }
         Some(TlsMismatch::Refused) => "; --tls-certificate and --tls-key",
+        Some(TlsMismatch::Expired { .. } | TlsMismatch::NotYetValid { .. }) => {
+            "; the server needs another one (tls.certificate), unless a clock is wrong"
+        }
+        Some(TlsMismatch::OtherHost) => {
+            "; give an address that the certificate names, or the server one that names this (tls.certificate)"
+        }
+        Some(TlsMismatch::OwnExpired) => {
+            "; --tls-certificate has to be one that is valid now, unless a clock is wrong"
+        }
         _ => "",
     }
 }

@@ -131,7 +131,8 @@ pub(crate) fn judge(found: &Found, lag_max: u64) -> Vec<Judged<'_>> {
         judged(Place::Answer(status), (State::OtherLog, found.strangeness(server, status)))
     });
     let silent = found.silent.iter().map(|silent| {
-        let state = if silent.refuses || silent.mistrusts { State::LockedOut } else { State::Unreachable };
+        let state =
+            if silent.refuses || silent.mistrusts.is_some() { State::LockedOut } else { State::Unreachable };
         judged(Place::Silent(silent), (state, silent.why.clone()))
     });
     let unasked = found.members.iter().filter(|m| !is_shown(found, m));

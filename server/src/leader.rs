@@ -36,8 +36,8 @@ impl Asker {
                 return Ok((server.clone(), status.clone()));
             }
             let refuses = found.silent.iter().any(|s| s.refuses);
-            let hopeless =
-                !found.silent.is_empty() && found.silent.iter().all(|s| s.mistrusts || s.is_stranger);
+            let hopeless = !found.silent.is_empty()
+                && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
             if found.answers.is_empty() && (refuses || hopeless) {
                 // Waiting does not mend that.
                 return found.somebody().and(Err(Failure::new(ErrorKind::Unavailable, "no server answers")));

@@ -147,7 +147,7 @@ fn wrong_authority_is_told_at_once() {
     let authority = crate::certificates::Authority::new(dir.path(), "ours").file("authority.pem");
     for command in [&["info"][..], &["read"], &["member", "promote", "2", "--cluster"]] {
         let ran = run(&[command, &[&server.client, "--tls-authority", &authority]].concat());
-        refused(&ran, 5, &["speaks no TLS", "leave out --tls-authority"]);
+        refused(&ran, 2, &["speaks no TLS", "leave out --tls-authority"]);
         assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
 }
