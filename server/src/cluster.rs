@@ -6,8 +6,9 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::target;
 use crate::ui::Ui;
-use chiplog::ErrorKind;
+use chiplog::{ErrorKind, NodeId};
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
+use chiplog_net::served::log_slot::without_replica;
 use chiplog_net::wire::address::check_host_port;
 use chiplog_net::wire::connect_error::TlsMismatch;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
@@ -142,7 +143,7 @@ impl Dialler {
             admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
         };
         match tokio::time::timeout(CONNECT, asked).await {
-            Ok(Ok(status)) if status.log_id.is_empty() => Some(waits(server)),
+            Ok(Ok(status)) if status.log_id.is_empty() => Some(waits(server, &status)),
             Ok(Ok(_)) => None,
             Ok(Err(status)) => Some(first_failure(server, &status).to_string()),
             Err(_) => Some(format!("{server}: no answer within {CONNECT:?}")),
@@ -311,8 +312,11 @@ fn first_failure(server: &str, status: &Status) -> Failure {
 }
 
 /// That a server is part of no cluster, and what makes it part of one.
-pub(crate) fn waits(server: &str) -> String {
-    format!("{server} is not part of a cluster yet; `chiplog member init {server}` makes one")
+pub(crate) fn waits(server: &str, status: &StatusResponse) -> String {
+    match status.called_as {
+        0 => format!("{server} is not part of a cluster yet; `chiplog member init {server}` makes one"),
+        node => without_replica(server, NodeId(node)),
+    }
 }
 
 /// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server, one for clients.

@@ -92,7 +92,7 @@ fn why_nobody(found: &Found) -> String {
     }
     let away = found.silent.first().map(|silent| format!("{}: {}", silent.server, silent.why));
     match (found.answers.first(), away) {
-        (Some((server, status)), None) if status.log_id.is_empty() => waits(server),
+        (Some((server, status)), None) if status.log_id.is_empty() => waits(server, status),
         (None, Some(away)) => away,
         (_, Some(away)) => format!("the servers that answer know no leader; {away}"),
         (_, None) => "the servers know no leader".into(),

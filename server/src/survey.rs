@@ -97,7 +97,7 @@ impl Found {
         if self.log_id().is_some_and(|log| log == status.log_id) {
             return self.members.iter().find(|m| m.node == status.node);
         }
-        self.member_at("", status)
+        self.member_at("", status).filter(|member| member.node == status.node)
     }
 
     /// That a server of another log stands where the cluster has a member, or is another cluster's, in words.

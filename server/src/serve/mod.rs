@@ -55,6 +55,9 @@ use tokio::task::JoinHandle;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+/// So often a server without a replica looks whether a cluster calls it.
+const CALLERS: Duration = Duration::from_millis(100);
+
 /// What to do when the directory holds no replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
@@ -216,6 +219,10 @@ impl Server {
             ending,
             services: Vec::new(),
         };
+        if server.host.opened().is_none() {
+            let (host, transport) = (server.host.clone(), server.transport.clone());
+            tokio::spawn(watch_callers(host, transport, NodeId(server.config.node)));
+        }
         let every = server.config.reload_seconds;
         let every = (every > 0).then(|| Duration::from_secs(every));
         tokio::spawn(reloader.run(every, server.reload.clone(), server.ending.subscribe()));
@@ -341,6 +348,31 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
             founded(founder, Founding::Join(log)).await?.map(Some).map_err(not_made)
         }
         _ => Err(engine::refused(dir, error)),
+    }
+}
+
+/// While there is no replica: notes whether a cluster calls this server as its member, and warns of it once.
+async fn watch_callers(host: Arc<Host>, transport: Arc<PeerTransport>, own: NodeId) {
+    let mut told = None;
+    while host.opened().is_none() {
+        let caller = transport.caller();
+        host.set_called_as(caller.map(|caller| caller.as_node));
+        if let Some(caller) = caller.filter(|caller| told != Some((caller.log, caller.as_node))) {
+            told = Some((caller.log, caller.as_node));
+            let (log, node, lost) = (to_hex(caller.log.get()), caller.node, caller.as_node);
+            if lost == own {
+                tracing::warn!(
+                    log,
+                    "the directory holds no replica, and node {node} calls this server as node {lost} of its cluster: the directory was emptied, or is not mounted. Mount it; if it is lost, start a server under a new number on an empty directory, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
+                );
+            } else {
+                tracing::warn!(
+                    log,
+                    "node {node} calls node {lost} at the address of this server, which is node {own}: if it is to take the place of node {lost}, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
+                );
+            }
+        }
+        tokio::time::sleep(CALLERS).await;
     }
 }
 
