@@ -59,15 +59,18 @@ impl Remote {
     /// # Errors
     /// `Unavailable`, `Timeout`: no leader answered in time, or stale, no server.
     pub(crate) fn info(&self, stale: bool) -> Result<RemoteInfo> {
+        self.info_or(stale, "; `--stale` shows what the replicas that answer have")
+    }
+
+    /// The same, with other advice where no leader answers.
+    pub(crate) fn info_or(&self, stale: bool, otherwise: &str) -> Result<RemoteInfo> {
         if stale {
             return self.wait(self.client.info_stale()).map_err(failure);
         }
         let info = self.wait_for_leader(self.client.info());
         info.map_err(|error| {
             let advice = match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Timeout => {
-                    "; `--stale` shows what the replicas that answer have"
-                }
+                ErrorKind::Unavailable | ErrorKind::Timeout => otherwise,
                 _ => "",
             };
             Failure::new(error.kind(), format!("{error}{advice}"))

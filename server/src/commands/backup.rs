@@ -61,7 +61,8 @@ pub(crate) struct BackUp {
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
     zone: String,
 
-    /// Of servers: size of the backup's segment files, such as 64MiB; not below the servers' if their blocks are that large.
+    /// Of servers: size of the backup's segment files, such as 1MiB; default 64MiB, whatever the servers have. A backup takes whole
+    /// files: a small log is smaller with small ones. Not below the servers' if their blocks are that large.
     #[arg(long, value_name = "SIZE", value_parser = engine::segment_bytes)]
     segment_bytes: Option<u32>,
 
@@ -162,7 +163,9 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
 /// Of servers: a copy that follows them until it has what is wanted, and is sealed then.
 fn servers(list: &[String], args: &BackUp, ui: &Ui) -> Result<Backup> {
     // All that was confirmed until now; nothing is made before that is known.
-    let info = Remote::connect(list, &args.connect, ui)?.info(args.stale)?;
+    let otherwise =
+        "; `--stale` backs up what a replica has that answers, without the newest records perhaps";
+    let info = Remote::connect(list, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
     let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
     backup.inspect_err(|_| {
