@@ -26,6 +26,7 @@ use crate::listener::connection::{Connection, ConnectionLimits, Wire};
 use crate::listener::connection_info::{Arrival, CallLayer};
 use crate::listener::connection_limit::{Place, Places};
 use crate::listener::refusals::{Refusal, Refusals};
+use crate::wire::connect_error::is_certificate;
 use crate::wire::tcp;
 use crate::wire::tls::ServerTls;
 use std::future::poll_fn;
@@ -224,12 +225,17 @@ impl<T: Send + 'static> Incoming<T> {
                     let io = wrap(Wire::Tls(Box::new(stream)));
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }
-                Ok(Err((error, stream))) => (error.to_string(), Some(stream)),
-                Err(_) => ("it took too long".to_owned(), None),
+                Ok(Err((error, stream))) => (error, Some(stream)),
+                Err(_) => (io::Error::new(io::ErrorKind::TimedOut, "it took too long"), None),
             };
             let refused = refusals.count(Refusal::Handshake);
-            if refused.is_power_of_two() {
-                tracing::info!(%remote, why, refused, "TLS did not come about"); // who dials again does so often
+            // Who dials again does so often.
+            match refused.is_power_of_two() {
+                true if is_certificate(&why) => {
+                    tracing::warn!(%remote, %why, refused, "a certificate was not taken: TLS did not come about")
+                }
+                true => tracing::info!(%remote, %why, refused, "TLS did not come about"),
+                false => {}
             }
             if let Some(stream) = left {
                 let _ = timeout_at(deadline.min(Instant::now() + LAST_WORD), hang_up(stream)).await;

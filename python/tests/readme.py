@@ -14,11 +14,23 @@ PYTHON = Path(__file__).resolve().parents[1]
 READMES = [PYTHON / "README.md", PYTHON.parent / "README.md"]
 
 
-def run(readme: Path, dir: Path) -> None:
-    """Runs the programs of a README in `dir`."""
-    programs = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
-    assert programs, readme
-    for program in programs:
+SERVERS = '["log1:7411", "log2:7411", "log3:7411"]'
+"""As the programs that need servers name them."""
+
+
+def programs(readme: Path) -> list[str]:
+    """The programs of a README."""
+    found = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    assert found, readme
+    return found
+
+
+def run(readme: Path, dir: Path, cluster: str | None = None) -> None:
+    """Runs the programs of a README in `dir`: those that need no servers, or with a cluster those that do."""
+    chosen = [program for program in programs(readme) if (SERVERS in program) == (cluster is not None)]
+    assert chosen, readme
+    for program in chosen:
+        program = program.replace(SERVERS, repr([cluster]))
         done = subprocess.run([sys.executable, "-c", program], cwd=dir, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "prisms to Woolsthorpe" in done.stdout

@@ -2,11 +2,13 @@
 //!
 //! Invariant: nothing waits for ever: a connection has [`CONNECT`], a question its own time.
 
+use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::target;
 use crate::ui::Ui;
-use chiplog::ErrorKind;
+use chiplog::{ErrorKind, NodeId};
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
+use chiplog_net::served::log_slot::without_replica;
 use chiplog_net::wire::address::check_host_port;
 use chiplog_net::wire::connect_error::TlsMismatch;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
@@ -141,7 +143,7 @@ impl Dialler {
             admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
         };
         match tokio::time::timeout(CONNECT, asked).await {
-            Ok(Ok(status)) if status.log_id.is_empty() => Some(waits(server)),
+            Ok(Ok(status)) if status.log_id.is_empty() => Some(waits(server, &status)),
             Ok(Ok(_)) => None,
             Ok(Err(status)) => Some(first_failure(server, &status).to_string()),
             Err(_) => Some(format!("{server}: no answer within {CONNECT:?}")),
@@ -256,17 +258,34 @@ impl Asker {
         })
     }
 
-    /// What mends that a server is not reached; nothing, if something answers there.
-    pub(crate) fn advice(&self, server: &str) -> &'static str {
+    /// What is to be done about a server that is not reached. None: something answers there.
+    pub(crate) fn advice(&self, server: &str) -> Option<Advice> {
         let asked = self.try_ask(server, CONNECT, |mut admin| async move {
             admin.status(StatusRequest::default()).await.map(drop)
         });
-        asked.map_or_else(|status| advice(&status), |()| "")
+        let status = asked.err()?;
+        Some(Advice { words: advice(&status), exit: TlsMismatch::of(&status).map(exit_of) })
     }
 
     /// Tells on standard error what is waited for.
     pub(crate) fn say(&self, what: &str) {
         self.ui.say(what);
+    }
+}
+
+/// What is to be done about a server that is not reached.
+pub(crate) struct Advice {
+    /// Empty, or what follows the error.
+    pub(crate) words: &'static str,
+    /// How the command ends, where waiting does not mend it.
+    pub(crate) exit: Option<Exit>,
+}
+
+/// How a command ends whose only servers do not mean the same by TLS as its options: those are wrong, or a server's certificate is.
+pub(crate) fn exit_of(mismatch: TlsMismatch) -> Exit {
+    match mismatch {
+        TlsMismatch::Expired { .. } | TlsMismatch::NotYetValid { .. } => Exit::Failure,
+        _ => Exit::Usage,
     }
 }
 
@@ -277,7 +296,11 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
         Code::Unauthenticated => TOKEN_ADVICE,
         _ => advice(status),
     };
-    Failure::new(error.kind(), format!("{server}: {error}{advice}"))
+    let failure = Failure::new(error.kind(), format!("{server}: {error}{advice}"));
+    match TlsMismatch::of(status) {
+        Some(mismatch) => failure.with_exit(exit_of(mismatch)),
+        None => failure,
+    }
 }
 
 /// The same, of the first call of a server.
@@ -289,8 +312,11 @@ fn first_failure(server: &str, status: &Status) -> Failure {
 }
 
 /// That a server is part of no cluster, and what makes it part of one.
-pub(crate) fn waits(server: &str) -> String {
-    format!("{server} is not part of a cluster yet; `chiplog member init {server}` makes one")
+pub(crate) fn waits(server: &str, status: &StatusResponse) -> String {
+    match status.called_as {
+        0 => format!("{server} is not part of a cluster yet; `chiplog member init {server}` makes one"),
+        node => without_replica(server, NodeId(node)),
+    }
 }
 
 /// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server, one for clients.
@@ -311,9 +337,23 @@ fn is_refused(status: &Status) -> bool {
 pub(crate) fn tls_advice(status: &Status) -> &'static str {
     match TlsMismatch::of(status) {
         Some(TlsMismatch::Wanted) => "; --tls-authority, or CHIPLOG_TLS_AUTHORITY",
-        Some(TlsMismatch::NotSpoken) => "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY",
-        Some(TlsMismatch::Untrusted) => "; --tls-authority has to be the one that signed it",
+        // A port of probes speaks none either, and a token shown there without TLS can be read by anybody.
+        Some(TlsMismatch::NotSpoken) => {
+            "; is this its address for clients (listen.client)? Of a server that speaks no TLS leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"
+        }
+        Some(TlsMismatch::Untrusted) => {
+            "; is this its address for clients (listen.client)? --tls-authority has to be the one that signed its certificate (tls.certificate)"
+        }
         Some(TlsMismatch::Refused) => "; --tls-certificate and --tls-key",
+        Some(TlsMismatch::Expired { .. } | TlsMismatch::NotYetValid { .. }) => {
+            "; the server needs another one (tls.certificate), unless a clock is wrong"
+        }
+        Some(TlsMismatch::OtherHost) => {
+            "; give an address that the certificate names, or the server one that names this (tls.certificate)"
+        }
+        Some(TlsMismatch::OwnExpired) => {
+            "; --tls-certificate has to be one that is valid now, unless a clock is wrong"
+        }
         _ => "",
     }
 }

@@ -131,7 +131,8 @@ pub(crate) fn judge(found: &Found, lag_max: u64) -> Vec<Judged<'_>> {
         judged(Place::Answer(status), (State::OtherLog, found.strangeness(server, status)))
     });
     let silent = found.silent.iter().map(|silent| {
-        let state = if silent.refuses || silent.mistrusts { State::LockedOut } else { State::Unreachable };
+        let state =
+            if silent.refuses || silent.mistrusts.is_some() { State::LockedOut } else { State::Unreachable };
         judged(Place::Silent(silent), (state, silent.why.clone()))
     });
     let unasked = found.members.iter().filter(|m| !is_shown(found, m));
@@ -147,7 +148,7 @@ pub(crate) fn may_pass(found: &Found, judged: &[Judged<'_>]) -> bool {
 /// How a command ends that found all this: damage first, then what somebody has to mend, then what can pass by itself.
 pub(crate) fn exit(found: &Found, judged: &[Judged<'_>]) -> Exit {
     if found.leader().is_none() {
-        return Exit::Retry;
+        return found.mistrusted().unwrap_or(Exit::Retry);
     }
     let worst = |exit: Exit| judged.iter().any(|j| j.state.exit() == exit).then_some(exit);
     [Exit::Corrupt, Exit::Failure, Exit::Retry].into_iter().find_map(worst).unwrap_or(Exit::Ok)
@@ -179,7 +180,7 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
         (s.role() == Role::Repairing)
             .then(|| (State::Repairing, "it takes no part until it has fetched what its log lacks".into())),
         cut_off(found, s),
-        s.log_id.is_empty().then(|| (State::Waiting, "it is not part of a cluster yet: `chiplog member init` makes one, `chiplog member add` takes it into one".into())),
+        s.log_id.is_empty().then(|| (State::Waiting, waiting(found, server, s))),
         (s.leader_node == 0 && !s.log_id.is_empty()).then(|| (State::NoLeader, "it knows no leader".into())),
         found.lag(s.node).filter(|lag| !s.log_id.is_empty() && *lag > lag_max).map(|lag| {
             let what = many(lag, "entry", "entries");
@@ -199,9 +200,9 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
 fn wiped(found: &Found, server: &str, s: &StatusResponse) -> Option<(State, String)> {
     let mend = "a server whose disk was lost gets a new number: add one, then remove this one";
     if s.log_id.is_empty() {
-        let member = found.member_at(server, s)?;
-        let what = format!("it came back with an empty directory, as node {}; {mend}", member.node);
-        return Some((State::Wiped, what));
+        let is_listed = found.member_at(server, s).is_some_and(|member| member.node == s.node);
+        let what = format!("it came back with an empty directory, as node {}; {mend}", s.node);
+        return (is_listed || s.called_as == s.node).then_some((State::Wiped, what));
     }
     let member = found.members.iter().find(|m| m.node == s.node && !m.directory.is_empty())?;
     (member.directory != s.directory).then(|| {
@@ -211,6 +212,17 @@ fn wiped(found: &Found, server: &str, s: &StatusResponse) -> Option<(State, Stri
         );
         (State::Wiped, what)
     })
+}
+
+/// What a server waits for that is part of no cluster.
+fn waiting(found: &Found, server: &str, s: &StatusResponse) -> String {
+    let listed = found.member_at(server, s).map(|member| member.node);
+    match listed.or((s.called_as != 0).then_some(s.called_as)) {
+        Some(lost) => format!(
+            "it is not part of the cluster yet, and stands at the address of node {lost}: if it takes that one's place, `chiplog member add` it, then `chiplog member remove {lost}`"
+        ),
+        None => "it is not part of a cluster yet: `chiplog member init` makes one, `chiplog member add` takes it into one".into(),
+    }
 }
 
 fn damaged(s: &StatusResponse) -> Option<(State, String)> {
@@ -250,9 +262,15 @@ fn of_unasked(found: &Found, member: &Member) -> (State, String) {
     let is_heard = found.leader().is_some_and(|leader| {
         leader.node == member.node || leader.peers.iter().any(|p| p.node == member.node && p.active)
     });
-    match is_heard {
-        true => (State::Ok, String::new()),
-        false => (
+    let in_its_place = found.answers.iter().find(|(server, s)| {
+        s.log_id.is_empty() && found.member_at(server, s).is_some_and(|m| m.node == member.node)
+    });
+    match (in_its_place, is_heard) {
+        (Some((server, status)), _) => {
+            (State::Unreachable, format!("node {} stands at its address, {server}", status.node))
+        }
+        (None, true) => (State::Ok, String::new()),
+        (None, false) => (
             State::Unreachable,
             "it has told no address for clients, and the leader hears nothing of it".into(),
         ),
@@ -393,6 +411,40 @@ mod tests {
         assert!(learner.seat_of(&learner.answers[2].1).is_some_and(|m| !m.voter));
         let stranger = StatusResponse { log_id: "2f".into(), node: 3, ..StatusResponse::default() };
         assert_eq!(learner.seat_of(&stranger), None);
+    }
+
+    /// A new server at the address of the lost one was `wiped`, voted, and was to be removed.
+    #[test]
+    fn new_server_at_the_address_of_a_lost_one_waits() {
+        let found = found(|leader, third| {
+            leader.peers[1].active = false;
+            (third.log_id, third.directory, third.members) = Default::default();
+            third.node = 6;
+        });
+        let judged = judge(&found, 1000);
+        let told = |is: fn(&Place<'_>) -> bool| {
+            let judged = judged.iter().find(|j| is(&j.place)).unwrap();
+            (judged.state, judged.why.clone().unwrap())
+        };
+        let (state, why) = told(|place| matches!(place, Place::Answer(s) if s.node == 6));
+        assert!(state == State::Waiting && why.contains("address of node 3"), "{why}");
+        assert!(why.contains("`chiplog member remove 3`"), "{why}");
+        let (state, why) = told(|place| matches!(place, Place::Unasked(member) if member.node == 3));
+        assert_eq!((state, &*why), (State::Unreachable, "node 6 stands at its address, c3:1"));
+        assert_eq!(found.seat_of(&found.answers[2].1), None, "it does not vote");
+    }
+
+    /// A server whose disk was lost, asked alone, is told by those who call it.
+    #[test]
+    fn emptied_server_asked_alone_is_wiped() {
+        for (called_as, state) in [(0, State::Waiting), (3, State::Wiped), (1, State::Waiting)] {
+            let alone = StatusResponse { node: 3, called_as, ..StatusResponse::default() };
+            let found = Found { answers: vec![("c3:1".into(), alone)], ..Found::default() };
+            let judged = judge(&found, 1000);
+            assert_eq!(judged[0].state, state);
+            let why = judged[0].why.as_deref().unwrap();
+            assert_eq!(why.contains("member init"), called_as == 0, "{why}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Numbers, times and bytes as people write and read them. Pure functions.
 
 use chiplog::Timestamp;
+use chiplog_net::wire::dates::date_of;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     out
 }
 
-/// Days since 1970 of a date of the proleptic Gregorian calendar, and back. After Howard Hinnant,
+/// Days since 1970 of a date of the proleptic Gregorian calendar, the other way round of [`date_of`]. After Howard Hinnant,
 /// "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last.
 fn days_of(year: i64, month: u32, day: u32) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
@@ -81,18 +82,6 @@ fn days_of(year: i64, month: u32, day: u32) -> i64 {
     let year_of_era = year.rem_euclid(400);
     let day_of_year = i64::from((153 * ((month + 9) % 12) + 2) / 5 + day - 1);
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
-}
-
-fn date_of(days: i64) -> (i64, u32, u32) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = (day_of_year - (153 * month + 2) / 5 + 1) as u32;
-    let month = if month < 10 { month + 3 } else { month - 9 } as u32;
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 /// A timestamp as RFC 3339 in UTC, to the millisecond. What lies beyond the year 9999 stays a number.

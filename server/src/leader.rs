@@ -36,8 +36,8 @@ impl Asker {
                 return Ok((server.clone(), status.clone()));
             }
             let refuses = found.silent.iter().any(|s| s.refuses);
-            let hopeless =
-                !found.silent.is_empty() && found.silent.iter().all(|s| s.mistrusts || s.is_stranger);
+            let hopeless = !found.silent.is_empty()
+                && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
             if found.answers.is_empty() && (refuses || hopeless) {
                 // Waiting does not mend that.
                 return found.somebody().and(Err(Failure::new(ErrorKind::Unavailable, "no server answers")));
@@ -92,7 +92,7 @@ fn why_nobody(found: &Found) -> String {
     }
     let away = found.silent.first().map(|silent| format!("{}: {}", silent.server, silent.why));
     match (found.answers.first(), away) {
-        (Some((server, status)), None) if status.log_id.is_empty() => waits(server),
+        (Some((server, status)), None) if status.log_id.is_empty() => waits(server, status),
         (None, Some(away)) => away,
         (_, Some(away)) => format!("the servers that answer know no leader; {away}"),
         (_, None) => "the servers know no leader".into(),

@@ -3,6 +3,7 @@
 //! The runtime works on while the command waits for something else, such as a slow pipe.
 
 use crate::cluster::{Asker, Connect, Dialler, TELL_AFTER, TOKEN_ADVICE};
+use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::ui::Ui;
 use chiplog::ErrorKind;
@@ -58,15 +59,18 @@ impl Remote {
     /// # Errors
     /// `Unavailable`, `Timeout`: no leader answered in time, or stale, no server.
     pub(crate) fn info(&self, stale: bool) -> Result<RemoteInfo> {
+        self.info_or(stale, "; `--stale` shows what the replicas that answer have")
+    }
+
+    /// The same, with other advice where no leader answers.
+    pub(crate) fn info_or(&self, stale: bool, otherwise: &str) -> Result<RemoteInfo> {
         if stale {
             return self.wait(self.client.info_stale()).map_err(failure);
         }
         let info = self.wait_for_leader(self.client.info());
         info.map_err(|error| {
             let advice = match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Timeout => {
-                    "; `--stale` shows what the replicas that answer have"
-                }
+                ErrorKind::Unavailable | ErrorKind::Timeout => otherwise,
                 _ => "",
             };
             Failure::new(error.kind(), format!("{error}{advice}"))
@@ -116,9 +120,12 @@ pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &C
         return failure;
     }
     let Ok(asker) = Asker::new(connect, ui) else { return failure };
-    let advice = servers.iter().take(TRIED_AGAIN).map(|server| asker.advice(server));
-    match advice.into_iter().find(|advice| !advice.is_empty()) {
-        Some(advice) => Failure::new(kind, format!("{failure}{advice}")),
+    let advice: Vec<_> = servers.iter().take(TRIED_AGAIN).map(|server| asker.advice(server)).collect();
+    let words = advice.iter().flatten().map(|advice| advice.words).find(|words| !words.is_empty());
+    let exits: Option<Vec<Exit>> = advice.iter().map(|advice| advice.as_ref()?.exit).collect();
+    let failure = Failure::new(kind, format!("{failure}{}", words.unwrap_or_default()));
+    match exits.and_then(|all| all.first().copied()) {
+        Some(exit) => failure.with_exit(exit), // waiting mends none of them
         None => failure,
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Must not know: how anything is shown.
 
-use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE, advice, tls_advice};
+use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE, advice, exit_of, tls_advice};
+use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::wire::connect_error::TlsMismatch;
@@ -54,7 +55,7 @@ pub(crate) struct Silent {
     /// It refuses who asks, which trying again does not mend.
     pub(crate) refuses: bool,
     /// It and the options do not mean the same by TLS, which trying again does not mend either.
-    pub(crate) mistrusts: bool,
+    pub(crate) mistrusts: Option<TlsMismatch>,
     /// Something answers there that is no chiplog server for clients.
     pub(crate) is_stranger: bool,
 }
@@ -96,7 +97,7 @@ impl Found {
         if self.log_id().is_some_and(|log| log == status.log_id) {
             return self.members.iter().find(|m| m.node == status.node);
         }
-        self.member_at("", status)
+        self.member_at("", status).filter(|member| member.node == status.node)
     }
 
     /// That a server of another log stands where the cluster has a member, or is another cluster's, in words.
@@ -111,6 +112,20 @@ impl Found {
         }
     }
 
+    /// Whether any server told something of itself.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.answers.is_empty() || !self.others.is_empty()
+    }
+
+    /// How a command ends where no server answers, and each of them and the options do not mean the same by TLS.
+    pub(crate) fn mistrusted(&self) -> Option<Exit> {
+        if self.is_answered() {
+            return None;
+        }
+        let exits: Option<Vec<Exit>> = self.silent.iter().map(|s| s.mistrusts.map(exit_of)).collect();
+        exits?.first().copied()
+    }
+
     /// # Errors
     /// `Unavailable`: nobody answered. `Unauthenticated`: one of them refused who asks.
     pub(crate) fn somebody(self) -> Result<Self> {
@@ -118,11 +133,16 @@ impl Found {
             return Ok(self);
         }
         let refuses = self.silent.iter().any(|s| s.refuses);
+        let mistrusted = self.mistrusted();
         let all: Vec<String> = self.silent.into_iter().map(|s| format!("{}: {}", s.server, s.why)).collect();
         let all = all.join("; ");
         Err(match refuses {
             true => Failure::new(ErrorKind::Unauthenticated, format!("{all}{TOKEN_ADVICE}")),
-            false => Failure::new(ErrorKind::Unavailable, format!("no server answers: {all}")),
+            false => {
+                let failure = Failure::new(ErrorKind::Unavailable, format!("no server answers: {all}"));
+                let exit = mistrusted.unwrap_or(failure.exit());
+                failure.with_exit(exit)
+            }
         })
     }
 
@@ -241,7 +261,7 @@ impl Survey {
                 let mends = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
                 let why = format!("{}{mends}", from_first_status(&status));
                 let is_stranger = is_stranger(&status);
-                let mistrusts = TlsMismatch::of(&status).is_some();
+                let mistrusts = TlsMismatch::of(&status);
                 found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger });
             }
         }

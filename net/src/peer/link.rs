@@ -9,7 +9,7 @@
 use super::queue::{Queue, Which};
 use super::traffic::Counters;
 use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
-use crate::wire::connect_error::causes;
+use crate::wire::connect_error::{causes, is_tls};
 use crate::wire::ids;
 use crate::wire::proto::v1::PeerHello;
 use crate::wire::proto::v1::peer_client::PeerClient;
@@ -58,7 +58,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     let mut closed = link.closed.subscribe();
     let keep = async {
         // What the last failure was, so that it is told once.
-        let mut told: Option<Code> = None;
+        let mut told: Option<(Code, bool)> = None;
         let mut backoff = BACKOFF_MIN;
         loop {
             if !shared.is_member(link.node)
@@ -89,8 +89,9 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             }
             link.queue.end_streams();
             link.queue.clear();
-            if told != Some(end.code()) {
-                told = Some(end.code());
+            let what = (end.code(), is_tls(&end));
+            if told != Some(what) {
+                told = Some(what);
                 say(&link, &end);
             }
             if stood && begun.elapsed() > shared.election_timeout {
@@ -124,6 +125,10 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
 fn say(link: &Link, status: &Status) {
     let (node, address, why) = (link.node, &link.address, status.message());
     match status.code() {
+        _ if is_tls(status) => {
+            let why = causes(status);
+            tracing::warn!(%node, address, why, "no connection to a peer: TLS did not come about")
+        }
         Code::FailedPrecondition | Code::PermissionDenied => {
             tracing::warn!(%node, address, why, "a peer refuses this replica")
         }
@@ -168,7 +173,11 @@ async fn dial(
     which: Which,
     hello: PeerHello,
 ) -> Result<(Streaming<PeerHello>, PeerHello), Status> {
-    let unavailable = |e: tonic::transport::Error| Status::unavailable(causes(&e));
+    let unavailable = |e: tonic::transport::Error| {
+        let mut status = Status::unavailable(causes(&e));
+        status.set_source(Arc::new(e));
+        status
+    };
     let silence = match which {
         Which::First => shared.silence(),
         Which::Second => SECOND_SILENCE.max(shared.silence()),

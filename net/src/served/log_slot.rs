@@ -5,7 +5,7 @@ use crate::served::room::Room;
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
 use crate::wire::status::{LOG_ID, to_status};
-use chiplog::{Error, ErrorKind, Log};
+use chiplog::{Error, ErrorKind, Log, NodeId};
 use http::HeaderMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,6 +38,8 @@ pub struct Host {
     copies_bytes: AtomicU64,
     room: Room,
     gauges: Arc<Gauges>,
+    /// Without a log: the member that a cluster calls here. 0: nobody calls.
+    called_as: AtomicU64,
 }
 
 /// What a server does for copies of its log that follow.
@@ -73,6 +75,13 @@ impl Drop for Feeding {
     }
 }
 
+/// That a server has no replica and a cluster calls it, in words; `member init` would make another cluster in its place.
+pub fn without_replica(server: &str, called_as: NodeId) -> String {
+    format!(
+        "{server} has no replica, and a cluster has node {called_as} at its address: was its directory emptied, or is it not mounted? Ask another server of that cluster"
+    )
+}
+
 impl Host {
     /// Without a log: every call is answered that the server is not part of a cluster yet.
     pub fn new() -> Arc<Self> {
@@ -87,6 +96,17 @@ impl Host {
     /// The log, whatever its name, also while the server drains. None: the server waits to become part of a cluster.
     pub fn opened(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// The member that a cluster takes a server without a log for, as the transport between replicas says.
+    pub fn set_called_as(&self, node: Option<NodeId>) {
+        self.called_as.store(node.map_or(0, NodeId::get), Ordering::Relaxed);
+    }
+
+    /// The same. None: there is a log, or nobody calls.
+    pub fn called_as(&self) -> Option<NodeId> {
+        let node = NodeId(self.called_as.load(Ordering::Relaxed));
+        (!node.is_none() && self.opened().is_none()).then_some(node)
     }
 
     /// What is open at this server.
@@ -151,8 +171,17 @@ impl Host {
         if self.is_draining() {
             return Err(unavailable("this server is about to end"));
         }
-        let waits = "this server is not part of a cluster yet: `chiplog member init`, or add it to one";
-        self.log.get().ok_or_else(|| unavailable(waits))
+        if let Some(log) = self.log.get() {
+            return Ok(log);
+        }
+        Err(match self.called_as() {
+            Some(node) => {
+                to_status(&Error::new(ErrorKind::Unavailable, without_replica("this server", node)), None)
+            }
+            None => unavailable(
+                "this server is not part of a cluster yet: `chiplog member init`, or add it to one",
+            ),
+        })
     }
 
     /// An append was refused: as `Full`, the status tells it.

@@ -178,6 +178,7 @@ impl Admin for AdminService {
         let mut response = self.host.opened().map_or_else(StatusResponse::default, describe);
         if self.host.opened().is_none() {
             (response.role, response.node) = (Role::Waiting.into(), self.node.get());
+            response.called_as = self.host.called_as().map_or(0, NodeId::get);
         }
         let Address { peer, client, zone } = self.address.clone();
         (response.peer_address, response.client_address, response.zone) = (peer, client, zone);

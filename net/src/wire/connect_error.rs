@@ -3,10 +3,11 @@
 //!
 //! Must not know: whom was dialled, and why.
 
+use crate::wire::dates::utc;
 use std::error::Error;
 use std::fmt;
 use std::io;
-use tokio_rustls::rustls::{self, AlertDescription};
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 
 /// A server and whoever dials it do not mean the same by TLS. Waiting does not mend it.
 ///
@@ -26,6 +27,24 @@ pub enum TlsMismatch {
     Untrusted,
     /// The server takes clients with a certificate that it trusts, and no others.
     Refused,
+    /// The server's certificate has expired. Seconds since 1970: its last one, and now, by the clock here.
+    Expired {
+        /// The certificate was valid up to here.
+        not_after: u64,
+        /// When it was looked at.
+        now: u64,
+    },
+    /// The server's certificate is not valid yet, in the same terms.
+    NotYetValid {
+        /// The certificate is valid from here on.
+        not_before: u64,
+        /// When it was looked at.
+        now: u64,
+    },
+    /// The server's certificate does not name the host that was dialled.
+    OtherHost,
+    /// The server says that the client's certificate has expired, or is not valid yet.
+    OwnExpired,
 }
 
 impl TlsMismatch {
@@ -41,32 +60,91 @@ impl TlsMismatch {
                 rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
                     Some(Self::NotSpoken)
                 }
-                rustls::Error::InvalidCertificate(
-                    rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
-                ) => Some(Self::Untrusted),
+                rustls::Error::InvalidCertificate(error) => Self::of_certificate(error),
                 rustls::Error::AlertReceived(
                     AlertDescription::CertificateRequired
                     | AlertDescription::UnknownCA
                     | AlertDescription::DecryptError
                     | AlertDescription::BadCertificate,
                 ) => Some(Self::Refused),
+                rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(Self::OwnExpired),
                 _ => None,
             }
+        })
+    }
+
+    /// What is wrong with the server's certificate.
+    fn of_certificate(error: &CertificateError) -> Option<Self> {
+        Some(match error {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted,
+            CertificateError::ExpiredContext { time, not_after } => {
+                Self::Expired { not_after: not_after.as_secs(), now: time.as_secs() }
+            }
+            CertificateError::NotValidYetContext { time, not_before } => {
+                Self::NotYetValid { not_before: not_before.as_secs(), now: time.as_secs() }
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Self::OtherHost
+            }
+            _ => return None,
         })
     }
 }
 
 impl fmt::Display for TlsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Wanted => "what answers there may want TLS, and the options say none (`tls`)",
-            Self::NotSpoken => "what answers there speaks no TLS, and the options want it (`tls`)",
+        match self {
+            Self::Wanted => f.write_str("what answers there may want TLS, and this client speaks none"),
+            Self::NotSpoken => f.write_str("what answers there speaks no TLS, and this client does"),
             Self::Untrusted => {
-                "the server's certificate is of another authority than the options name (`tls`)"
+                f.write_str("the server's certificate is of another authority than this client trusts")
             }
-            Self::Refused => "the server wants a certificate of the client, one that it trusts (`tls`)",
-        })
+            Self::Refused => f.write_str("the server wants a certificate of the client, one that it trusts"),
+            Self::Expired { not_after, now } => {
+                let (not_after, now) = (utc(*not_after), utc(*now));
+                write!(f, "the server's certificate expired at {not_after}; it is {now} here")
+            }
+            Self::NotYetValid { not_before, now } => {
+                let (not_before, now) = (utc(*not_before), utc(*now));
+                write!(f, "the server's certificate is valid only from {not_before}; it is {now} here")
+            }
+            Self::OtherHost => f.write_str("the server's certificate does not name the host that was dialled"),
+            Self::OwnExpired => f.write_str(
+                "the server refuses the client's certificate: it has expired, or is not valid yet, by the server's clock",
+            ),
+        }
     }
+}
+
+/// Whether TLS, on either side, is behind an error.
+pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(|cause| cause.is::<rustls::Error>())
+}
+
+/// Whether one side did not take the other's certificate: somebody has to mend that.
+pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
+    chain(error).filter_map(|cause| cause.downcast_ref()).any(|error| match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
+        rustls::Error::AlertReceived(alert) => matches!(
+            alert,
+            AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::CertificateRequired
+                | AlertDescription::UnknownCA
+                | AlertDescription::DecryptError
+        ),
+        _ => false,
+    })
+}
+
+/// Whether no connection came about: the system says that nothing takes one, or that there is no way.
+pub(crate) fn is_unconnected(error: &(dyn Error + 'static)) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    let mut causes = chain(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|e| matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable))
 }
 
 /// An error and all that is behind it, the nearest first.
@@ -101,6 +179,8 @@ pub(crate) fn causes(error: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tokio_rustls::rustls::pki_types::UnixTime;
 
     #[test]
     fn what_is_within_an_io_error_is_found_and_told_once() {
@@ -111,7 +191,23 @@ mod tests {
         assert_eq!((causes(&error), deepest(&error)), (text.clone(), text));
         let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         assert_eq!(TlsMismatch::of(&unknown), Some(TlsMismatch::Untrusted));
-        let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
-        assert_eq!(TlsMismatch::of(&expired), None);
+        let revoked = rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked);
+        assert_eq!(TlsMismatch::of(&revoked), None);
+    }
+
+    /// An expired certificate was told as a server that does not answer.
+    #[test]
+    fn certificate_out_of_its_time_is_told_with_the_times() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let (time, not_after, not_before) = (at(86_400), at(3600), at(172_800));
+        for (error, told) in [
+            (CertificateError::ExpiredContext { time, not_after }, "expired at 1970-01-01T01:00:00Z"),
+            (CertificateError::NotValidYetContext { time, not_before }, "only from 1970-01-03T00:00:00Z"),
+        ] {
+            let text = TlsMismatch::of(&rustls::Error::InvalidCertificate(error)).unwrap().to_string();
+            assert!(text.contains(told) && text.ends_with("it is 1970-01-02T00:00:00Z here"), "{text}");
+        }
+        let alert = rustls::Error::AlertReceived(AlertDescription::CertificateExpired);
+        assert_eq!(TlsMismatch::of(&alert), Some(TlsMismatch::OwnExpired));
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod connect_error;
+pub mod dates;
 pub mod ids;
 pub(crate) mod logspec_request;
 pub mod proto;

@@ -143,10 +143,15 @@ fn told_by(status: &Status) -> String {
     }
     let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
     let Some(source) = std::error::Error::source(status) else { return text };
-    if let Some(mismatch) = TlsMismatch::of(source) {
-        return mismatch.to_string();
-    }
     let deepest = connect_error::deepest(source);
+    match TlsMismatch::of(source) {
+        Some(TlsMismatch::OtherHost) => return format!("{}: {deepest}", TlsMismatch::OtherHost), // names them
+        Some(mismatch) => return mismatch.to_string(),
+        None => {}
+    }
+    if connect_error::is_unconnected(source) {
+        return format!("cannot connect: {deepest}");
+    }
     if !text.contains(&deepest) {
         text = format!("{text}: {deepest}");
     }

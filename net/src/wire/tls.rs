@@ -8,16 +8,20 @@
 //!
 //! Must not know: files, sockets.
 
+use crate::wire::dates::utc;
 use chiplog::{Error, ErrorKind, NodeId, Result};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
-use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
+use tokio_rustls::rustls::client::{
+    WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name,
+};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 
 /// The only protocol that is spoken inside of TLS.
 const HTTP2: &[u8] = b"h2";
@@ -68,7 +72,8 @@ impl ServerTls {
     /// With this identity.
     ///
     /// # Errors
-    /// `InvalidArgument`: it holds no certificate, no key, one that does not fit, or an authority that is none.
+    /// `InvalidArgument`: it holds no certificate, no key, one that does not fit, or an authority that is none; the
+    /// certificate has expired, or is not valid yet.
     pub fn new(identity: &Identity) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { config: RwLock::new(config(identity)?) }))
     }
@@ -99,6 +104,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
     let chain = certificates("certificate", &identity.certificate)?;
+    let leaf = chain[0].clone(); // there is one
     let key = PrivateKeyDer::from_pem_slice(&identity.key)
         .map_err(|e| wrong(format!("there is no private key in PEM: {e}")))?;
     let builder = ServerConfig::builder_with_provider(provider())
@@ -115,6 +121,7 @@ fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|e| wrong(format!("certificate and key cannot be used together: {e}")))?;
+    Validity::of_der(&leaf)?.check(UnixTime::now())?;
     config.alpn_protocols.push(HTTP2.to_vec());
     // Who comes again shows its certificate again: it may have expired.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -173,6 +180,69 @@ pub fn node_name(node: NodeId) -> String {
     format!("node-{node}")
 }
 
+/// The time in which a certificate is valid, in seconds since 1970-01-01 UTC, both ends included.
+///
+/// ```
+/// assert!(chiplog_net::wire::tls::Validity::of(b"no certificate").is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Its first second.
+    pub not_before: u64,
+    /// Its last second.
+    pub not_after: u64,
+}
+
+impl Validity {
+    /// Of a certificate in PEM, the first one.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: it is none.
+    pub fn of(certificate: &[u8]) -> Result<Self> {
+        Self::of_der(&certificates("certificate", certificate)?[0]) // there is one
+    }
+
+    /// A verification looks at the time first, and its error names the bound that was missed.
+    fn of_der(leaf: &CertificateDer<'_>) -> Result<Self> {
+        let parsed = ParsedCertificate::try_from(leaf).map_err(|e| wrong(format!("the certificate: {e}")))?;
+        let verified = |seconds| {
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            let algorithms = provider().signature_verification_algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&parsed, &RootCertStore::empty(), &[], now, algorithms)
+        };
+        let not_after = match verified(u64::MAX) {
+            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after, ..
+            })) => not_after.as_secs(),
+            Err(e) => return Err(wrong(format!("the certificate: {e}"))),
+            Ok(()) => u64::MAX,
+        };
+        let not_before = match verified(0) {
+            Err(rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext {
+                not_before,
+                ..
+            })) => not_before.as_secs(),
+            _ => 0,
+        };
+        Ok(Self { not_before, not_after })
+    }
+
+    fn check(self, now: UnixTime) -> Result<()> {
+        let Self { not_before, not_after } = self;
+        let now = now.as_secs();
+        if now > not_after {
+            let what = format!("the certificate expired at {}; it is {} here", utc(not_after), utc(now));
+            return Err(wrong(what));
+        }
+        if now < not_before {
+            let what =
+                format!("the certificate is valid only from {}; it is {} here", utc(not_before), utc(now));
+            return Err(wrong(what));
+        }
+        Ok(())
+    }
+}
+
 /// Whether the certificate, whose signatures were checked, is that of the replica.
 pub(crate) fn names_node(certificate: &CertificateDer<'_>, node: NodeId) -> bool {
     let Ok(parsed) = ParsedCertificate::try_from(certificate) else { return false };
@@ -194,6 +264,8 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
             "the certificate does not name {name} (subjectAltName DNS:{name}): the other replicas take this server for nobody"
         )));
     }
+    let now = UnixTime::now();
+    Validity::of_der(leaf)?.check(now)?;
     let Some(authority) = &identity.authority else { return Ok(()) };
     let trusted = Arc::new(roots(authority)?);
     let of_authority = |e: &dyn fmt::Display| wrong(format!("the authority: {e}"));
@@ -202,7 +274,6 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
             "the other replicas will not take the certificate, if they have the same authority: {e}"
         ))
     };
-    let now = UnixTime::now();
     let name = ServerName::try_from(node_name(node)).map_err(wrong)?;
     WebPkiServerVerifier::builder_with_provider(trusted.clone(), provider())
         .build()
@@ -283,6 +354,58 @@ mod tests {
             let error = check_client(authority, identity).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    /// Of these days, from midnight to midnight.
+    fn valid(from: (i32, u8, u8), to: (i32, u8, u8)) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["node-2".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
+        params.not_after = rcgen::date_time_ymd(to.0, to.1, to.2);
+        let certificate = params.signed_by(&key, &authority().1).unwrap().pem().into_bytes();
+        Identity { certificate, key: key.serialize_pem().into_bytes(), authority: None }
+    }
+
+    #[test]
+    fn validity_has_both_ends() {
+        for (from, to, not_before, not_after) in [
+            ((1970, 1, 1), (1970, 1, 2), 0, 86_400),
+            ((2000, 3, 1), (2049, 12, 31), 951_868_800, 2_524_521_600),
+            ((2060, 1, 1), (4096, 1, 1), 2_840_140_800, 67_090_118_400),
+        ] {
+            let told = Validity::of(&valid(from, to).certificate).unwrap();
+            assert_eq!(told, Validity { not_before, not_after });
+            for (now, word) in [
+                (not_before.checked_sub(1), "is valid only from"),
+                (Some(not_before), ""),
+                (Some(not_after), ""),
+                (Some(not_after + 1), "expired at"),
+            ] {
+                let Some(now) = now else { continue };
+                let error = told.check(UnixTime::since_unix_epoch(Duration::from_secs(now))).err();
+                let error = error.map_or_else(String::new, |e| e.to_string());
+                assert!(error.contains(word) && error.is_empty() == word.is_empty(), "{now}: {error}");
+            }
+        }
+    }
+
+    /// An expired certificate replaced one that was good: no client got in any more.
+    #[test]
+    fn certificate_out_of_its_time_is_refused_and_changes_nothing() {
+        let tls = ServerTls::new(&valid((2020, 1, 1), (4000, 1, 1))).unwrap();
+        let before = tls.current();
+        let expired = valid((2020, 1, 1), (2021, 2, 3));
+        let early = valid((3999, 1, 1), (4000, 1, 1));
+        for (bad, word) in
+            [(&expired, "expired at 2021-02-03T00:00:00Z"), (&early, "valid only from 3999-01-01T00:00:00Z")]
+        {
+            assert!(ServerTls::new(bad).is_err());
+            for error in [tls.replace(bad).unwrap_err(), check_node(bad, NodeId(2)).unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+                assert!(error.to_string().contains(word), "{error}");
+            }
+            assert!(Arc::ptr_eq(&before, &tls.current()));
         }
     }
 

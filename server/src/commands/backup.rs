@@ -163,7 +163,9 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
 /// Of servers: a copy that follows them until it has what is wanted, and is sealed then.
 fn servers(list: &[String], args: &BackUp, ui: &Ui) -> Result<Backup> {
     // All that was confirmed until now; nothing is made before that is known.
-    let info = Remote::connect(list, &args.connect, ui)?.info(args.stale)?;
+    let otherwise =
+        "; `--stale` backs up what a replica has that answers, without the newest records perhaps";
+    let info = Remote::connect(list, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
     let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
     backup.inspect_err(|_| {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 /// Which log, and who leads it. `answered`: whether any server told.
 pub(super) fn title(log_id: Option<&str>, leader: Option<u64>, answered: bool) -> (String, String) {
-    let leader = leader.map_or("nobody leads".into(), |n| format!("node {n} leads"));
+    let nobody = if answered { "nobody leads" } else { "leader unknown" };
+    let leader = leader.map_or(nobody.into(), |n| format!("node {n} leads"));
     let unknown = if answered { "not made yet" } else { "unknown" };
     (format!("log {}", log_id.unwrap_or(unknown)), leader)
 }

@@ -191,7 +191,9 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         let reload = server.reload.clone();
         signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
-        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, *ui));
+        let listens = Duration::from_millis(server.config.cluster.election_timeout_millis);
+        let (host, client) = (server.host.clone(), server.address.client.clone());
+        let founded = tokio::spawn(announce_founding(host, server.config.node, client, listens, *ui));
         let moved = tokio::spawn(warn_if_moved(server.host.clone(), server.address.clone()));
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -226,10 +228,7 @@ fn announce(server: &Server, ui: &Ui) {
             address.client
         ),
         Some(log) => log_name(log),
-        None => format!(
-            "waits: `chiplog member init {0}` makes a cluster, `chiplog member add {0}` takes it into one",
-            address.client
-        ),
+        None => "has no replica yet".into(),
     };
     let (node, client, peer) = (server.config.node, &address.client, &address.peer);
     ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
@@ -264,9 +263,16 @@ async fn warn_if_moved(host: Arc<Host>, here: Address) {
     }
 }
 
-/// Says of a server that waits when it does not any more: it has a replica, and that hears from its leader.
-async fn announce_founding(host: Arc<Host>, node: u64, ui: Ui) {
+/// Says of a server that waits what it waits for, unless a cluster calls it as its member, for which it `listens` first; and
+/// when it does not wait any more: it has a replica, and that hears from its leader.
+async fn announce_founding(host: Arc<Host>, node: u64, client: String, listens: Duration, ui: Ui) {
     if host.opened().is_none() {
+        tokio::time::sleep(listens).await;
+        if host.opened().is_none() && host.called_as().is_none() {
+            ui.say(&format!(
+                "node {node} waits: `chiplog member init {client}` makes a cluster, `chiplog member add {client}` takes it into one"
+            ));
+        }
         let log = loop {
             match host.opened() {
                 Some(log) => break log_name(log),

@@ -37,8 +37,8 @@ Examples:
 ///
 /// Status 0 only if somebody leads and every replica is ok. 5: nobody leads, no server answers, or what is the matter can pass by
 /// itself (draining, lagging, no_leader, waiting, cut_off, repairing, unreachable). 1: somebody has to mend it
-/// (other_version, locked_out, removed, short, full, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token.
-/// Of several: 5 if nobody leads, else 3, 1, 5.
+/// (other_version, locked_out, removed, short, full, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token, or
+/// each is locked_out by the options for TLS; 1 if that is by an expired certificate of the server. Of several: 5 if nobody leads, else 3, 1, 5.
 ///
 /// Fields of --json: ok (the status is 0), log_id, leader (node; null: nobody), replicas: each {"node", "state" (as above), "why" (null: ok), "role" (leader, follower, candidate,
 /// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter" (whether it counts for the majority, as the leader says), "client", "peer", "zone", "directory", "term",

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   chiplog token --role append
-  chiplog token --role read --out reader.token >> /etc/chiplog/tokens
+  chiplog token --role read --comment reports --out reader.token >> /etc/chiplog/tokens
       The token goes into a file of its own, its line to those that the servers read: append it on every server.
   chiplog read log1:7411 --tls-authority ca.pem --token-file reader.token";
 
@@ -35,14 +35,27 @@ pub(crate) struct Token {
     /// Write the token to this file, for its owner alone, instead of printing it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// What the line says behind `#`, such as whom the token is for. The servers do not read it.
+    #[arg(long, value_name = "TEXT", value_parser = comment)]
+    comment: Option<String>,
     /// Replace FILE if it is there.
     #[arg(long, requires = "out")]
     overwrite: bool,
 }
 
+/// One line.
+fn comment(text: &str) -> Result<String, String> {
+    match text.chars().any(char::is_control) {
+        true => Err("it has to be one line of text".into()),
+        false => Ok(text.trim().to_owned()),
+    }
+}
+
 pub(crate) fn run(args: &Token, ui: &Ui) -> Result<Exit> {
     let token = new_token().map_err(Failure::from)?;
-    let line = format!("{}:{}", args.role, digest_of(&token));
+    let comment = args.comment.as_deref().filter(|text| !text.is_empty());
+    let comment = comment.map_or_else(String::new, |text| format!("  # {text}"));
+    let line = format!("{}:{}{comment}", args.role, digest_of(&token));
     if let Some(out) = &args.out {
         secret::write(out, format!("{token}\n").as_bytes(), args.overwrite)?;
         if ui.json {

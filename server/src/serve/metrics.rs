@@ -107,7 +107,13 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.gauge("calls", "open calls of clients, of all kinds", figures.budget.streams() as u64)?;
     page.gauge("connections_max", "the most connections of clients", figures.bounds.connections)?;
     page.gauge("memory_max_bytes", "the most memory that the limits allow", figures.bounds.memory_bytes)?;
-    let Reloads { done, failed, broken } = &*figures.reloads;
+    let expiries = figures.reloads.expiries();
+    let help = "the last second in which a certificate of this server is valid, since 1970";
+    let name = "certificate_expires_timestamp_seconds";
+    if !expiries.is_empty() {
+        page.family(name, help, "certificate", MetricType::Gauge, &expiries)?;
+    }
+    let Reloads { done, failed, broken, .. } = &*figures.reloads;
     let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
     page.counter("reloads", "certificates and tokens that were exchanged", read(done))?;
     page.counter("reload_failures", "looks at files that could not be used", read(failed))?;

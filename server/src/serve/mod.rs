@@ -55,6 +55,9 @@ use tokio::task::JoinHandle;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+/// So often a server without a replica looks whether a cluster calls it.
+const CALLERS: Duration = Duration::from_millis(100);
+
 /// What to do when the directory holds no replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
@@ -159,8 +162,8 @@ impl Server {
     /// Starts everything. Blocks a moment for the disk: recovery reads the last segment.
     ///
     /// # Errors
-    /// A listener cannot be had, would be open to others without TLS; the log cannot be opened, or is another than `first`
-    /// speaks of.
+    /// A listener cannot be had, would be open to others without TLS; a certificate is of no use now, or not this node's; the
+    /// log cannot be opened, or is another than `first` speaks of.
     pub(crate) async fn start(mut config: Config, first: First) -> Result<Self> {
         if config.node == 0 {
             let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
@@ -181,14 +184,17 @@ impl Server {
         let address = standing(&config, client_at, peer_at)?;
         let mut reloader = Reloader::default();
         let doors = doors(&config, &mut reloader)?;
+        if let Err(why) = check_host_named(&config.tls, &address.client) {
+            tracing::warn!("{why}");
+        }
         let http = match config.listen.http.as_str() {
             "" => None,
             place => Some(bind("listen.http", place)?),
         };
-        let peer_tls = Reloader::peers(tls)?;
+        let peer_tls = Reloader::peers(tls, config.node)?;
         let transport = start_transport(&config, &address, peer, peer_tls.clone())?;
         if let Some(used) = peer_tls {
-            reloader.watch_peers(tls, used, transport.clone());
+            reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
         let founder = Founder {
             config: config.clone(),
@@ -213,6 +219,10 @@ impl Server {
             ending,
             services: Vec::new(),
         };
+        if server.host.opened().is_none() {
+            let (host, transport) = (server.host.clone(), server.transport.clone());
+            tokio::spawn(watch_callers(host, transport, NodeId(server.config.node)));
+        }
         let every = server.config.reload_seconds;
         let every = (every > 0).then(|| Duration::from_secs(every));
         tokio::spawn(reloader.run(every, server.reload.clone(), server.ending.subscribe()));
@@ -338,6 +348,31 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
             founded(founder, Founding::Join(log)).await?.map(Some).map_err(not_made)
         }
         _ => Err(engine::refused(dir, error)),
+    }
+}
+
+/// While there is no replica: notes whether a cluster calls this server as its member, and warns of it once.
+async fn watch_callers(host: Arc<Host>, transport: Arc<PeerTransport>, own: NodeId) {
+    let mut told = None;
+    while host.opened().is_none() {
+        let caller = transport.caller();
+        host.set_called_as(caller.map(|caller| caller.as_node));
+        if let Some(caller) = caller.filter(|caller| told != Some((caller.log, caller.as_node))) {
+            told = Some((caller.log, caller.as_node));
+            let (log, node, lost) = (to_hex(caller.log.get()), caller.node, caller.as_node);
+            if lost == own {
+                tracing::warn!(
+                    log,
+                    "the directory holds no replica, and node {node} calls this server as node {lost} of its cluster: the directory was emptied, or is not mounted. Mount it; if it is lost, start a server under a new number on an empty directory, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
+                );
+            } else {
+                tracing::warn!(
+                    log,
+                    "node {node} calls node {lost} at the address of this server, which is node {own}: if it is to take the place of node {lost}, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
+                );
+            }
+        }
+        tokio::time::sleep(CALLERS).await;
     }
 }
 
@@ -474,12 +509,7 @@ fn start_transport(
 pub(crate) fn check(config: &Config) -> Result<()> {
     let mut reloader = Reloader::default();
     doors(config, &mut reloader)?;
-    if let Some(peers) = Reloader::peers(&config.tls)?
-        && config.node > 0
-    {
-        let wrong = |e| Failure::usage(format!("tls.peer_certificate and tls.peer_authority: {e}"));
-        peers.check(NodeId(config.node)).map_err(wrong)?;
-    }
+    Reloader::peers(&config.tls, config.node)?;
     let parsed = |place: &str| place.parse::<SocketAddr>().ok();
     if let (Some(client_at), Some(peer_at)) = (parsed(&config.listen.client), parsed(&config.listen.peer)) {
         standing(config, client_at, peer_at)?;
@@ -488,13 +518,18 @@ pub(crate) fn check(config: &Config) -> Result<()> {
         "" => &config.listen.client,
         advertised => advertised,
     };
+    check_host_named(&config.tls, place)
+}
+
+/// That the certificate for clients, if there is one, names the host of this address.
+///
+/// # Errors
+/// It does not, or is none.
+fn check_host_named(tls: &config::Tls, place: &str) -> Result<()> {
+    let Some(file) = &tls.certificate else { return Ok(()) };
     let host = place.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
-    if let Some(file) = &config.tls.certificate {
-        let certificate =
-            std::fs::read(file).map_err(|e| Failure::option_file("tls.certificate", file, &e))?;
-        check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))?;
-    }
-    Ok(())
+    let certificate = std::fs::read(file).map_err(|e| Failure::option_file("tls.certificate", file, &e))?;
+    check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))
 }
 
 /// As [`standing`], before any port is taken, as far as names can be resolved; what cannot be is told where it is listened at.

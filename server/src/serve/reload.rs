@@ -10,13 +10,15 @@
 
 use super::config::{Auth, Tls};
 use crate::failure::{Failure, Result};
+use chiplog::NodeId;
 use chiplog_net::listener::auth::roles::{Access, Tokens};
 use chiplog_net::peer::{PeerTls, PeerTransport};
-use chiplog_net::wire::tls::{Identity, ServerTls};
+use chiplog_net::wire::tls::{Identity, ServerTls, Validity};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -30,6 +32,23 @@ pub(super) struct Reloads {
     pub(super) failed: AtomicU64,
     /// Things that are of no use now: what was in use before still is.
     pub(super) broken: AtomicU64,
+    /// Certificates in use, by the key of the configuration: the last second of each, since 1970.
+    expiries: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Reloads {
+    /// The key of each certificate in use, and its last second, since 1970.
+    pub(super) fn expiries(&self) -> Vec<(String, u64)> {
+        let expiries = self.expiries.lock().unwrap_or_else(PoisonError::into_inner);
+        expiries.iter().map(|(key, at)| ((*key).to_owned(), *at)).collect()
+    }
+
+    /// This certificate, in PEM, is in use now.
+    fn uses(&self, key: &'static str, certificate: &[u8]) {
+        if let Ok(Validity { not_after, .. }) = Validity::of(certificate) {
+            self.expiries.lock().unwrap_or_else(PoisonError::into_inner).insert(key, not_after);
+        }
+    }
 }
 
 /// One thing that is made of files.
@@ -140,34 +159,56 @@ impl Reloader {
         let used = load()?;
         let server = ServerTls::new(&used)
             .map_err(|e| Failure::usage(format!("tls.certificate, tls.key and tls.client_authority: {e}")))?;
+        self.reloads.uses("tls.certificate", &used.certificate);
         let apply = {
-            let server = server.clone();
-            move |new: &Identity| server.replace(new)
+            let (server, reloads) = (server.clone(), self.reloads.clone());
+            move |new: &Identity| {
+                server.replace(new)?;
+                reloads.uses("tls.certificate", &new.certificate);
+                Ok(())
+            }
         };
         self.watch("tls for clients", load, apply, used);
         Ok(Some(server))
     }
 
-    /// The certificates of the way between replicas, if there are to be any; of use together.
-    pub(super) fn peers(tls: &Tls) -> Result<Option<PeerTls>> {
+    /// The certificates of the way between replicas, if there are to be any; of use together, and for this node. 0: its
+    /// number is not known yet.
+    pub(super) fn peers(tls: &Tls, node: u64) -> Result<Option<PeerTls>> {
         let Some(used) = load_peers(tls).transpose()? else { return Ok(None) };
         let PeerTls { certificate, key, authority } = used.clone();
         let identity = Identity { certificate, key, authority: Some(authority) };
         ServerTls::new(&identity).map_err(|e| {
             Failure::usage(format!("tls.peer_certificate, tls.peer_key and tls.peer_authority: {e}"))
         })?;
+        if node > 0 {
+            let wrong = |e| Failure::usage(format!("tls.peer_certificate and tls.peer_authority: {e}"));
+            used.check(NodeId(node)).map_err(wrong)?;
+        }
         Ok(Some(used))
     }
 
-    /// Once there is a transport that uses them.
-    pub(super) fn watch_peers(&mut self, tls: &Tls, used: PeerTls, transport: Arc<PeerTransport>) {
-        let tls = tls.clone();
+    /// Once there is a transport of this node that uses them.
+    pub(super) fn watch_peers(
+        &mut self,
+        tls: &Tls,
+        node: NodeId,
+        used: PeerTls,
+        transport: Arc<PeerTransport>,
+    ) {
+        self.reloads.uses("tls.peer_certificate", &used.certificate);
+        let (tls, reloads) = (tls.clone(), self.reloads.clone());
         let gone = || Failure::usage("tls between replicas is not configured");
         let load = move || load_peers(&tls).unwrap_or_else(|| Err(gone()));
         self.watch(
             "tls between replicas",
             load,
-            move |new: &PeerTls| transport.replace_tls(new.clone()),
+            move |new: &PeerTls| {
+                new.check(node)?;
+                transport.replace_tls(new.clone())?;
+                reloads.uses("tls.peer_certificate", &new.certificate);
+                Ok(())
+            },
             used,
         );
     }
@@ -270,7 +311,6 @@ fn read(key: &str, path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
 
     #[test]
     fn what_cannot_be_used_is_counted_until_it_is_mended_and_changes_nothing() {

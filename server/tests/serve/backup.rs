@@ -80,7 +80,7 @@ fn without_a_majority_a_stale_backup_can_be_made() {
     let saved = dir.path().join("saved");
     let refused = run(&["backup", &left, saved.to_str().unwrap()]);
     assert_eq!(refused.code, 5, "{}{}", refused.out, refused.err);
-    assert!(refused.err.contains("--stale"), "{}", refused.err);
+    assert!(refused.err.contains("`--stale` backs up what"), "{}", refused.err);
     assert!(!saved.exists(), "nothing is made");
     let stale = run(&["backup", &left, saved.to_str().unwrap(), "--stale", "--json"]).ok().json();
     assert!(stale["last"].as_u64().unwrap() >= last, "{stale}");

@@ -1,6 +1,6 @@
 //! An authority, and what it signs: a certificate a node, for servers and for clients alike.
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,23 @@ impl Authority {
 
     /// Makes the files of a node: `1.pem`, `1.key`.
     pub(crate) fn sign(&self, node: u64) {
+        self.sign_with(node, |_| {});
+    }
+
+    /// The same, of a certificate that expired with the year 2021.
+    pub(crate) fn sign_expired(&self, node: u64) {
+        self.sign_with(node, |params| {
+            params.not_before = date_time_ymd(2020, 1, 1);
+            params.not_after = date_time_ymd(2022, 1, 1);
+        });
+    }
+
+    fn sign_with(&self, node: u64, change: impl FnOnce(&mut CertificateParams)) {
         let key = KeyPair::generate().unwrap();
         let names = vec!["127.0.0.1".to_owned(), format!("node-{node}")];
-        let leaf = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        change(&mut params);
+        let leaf = params.signed_by(&key, &self.issuer).unwrap();
         fs::write(self.dir.join(format!("{node}.pem")), leaf.pem()).unwrap();
         fs::write(self.dir.join(format!("{node}.key")), key.serialize_pem()).unwrap();
     }

@@ -241,4 +241,16 @@ fn certificates_are_checked_against_the_node() {
     let of_clients = [("certificate", ours.file("1.pem")), ("key", ours.file("1.key"))];
     check(&of_clients, "127.0.0.1").ok();
     refused(&check(&of_clients, "127.0.0.2"), "does not name 127.0.0.2");
+
+    // Expired ones were found in order, and locked every client out.
+    ours.sign_expired(1);
+    let when = "tls.client_authority: the certificate expired at 2022-01-01T00:00:00Z; it is ";
+    refused(&check(&of_clients, "127.0.0.1"), when);
+    refused(&check(&of_peers(&ours, 1, &ours), "127.0.0.1"), "the certificate expired at 2022-01-01");
+    // The server refuses what `config check` refuses.
+    let mut server = Server::new(1, dir.path());
+    let settings = ours.settings(1, &ours);
+    server.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(server.ended(), Some(2), "{}", server.said());
+    assert!(server.said().contains(when), "{}", server.said());
 }

@@ -29,6 +29,12 @@ fn a_token_has_two_halves() {
     assert!(line.starts_with("append:") && !line.contains(&token));
     assert_ne!(run(&["token"]).ok().out, run(&["token"]).ok().out);
     assert_eq!(run(&["token", "--role", "root"]).code, 2);
+    // The line says whom it is for; the servers do not read that.
+    let line =
+        run(&["token", "--comment", "shop 7", "--json"]).ok().json()["line"].as_str().unwrap().to_owned();
+    assert!(line.starts_with("read:") && line.ends_with("  # shop 7"), "{line}");
+    line.parse::<chiplog_net::listener::auth::roles::Tokens>().unwrap();
+    assert_eq!(run(&["token", "--comment", "a\nadmin:b"]).code, 2, "a line of its own");
     // The secret half goes to a file of its own, and nowhere else.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("new.token");

@@ -63,6 +63,18 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     assert!(words.code == 1 && words.out.contains("STATE"), "{}", words.out);
     assert!(words.out.contains("node 3: it came back with an empty directory"), "{}", words.out);
     refused(&run(&["verify", &first]), 5, &[]);
+    // It and its clients were told to run `member init`, which would have made another cluster.
+    wait("its log warns", || {
+        servers[2].said().contains("calls this server as node 3 of its cluster").then_some(())
+    });
+    let said = servers[2].said();
+    let said = said.rsplit_once("has no replica yet").unwrap().1; // since it was started again
+    assert!(said.contains(" WARN ") && !said.contains("`chiplog member init 127"), "{said}");
+    let alone = run(&["status", &third, "--json"]);
+    assert_eq!((alone.code, state(&alone.json(), 3).0.as_str()), (5, "wiped"), "nobody leads: {}", alone.out);
+    let read = run(&["read", &third]);
+    refused(&read, 5, &["has no replica, and a cluster has node 3 at its address", "Ask another server"]);
+    assert!(!read.err.contains("member init"), "{}", read.err);
 
     // It is no new cluster: the others call it, and list it.
     refused(&run(&["member", "init", &third]), 2, &["calls this server, as node 3", "--force"]);
@@ -102,6 +114,32 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
     run(&["member", "remove", "3", "--cluster", &cluster]).ok();
     servers[2].kill();
+    wait_for_health(&first);
+}
+
+/// A new server on the machine of the lost one was `wiped`, voted, and was the one to be removed.
+#[test]
+fn new_server_at_the_address_of_a_lost_one_is_told_from_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let first = servers[0].client.clone();
+    run(&["transfer-leader", "1", "--cluster", &first]).ok();
+    servers[2].kill();
+    let mut new = Server::new(6, dir.path());
+    (new.client, new.peer) = (servers[2].client.clone(), servers[2].peer.clone());
+    new.start(&[]);
+    wait("its log warns", || {
+        new.said().contains("node 3 at the address of this server, which is node 6").then_some(())
+    });
+    let shown = run(&["status", &first, "--json"]).json();
+    let (name, why) = state(&shown, 6);
+    assert!(name == "waiting" && why.contains("address of node 3") && !why.contains("init"), "{shown}");
+    let (name, why) = state(&shown, 3);
+    assert!(name == "unreachable" && why.contains("node 6 stands at its address"), "{shown}");
+    let sixth = shown["replicas"].as_array().unwrap().iter().find(|r| r["node"] == 6).unwrap();
+    assert_eq!(sixth["voter"], false, "{shown}");
+    run(&["member", "add", &new.client, "--cluster", &first, "--promote"]).ok();
+    run(&["member", "remove", "3", "--cluster", &first]).ok();
     wait_for_health(&first);
 }
 
@@ -179,7 +217,7 @@ fn wrong_authority_is_told_at_once() {
     let authority = crate::certificates::Authority::new(dir.path(), "ours").file("authority.pem");
     for command in [&["info"][..], &["read"], &["member", "promote", "2", "--cluster"]] {
         let ran = run(&[command, &[&server.client, "--tls-authority", &authority]].concat());
-        refused(&ran, 5, &["speaks no TLS", "leave out --tls-authority"]);
+        refused(&ran, 2, &["speaks no TLS", "leave out --tls-authority"]);
         assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
 }

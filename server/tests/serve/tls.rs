@@ -5,6 +5,10 @@ use crate::harness::{Server, chiplog, run, wait};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Identity, ServerTlsConfig};
 
 /// A copy that runs until it is dropped.
 struct Copy(Child);
@@ -24,6 +28,22 @@ fn copy(dir: &str, cluster: &str, authority: &Authority, more: &[String]) -> (Co
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let opened: serde_json::Value = serde_json::from_str(&line).unwrap();
     (Copy(child), opened["listen"].as_str().unwrap_or_default().to_owned())
+}
+
+/// What a chiplog server refuses to be: one with an expired certificate. It serves until the runtime is dropped.
+fn expired_server(authority: &Authority) -> (String, Runtime) {
+    authority.sign_expired(9);
+    let [pem, key] = ["9.pem", "9.key"].map(|name| fs::read(authority.file(name)).unwrap());
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    runtime.spawn(async move {
+        let tls = ServerTlsConfig::new().identity(Identity::from_pem(pem, key));
+        let (_, health) = tonic_health::server::health_reporter();
+        let server = tonic::transport::Server::builder().tls_config(tls).unwrap().add_service(health);
+        server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
+    });
+    (at, runtime)
 }
 
 #[test]
@@ -57,7 +77,7 @@ fn only_those_with_certificates_get_in() {
     let read = with(&ours, &["read", &cluster]).ok();
     assert_eq!(read.out, fs::read_to_string(ours.file("1.pem")).unwrap());
     let bare = run(&["info", &cluster]);
-    assert_eq!(bare.code, 5, "without certificates");
+    assert_eq!(bare.code, 2, "without certificates");
     assert!(bare.err.trim_end().ends_with("; --tls-authority, or CHIPLOG_TLS_AUTHORITY"), "{}", bare.err);
 
     // And so does a copy, in both directions: it is fed, and feeds another one.
@@ -92,6 +112,17 @@ fn only_those_with_certificates_get_in() {
     assert_eq!(refused.code, 5, "{}", refused.err);
     let shown = with(&ours, &["status", &third.client, "--json"]).json();
     assert_eq!(shown["replicas"][0]["last_raft"], 0, "{shown}");
+    // Both sides warn, with the reason: it was told as any connection that does not come about.
+    for (server, what) in [
+        (first, "no connection to a peer: TLS did not come about"),
+        (third, "a certificate was not taken: TLS did not come about"),
+    ] {
+        wait("it warns", || {
+            let said = server.said();
+            let warned = said.lines().any(|line| line.contains(" WARN ") && line.contains(what));
+            warned.then_some(())
+        });
+    }
 }
 
 /// Who forgot TLS was told "h2 protocol error: http2 error", who meant it and should not "InvalidContentType".
@@ -113,22 +144,81 @@ fn whoever_means_something_else_by_tls_is_told_which_flag() {
     });
     for (server, authority, advice) in [
         (&secured, None, "; --tls-authority, or CHIPLOG_TLS_AUTHORITY"),
-        (&plain, Some(&ours), "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"),
-        (&secured, Some(&other), "; --tls-authority has to be the one that signed it"),
+        (&plain, Some(&ours), "leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"),
+        (
+            &secured,
+            Some(&other),
+            "--tls-authority has to be the one that signed its certificate (tls.certificate)",
+        ),
     ] {
         let tls = authority.map(|file| ["--tls-authority", file]);
         let with = |command: &[&str]| run(&[command, tls.as_ref().map_or(&[][..], |tls| &tls[..])].concat());
-        let shown = with(&["status", &server.client, "--json"]).json();
+        let shown = with(&["status", &server.client, "--json"]);
+        assert_eq!(shown.code, 2);
+        let shown = shown.json();
         let why = shown["replicas"][0]["error"].as_str().unwrap().to_owned();
         assert!(why.ends_with(advice), "{why}");
-        let refused = with(&["member", "init", &server.client]);
-        assert_eq!(refused.code, 5, "{}", refused.err);
-        assert!(refused.err.trim_end().ends_with(advice), "{}", refused.err);
+        let words = with(&["status", &server.client]).out;
+        assert!(words.starts_with("log unknown; leader unknown\n"), "{words}");
+        // "Can work later", they said.
+        for args in [
+            &["member", "init", &server.client][..],
+            &["member", "promote", "1", "--cluster", &server.client],
+            &["read", &server.client],
+        ] {
+            let refused = with(args);
+            assert_eq!(refused.code, 2, "{args:?}: {}", refused.err);
+            assert!(refused.err.trim_end().ends_with(advice), "{}", refused.err);
+            assert!(!refused.err.contains("`tls`"), "the shell has no such option: {}", refused.err);
+        }
+    }
+    // A port of peers or of probes: "leave out --tls-authority" alone would have shown the token to everybody.
+    for port in [&plain.peer, &plain.http] {
+        let refused = run(&["info", port, "--tls-authority", &ours]);
+        assert!(
+            refused.code == 2 && refused.err.contains("address for clients (listen.client)?"),
+            "{}",
+            refused.err
+        );
     }
 }
 
-/// A server whose peer certificate is another node's is taken for nobody; with its own it gets everything, without a new
-/// start.
+/// A server whose certificate had expired was `unreachable`, and told with "invalid peer certificate", which is not `tls.peer_*`.
+#[test]
+fn expired_certificate_of_a_server_locks_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    ours.sign(1);
+    let mut server = Server::new(1, dir.path());
+    let set = |key: &str, file: &str| ["--set".to_owned(), format!("{key}={}", ours.file(file))];
+    let settings = [set("tls.certificate", "1.pem"), set("tls.key", "1.key")].concat();
+    server.spawn(&settings.iter().map(String::as_str).chain(["--init"]).collect::<Vec<_>>());
+    let authority = ours.file("authority.pem");
+    let with =
+        |server: &str, command: &[&str]| run(&[command, &[server, "--tls-authority", &authority]].concat());
+    wait("it leads", || (with(&server.client, &["status"]).code == 0).then_some(()));
+    let (expired, _serving) = expired_server(&ours);
+    let shown = with(&expired, &["status", "--json"]);
+    let replica = &shown.json()["replicas"][0];
+    assert_eq!((shown.code, replica["state"].as_str()), (1, Some("locked_out")), "{replica}");
+    for command in ["status", "read", "info"] {
+        let ran = with(&expired, &[command]);
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(
+            ran.code == 1 && said.contains("certificate expired at 2022-01-01T00:00:00Z; it is 2"),
+            "{said}"
+        );
+        assert!(!said.contains("peer certificate"), "{said}");
+    }
+    // By a name that the certificate has not: the options' mistake.
+    let port = server.client.rsplit_once(':').unwrap().1;
+    let named = format!("localhost:{port}");
+    let ran = with(&named, &["read"]);
+    assert!(ran.code == 2 && ran.err.contains("does not name the host"), "{} {}", ran.code, ran.err);
+}
+
+/// A server whose peer certificate is another node's was started, and no other replica took it for a member. Given one while it
+/// runs, it keeps its own.
 #[test]
 fn a_server_is_the_node_that_its_certificate_names() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,42 +228,85 @@ fn a_server_is_the_node_that_its_certificate_names() {
         let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).chain(ours.client()).collect();
         run(&args.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    // The second one is given the certificate of the third.
-    let own = (ours.file("2.pem"), ours.file("2.key"));
-    let keep = (fs::read(&own.0).unwrap(), fs::read(&own.1).unwrap());
-    fs::copy(ours.file("3.pem"), &own.0).unwrap();
-    fs::copy(ours.file("3.key"), &own.1).unwrap();
-    let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
-    for server in &mut servers {
+    let start = |server: &mut Server| {
         let settings = ours.settings(server.node, &ours);
         server.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    let answers = |server: &Server| {
         wait("the server answers", || {
             let shown = with(&["status", &server.client, "--json"]).json();
             (shown["replicas"][0]["role"] == "waiting").then_some(())
         });
-    }
-    let [first, second] = &servers[..] else { unreachable!() };
-    with(&["member", "init", &first.client]).ok();
-    with(&["member", "add", &second.client, "--cluster", &first.client]).ok();
-    let refused = with(&["member", "promote", "2", "--cluster", &first.client, "--timeout", "2"]);
-    assert_eq!(refused.code, 5, "{}", refused.err);
-    let last = |server: &Server| {
-        with(&["status", &server.client, "--json"]).json()["replicas"][0]["last_raft"].clone()
     };
-    assert_eq!(last(second), 0);
+    let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
+    start(&mut servers[0]);
+    // The second one is given the certificate of the third.
+    let files = |node: u64| [ours.file(&format!("{node}.pem")), ours.file(&format!("{node}.key"))];
+    let own = files(2);
+    let keep = own.clone().map(|file| fs::read(file).unwrap());
+    let put = |contents: [&[u8]; 2]| {
+        own.iter().zip(contents).for_each(|(file, content)| fs::write(file, content).unwrap())
+    };
+    let others = files(3).map(|file| fs::read(file).unwrap());
+    put([&others[0], &others[1]]);
+    start(&mut servers[1]);
+    assert_eq!(servers[1].ended(), Some(2), "{}", servers[1].said());
+    let said = servers[1].said();
+    assert!(said.contains("tls.peer_certificate") && said.contains("does not name node-2"), "{said}");
+    put([&keep[0], &keep[1]]);
+    start(&mut servers[1]);
+    servers.iter().for_each(answers);
+    let [first, second] = &servers[..] else { unreachable!() };
 
-    // The key is there, its certificate is not yet: that is said, and changes nothing.
-    fs::write(&own.1, keep.1).unwrap();
-    second.hang_up();
-    wait("it says so", || second.said().contains("CANNOT BE READ ANEW").then_some(()));
-    // The same files serve clients and replicas.
+    // While it runs: the name of another node, and the key without its certificate. Each is said, and changes nothing.
+    // The same files serve clients, for whom any of these names will do, and replicas.
     let broken = |things: u64| {
         let line = format!("\nchiplog_reload_broken {things}");
         wait("the figures say so", || second.page("/metrics").1.contains(&line).then_some(()));
     };
-    broken(2);
-    fs::write(&own.0, keep.0).unwrap();
+    put([&others[0], &others[1]]);
     second.hang_up();
-    with(&["member", "promote", "2", "--cluster", &first.client]).ok();
+    wait("it says so", || second.said().contains("CANNOT BE READ ANEW").then_some(()));
+    broken(1);
+    put([&others[0], &keep[1]]);
+    second.hang_up();
+    broken(2);
+    with(&["member", "init", &first.client]).ok();
+    with(&["member", "add", &second.client, "--cluster", &first.client, "--promote"]).ok();
+    put([&keep[0], &keep[1]]);
+    second.hang_up();
     broken(0);
+}
+
+/// An expired certificate took the place of one that was good, and all clients were locked out.
+#[test]
+fn expired_certificate_never_replaces_one_that_is_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    ours.sign(1);
+    let mut server = Server::new(1, dir.path());
+    let settings = ours.settings(1, &ours);
+    server.spawn(&settings.iter().map(String::as_str).chain(["--init"]).collect::<Vec<_>>());
+    let [authority, client, key] = ["authority.pem", "2.pem", "2.key"].map(|name| ours.file(name));
+    ours.sign(2);
+    let flags = ["--tls-authority", &authority, "--tls-certificate", &client, "--tls-key", &key];
+    let gets_in = || run(&[&["status", &server.client][..], &flags].concat()).code == 0;
+    wait("it leads", || gets_in().then_some(()));
+    let expires = |key: &str| -> f64 {
+        let text = server.page("/metrics").1;
+        let series = format!("chiplog_certificate_expires_timestamp_seconds{{certificate=\"{key}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
+    };
+    let before = ["tls.certificate", "tls.peer_certificate"].map(expires);
+    assert_eq!(before, [67_090_118_400.0; 2], "the first day of the year 4096");
+
+    ours.sign_expired(1);
+    server.hang_up();
+    let why = "expired at 2022-01-01T00:00:00Z";
+    wait("it says so", || (server.said().matches(why).count() >= 2).then_some(()));
+    wait("the figures say so", || {
+        server.page("/metrics").1.contains("\nchiplog_reload_broken 2").then_some(())
+    });
+    assert_eq!(["tls.certificate", "tls.peer_certificate"].map(expires), before);
+    assert!(gets_in());
 }

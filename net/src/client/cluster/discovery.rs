@@ -15,12 +15,13 @@ use crate::client::credentials::token::{Bearer, LogMark, Shown};
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::FAR;
 use crate::client::{ClientOptions, ReadFrom};
+use crate::served::log_slot::without_replica;
 use crate::wire::connect_error::TlsMismatch;
 use crate::wire::proto::v1::log_client::LogClient;
 use crate::wire::proto::v1::{Server, ServerInfoRequest, ServerInfoResponse};
 use crate::wire::protocol::PROTOCOL;
 use crate::wire::status::{from_first_status, is_stranger};
-use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, Result};
+use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, NodeId, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
@@ -522,8 +523,12 @@ impl Servers {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if told.node == 0 && !told.follows {
-            let what =
-                format!("{address} is not part of a cluster yet; `chiplog member init {address}` makes one");
+            let what = match told.called_as {
+                0 => format!(
+                    "{address} is not part of a cluster yet; `chiplog member init {address}` makes one"
+                ),
+                node => without_replica(&address, NodeId(node)),
+            };
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
         let log = &self.options.log;

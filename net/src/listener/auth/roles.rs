@@ -241,7 +241,7 @@ impl Access {
             return Ok(Way::Tokenless);
         }
         let Some(token) = bearer(headers).map(sha256) else {
-            return Err(self.unauthenticated("a token is needed: metadata `authorization: Bearer TOKEN`"));
+            return Err(self.unauthenticated("a token is needed"));
         };
         let Some(role) = tokens.role_by(&token) else {
             return Err(self.unauthenticated("the token is not known here"));

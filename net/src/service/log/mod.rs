@@ -30,7 +30,7 @@ use crate::wire::proto::v1::{
     ServerInfoResponse, WatchRequest,
 };
 use append::AppendStream;
-use chiplog::{Answer, Error, ErrorKind, Index, Log, Sequence, SessionId};
+use chiplog::{Answer, Error, ErrorKind, Index, Log, NodeId, Sequence, SessionId};
 use info::WatchStream;
 use read::{ReadStream, Replies};
 pub use service::NativeServer;
@@ -236,6 +236,8 @@ impl Service for Native {
         &self,
         _: Request<ServerInfoRequest>,
     ) -> Result<Response<ServerInfoResponse>, Status> {
-        Ok(Response::new(info::server_info(self.host.log("").ok())))
+        let mut told = info::server_info(self.host.log("").ok());
+        told.called_as = self.host.called_as().map_or(0, NodeId::get);
+        Ok(Response::new(told))
     }
 }

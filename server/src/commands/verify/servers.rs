@@ -101,7 +101,7 @@ fn replicas(found: &Found) -> Vec<Replica> {
         let mut replica =
             Replica { node, client: server.clone(), role: role_name(status), ..Replica::default() };
         if status.log_id.is_empty() {
-            let member = found.member_at(server, status);
+            let member = found.member_at(server, status).filter(|member| member.node == status.node);
             replica.error = Some(match member {
                 Some(m) => format!(
                     "it came back with an empty directory, as node {}, and has nothing to check",
