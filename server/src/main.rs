@@ -14,6 +14,7 @@ mod health;
 mod human;
 mod leader;
 mod locks;
+mod logging;
 mod remote;
 mod runtime;
 mod secret;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     };
     let is_service = cli.command.is_service();
     let ui = Ui::new(cli.global.json, cli.global.quiet, is_service);
-    let result = args::start_log(&cli.global, is_service).and_then(|()| commands::run(cli.command, &ui));
+    let result = logging::start_log(&cli.global, is_service).and_then(|()| commands::run(cli.command, &ui));
     let exit = result.unwrap_or_else(|failure| {
         report(&failure, ui.json);
         failure.exit()

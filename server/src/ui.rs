@@ -1,7 +1,7 @@
 //! How commands speak: results to standard output, as JSON or in words; progress to standard error.
 
-use crate::args::SAID;
 use crate::failure::{Failure, Result};
+use crate::logging::SAID;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
