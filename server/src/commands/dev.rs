@@ -147,7 +147,7 @@ async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
         let at = |offset: u16| format!("127.0.0.1:{}", if port == 0 { 0 } else { port + 3 * n + offset });
         (config.listen.client, config.listen.peer, config.listen.http) = (at(0), at(1), at(2));
         // Small enough that a laptop does not mind.
-        config.log.segment_bytes = Some(crate::serve::config::Size(16 << 20));
+        config.log.segment_bytes = Some(crate::serve::size::Size(16 << 20));
         config.cluster.election_timeout_millis = 500;
         config.cluster.heartbeat_millis = 100;
         servers.push(Server::start(config, First::Wait).await?);

@@ -8,11 +8,11 @@
 //! Must not know: sockets, logs.
 
 use super::limits::Limits;
+use super::size::Size;
 use crate::failure::{Failure, Result};
-use crate::human::parse_bytes;
 use chiplog::{Bootstrap, Cluster, NodeId, Options, ReadMode};
 use chiplog_net::wire::address::{Address, check_host_port};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,31 +134,6 @@ pub(crate) struct Tls {
 pub(crate) struct Auth {
     /// A file of tokens' digests and roles. None: everybody may call everything.
     pub(crate) tokens: Option<PathBuf>,
-}
-
-/// Bytes: a number, or text such as "64MiB".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
-
-impl Serialize for Size {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a number of bytes, or text such as \"64MiB\"")]
-        enum Written {
-            Number(u64),
-            Text(String),
-        }
-        match Written::deserialize(deserializer)? {
-            Written::Number(n) => Ok(Self(n)),
-            Written::Text(text) => parse_bytes(&text).map(Self).map_err(serde::de::Error::custom),
-        }
-    }
 }
 
 impl Default for Config {

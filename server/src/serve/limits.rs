@@ -2,7 +2,7 @@
 //!
 //! Must not know: sockets.
 
-use super::config::Size;
+use super::size::Size;
 use crate::failure::{Failure, Result};
 use chiplog::{Options, ReadMode};
 use chiplog_net::listener::WINDOWS_PER_CONNECTION;

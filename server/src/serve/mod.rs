@@ -22,6 +22,7 @@ mod metrics;
 mod ready;
 mod reload;
 mod router;
+pub(crate) mod size;
 
 pub(crate) use config::Config;
 
