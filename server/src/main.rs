@@ -3,40 +3,24 @@
 //! Standard output carries results only; everything said about the work (progress, errors, the library's log)
 //! goes to standard error. Must not know: what any command does.
 
-mod args;
-mod cluster;
 mod commands;
-mod engine;
-mod environment;
-mod exit;
-mod failure;
-mod health;
-mod human;
-mod leader;
-mod locks;
-mod logging;
-mod remote;
-mod runtime;
-mod secret;
+mod common;
+mod connect;
 mod serve;
-mod signals;
-mod survey;
-mod target;
-mod ui;
-mod witness;
 
-use args::Cli;
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ErrorKind};
-use exit::Exit;
-use failure::Failure;
+use commands::cli::{self, Cli};
+use common::exit::Exit;
+use common::failure::Failure;
+use common::logging;
+use common::output::Ui;
 use std::io::Write;
 use std::process::ExitCode;
-use ui::Ui;
 
 fn main() -> ExitCode {
     let json = std::env::args_os().any(|arg| arg == "--json");
-    let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
@@ -49,7 +33,8 @@ fn main() -> ExitCode {
     };
     let is_service = cli.command.is_service();
     let ui = Ui::new(cli.global.json, cli.global.quiet, is_service);
-    let result = logging::start_log(&cli.global, is_service).and_then(|()| commands::run(cli.command, &ui));
+    let result = logging::start_log(&cli.global, is_service)
+        .and_then(|()| commands::run(cli.command, cli::command, &ui));
     let exit = result.unwrap_or_else(|failure| {
         report(&failure, ui.json);
         failure.exit()

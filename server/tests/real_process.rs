@@ -4,7 +4,7 @@
 //! engine takes for granted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../src/witness.rs"]
+#[path = "../src/commands/run/witness.rs"]
 #[allow(dead_code, reason = "the demo uses more of it")]
 mod witness;
 

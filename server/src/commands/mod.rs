@@ -1,34 +1,22 @@
-//! The commands, one file each. A command is a struct of arguments, whose documentation is its help, and a
+//! The commands, one file each, in rooms by what they are for. A command is a struct of arguments, whose documentation is its help, and a
 //! function `run` that takes it and the [`Ui`] and says how it ended.
 
-use crate::exit::Exit;
-use crate::failure::Result;
-use crate::ui::Ui;
-use clap::Subcommand;
+pub(crate) mod cli;
+pub(crate) mod cluster;
+pub(crate) mod data;
+pub(crate) mod files;
+pub(crate) mod meta;
+pub(crate) mod run;
 
-mod append;
-mod backup;
-mod bench;
-mod completions;
-mod config;
-mod demo;
-mod dev;
-mod discard;
-mod doctor;
-mod dump;
-mod follow;
-mod info;
-mod man;
-mod member;
-mod options;
-mod read;
-mod replicas;
-mod restore;
-mod serve;
-mod status;
-mod token;
-mod top;
-mod verify;
+use crate::common::exit::Exit;
+use crate::common::failure::Result;
+use crate::common::output::Ui;
+use clap::Subcommand;
+use cluster::{member, options, status, top};
+use data::{append, discard, read};
+use files::{backup, dump, info, restore, verify};
+use meta::{completions, config, man, token};
+use run::{bench, demo, dev, doctor, follow, serve};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -65,8 +53,8 @@ impl Command {
     }
 }
 
-/// Runs a command.
-pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
+/// Runs a command. `whole`: the command line that it is a part of.
+pub(crate) fn run(command: Command, whole: fn() -> clap::Command, ui: &Ui) -> Result<Exit> {
     match command {
         Command::Append(args) => append::run(&args, ui),
         Command::Read(args) => read::run(&args, ui),
@@ -76,7 +64,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
         Command::Bench(args) => bench::run(*args, ui),
-        Command::Serve(args) => serve::run(&args, ui),
+        Command::Serve(args) => serve::run(&args, whole, ui),
         Command::Dev(args) => dev::run(&args, ui),
         Command::Follow(args) => follow::run(&args, ui),
         Command::Backup(args) => backup::run(&args, ui),
@@ -89,7 +77,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Config(args) => config::run(&args, ui),
         Command::Token(args) => token::run(&args, ui),
         Command::Demo(args) => demo::run(&args, ui),
-        Command::Completions(args) => completions::run(&args, ui),
-        Command::Man(args) => man::run(&args, ui),
+        Command::Completions(args) => completions::run(&args, whole(), ui),
+        Command::Man(args) => man::run(&args, whole(), ui),
     }
 }

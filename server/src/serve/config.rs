@@ -9,7 +9,7 @@
 
 use super::limits::Limits;
 use super::size::Size;
-use crate::failure::{Failure, Result};
+use crate::common::failure::{Failure, Result};
 use chiplog::{Bootstrap, Cluster, NodeId, Options, ReadMode};
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub(crate) struct Config {
     pub(crate) shutdown_millis: u64,
     /// How often certificates and tokens are looked at. 0: only when told to (SIGHUP).
     pub(crate) reload_seconds: u64,
-    /// Threads that carry what clients send and get. None: as many as [`crate::runtime::threads`] says.
+    /// Threads that carry what clients send and get. None: as many as [`crate::common::runtime::threads`] says.
     pub(crate) threads: Option<u64>,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
@@ -385,7 +385,7 @@ impl Config {
     /// The most memory that the server takes.
     pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
-        let threads = self.threads.unwrap_or(crate::runtime::threads() as u64);
+        let threads = self.threads.unwrap_or(crate::common::runtime::threads() as u64);
         Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads))
     }
 
@@ -461,6 +461,8 @@ fn set(table: &mut Table, key: &str, value: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    mod page;
+
     use super::*;
 
     fn load(text: &str, over_keys: &[(&str, &str)]) -> Result<Config> {
@@ -526,6 +528,3 @@ mod tests {
         }
     }
 }
-
-#[cfg(test)]
-mod page;

@@ -3,7 +3,7 @@
 //! Must not know: sockets.
 
 use super::size::Size;
-use crate::failure::{Failure, Result};
+use crate::common::failure::{Failure, Result};
 use chiplog::{Options, ReadMode};
 use chiplog_net::listener::WINDOWS_PER_CONNECTION;
 use chiplog_net::listener::connection::ConnectionLimits;

@@ -5,7 +5,7 @@
 use super::Config;
 use super::ready::not_ready;
 use super::reload::Reloads;
-use crate::failure::Result;
+use crate::common::failure::Result;
 use chiplog::{Log, Role, Stats};
 use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::refusals::{Refusal, Refusals};

@@ -13,21 +13,23 @@
 //!
 //! Must not know: command lines, terminals.
 
+pub(crate) mod environment;
+
 pub(crate) mod config;
-pub(crate) mod copy;
-mod door;
+pub(crate) mod follower;
 mod http;
+mod http_listener;
 mod limits;
 mod metrics;
 mod ready;
 mod reload;
-mod router;
+mod services;
 pub(crate) mod size;
 
 pub(crate) use config::Config;
 
-use crate::engine;
-use crate::failure::{Failure, Result};
+use crate::common::failure::{Failure, Result};
+use crate::connect::open_log;
 use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
@@ -44,8 +46,8 @@ use chiplog_net::wire::tls::check_host;
 use metrics::{Bounds, Figures, Metrics};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
-use router::Room;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use services::Room;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -144,7 +146,7 @@ impl Founder {
         let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
         let options =
             self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
-        let is_new = !engine::is_log(&self.config.data);
+        let is_new = !open_log::is_log(&self.config.data);
         let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
             ErrorKind::Full if is_new => chiplog::Error::new(
                 ErrorKind::Full,
@@ -250,7 +252,7 @@ impl Server {
         let Doors { settings, access, budget, .. } = &self.doors;
         let message_bytes_max = self.config.message_bytes_max()?;
         let room = Room { message_bytes_max, budget: budget.clone() };
-        let (routes, reporter) = router::routes(&self.host, admin, &room)?;
+        let (routes, reporter) = services::routes(&self.host, admin, &room)?;
         let mut server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
             .layer(CallBudgetLayer::new(budget.clone()))
@@ -268,7 +270,7 @@ impl Server {
                 tracing::error!(%error, "the listener for clients ended");
             }
         }));
-        let names = router::HEALTH_NAMES;
+        let names = services::HEALTH_NAMES;
         tokio::spawn(tell_health(self.host.clone(), reporter, names, self.ending.subscribe()));
         Ok(())
     }
@@ -284,7 +286,7 @@ impl Server {
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);
-        let listener = door::Door::new(listening(listener)?);
+        let listener = http_listener::Door::new(listening(listener)?);
         // Until the process ends: it says that the server is about to.
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
@@ -348,7 +350,7 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
         (ErrorKind::NotFound, First::Join(log)) => {
             founded(founder, Founding::Join(log)).await?.map(Some).map_err(not_made)
         }
-        _ => Err(engine::refused(dir, error)),
+        _ => Err(open_log::refused(dir, error)),
     }
 }
 

@@ -9,7 +9,7 @@
 //! Must not know: what TLS is made of.
 
 use super::config::{Auth, Tls};
-use crate::failure::{Failure, Result};
+use crate::common::failure::{Failure, Result};
 use chiplog::NodeId;
 use chiplog_net::listener::auth::roles::{Access, Tokens};
 use chiplog_net::peer::{PeerTls, PeerTransport};

@@ -1,6 +1,6 @@
 //! Size: bytes in a server's configuration.
 
-use crate::human::parse_bytes;
+use crate::common::format::parse_bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes: a number, or text such as "64MiB".

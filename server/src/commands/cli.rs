@@ -1,0 +1,60 @@
+//! The command line as a whole: what all commands share, and the help that the commands' own parts make up.
+
+use crate::commands::Command;
+use crate::common::exit;
+use crate::common::logging::Global;
+use clap::{CommandFactory, Parser};
+
+/// An embeddable replicated log: append records, read them back by index, look after the files.
+///
+/// A log is a directory. Records are opaque bytes, numbered 1, 2, 3 … without holes. An append is confirmed
+/// when it is durable (fdatasync has returned); one process at a time appends to a directory, any number read
+/// it meanwhile.
+#[derive(Debug, Parser)]
+#[command(name = "chiplog", version, propagate_version = true, max_term_width = 100, after_long_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog append ./log < app.log           each line becomes a record
+  chiplog read ./log --last 10 --follow    the newest ten, and then what comes
+  chiplog info ./log --json                positions and sizes for a script
+  chiplog verify ./log                     every checksum of every block
+  chiplog doctor ./log                     is this disk fit for a log?";
+
+const ENVIRONMENT: &str = "\
+Environment:
+  CHIPLOG_LOG  what is logged to standard error, as --log
+  NO_COLOR     if set, no colours";
+
+/// The command line with all its help.
+pub(crate) fn command() -> clap::Command {
+    fn with_tables(command: clap::Command) -> clap::Command {
+        let own = command.get_after_long_help().map(|help| format!("{help}\n\n")).unwrap_or_default();
+        command.after_long_help(format!("{own}{ENVIRONMENT}\n\n{}", exit::TABLE))
+    }
+    with_tables(Cli::command()).mut_subcommands(with_tables)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        for mut command in super::command().get_subcommands().cloned() {
+            let help = command.render_long_help().to_string();
+            let name = command.get_name();
+            assert!(help.contains("Examples:"), "{name} has no examples");
+            assert!(help.contains("Exit status:"), "{name} has no exit status");
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! `chiplog member`: who belongs to a cluster. `chiplog transfer-leader`: who leads it.
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::output::Ui;
+use crate::connect::cluster::{Asker, Connect, host_port};
+use crate::connect::cluster_view::Survey;
+use chiplog::ErrorKind;
+use chiplog_net::wire::proto::v1::member_change::Change;
+use chiplog_net::wire::proto::v1::{
+    AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, SetAddress,
+    StatusResponse, TransferLeaderRequest,
+};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog member init log1:7411                               log1 is the first of a new cluster
+  chiplog member add log2:7411 --cluster log1:7411 --promote  log2 gets everything, and then votes
+  chiplog member remove 2 --cluster log1:7411                 node 2 leaves for good
+  chiplog member set-address 3 --client log9:7411 --peer log9:7412 --cluster log1:7411
+                                                              node 3 has moved to another machine";
+
+/// Change who belongs to a cluster.
+///
+/// A new server is started with a number of its own and waits (`chiplog serve`). `init` makes the first of a cluster of
+/// it, `add` takes it into one: as a learner, which gets everything and does not vote; `promote` lets it vote once it
+/// has caught up.
+///
+/// A change that leads to voters of which no majority is heard is refused, and nothing is changed (status 2): of
+/// three voters, one of which is down, the one that is down can be removed, and neither of the others. So is a change that takes
+/// the vote of a node that runs while nothing is heard of another voter, whose number was probably meant. --force makes the change
+/// all the same. After a change it is said which nodes vote, of which of them nothing is heard, and how many may still be lost;
+/// with --json in voters, silent and losses_tolerated. When it is not known whether a change was made (status 5), `chiplog status` tells, and the same command can be
+/// given again: what is done already is not done twice.
+///
+/// A server whose disk was lost does not come back under its number. While a majority of the voters runs without it, add a
+/// server under a number that was never used, with --promote, and then remove the lost one: in this order there are never
+/// fewer voters than before. A server that has moved, with its disk, keeps its number: start it with its new addresses, and `set-address` tells the others where it is.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct MemberCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Which cluster.
+#[derive(Args, Debug)]
+struct Of {
+    /// Servers of the cluster, by the address for clients: one that runs is enough, A,B,C are tried in turn.
+    #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    cluster: Vec<String>,
+
+    /// How long to wait, in seconds: a learner has to catch up before it votes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
+    timeout: u32,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a new cluster with this server, which waits, as its only voter.
+    ///
+    /// Refused where it stands in the place of a member of another cluster, whose directory was lost: where replicas of that
+    /// cluster call it, or the servers of --cluster list it.
+    Init {
+        /// The server.
+        #[arg(value_name = "HOST:PORT", value_parser = host_port)]
+        server: String,
+        /// Servers that are asked whether their cluster has a member there already.
+        #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', value_parser = host_port)]
+        cluster: Vec<String>,
+        /// Make it also where a cluster has a member there already.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        connect: Connect,
+    },
+    /// Take a server that waits into the cluster, as a learner. Again after a failure: goes on where it stopped.
+    Add {
+        /// The new server.
+        #[arg(value_name = "HOST:PORT", value_parser = host_port)]
+        server: String,
+        /// Let it vote once it has caught up.
+        #[arg(long)]
+        promote: bool,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Let a learner vote, once it has caught up.
+    Promote {
+        /// Its number.
+        #[arg(value_parser = node)]
+        node: u64,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Let a voter go on as a learner.
+    Demote {
+        /// Its number.
+        #[arg(value_parser = node)]
+        node: u64,
+        /// Also where nothing is heard of a majority of the voters that are left, or of another voter than this one.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Tell the cluster that a replica is reached elsewhere from now on. What is not given stays as it is.
+    SetAddress {
+        /// Its number.
+        #[arg(value_parser = node)]
+        node: u64,
+        /// Where the other replicas reach it.
+        #[arg(long, value_name = "HOST:PORT", value_parser = host_port, required_unless_present_any = ["client", "zone"])]
+        peer: Option<String>,
+        /// Where clients reach it.
+        #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+        client: Option<String>,
+        /// A label of the place it stands in; empty: none.
+        #[arg(long)]
+        zone: Option<String>,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Take a replica out of the cluster for good.
+    Remove {
+        /// Its number.
+        #[arg(value_parser = node)]
+        node: u64,
+        /// Also where nothing is heard of a majority of the voters that are left, or of another voter than this one.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        of: Of,
+    },
+}
+
+fn node(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(node) if node > 0 => Ok(node),
+        _ => Err("a node is given by its number, from 1, as `chiplog status` shows it".into()),
+    }
+}
+
+/// How long a server may take to say how it stands.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a leader that is new after a change may take to hear of the others.
+const NEW_LEADER: Duration = Duration::from_secs(2);
+
+const TRANSFER_EXAMPLES: &str = "\
+Examples:
+  chiplog transfer-leader --cluster log1:7411      whoever is closest, before this server is stopped
+  chiplog transfer-leader 3 --cluster log1:7411    node 3";
+
+/// Let another voter lead.
+#[derive(Args, Debug)]
+#[command(after_long_help = TRANSFER_EXAMPLES)]
+pub(crate) struct TransferLeader {
+    /// Its number. Without it: the voter that lacks least.
+    #[arg(value_parser = node)]
+    node: Option<u64>,
+    #[command(flatten)]
+    of: Of,
+}
+
+pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
+    match &args.what {
+        What::Init { server, cluster, force, connect } => init(server, cluster, *force, connect, ui)?,
+        What::Add { server, promote, of } => add(server, *promote, of, ui)?,
+        What::Promote { node, of } => one(of, *node, Change::Promote(*node), false, "votes", ui)?,
+        What::Demote { node, force, of } => {
+            one(of, *node, Change::Demote(*node), *force, "is a learner", ui)?
+        }
+        What::Remove { node, force, of } => one(of, *node, Change::Remove(*node), *force, "is removed", ui)?,
+        What::SetAddress { node, peer, client, zone, of } => {
+            set_address(*node, [peer, client, zone].map(Option::as_deref), of, ui)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn init(server: &str, cluster: &[String], force: bool, connect: &Connect, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(connect, ui)?;
+    if !force {
+        check_unlisted(&asker, server, cluster)?;
+    }
+    let made = asker.ask_first(server, Duration::from_secs(30), |mut admin| async move {
+        admin.init(InitRequest { force }).await.map(tonic::Response::into_inner)
+    })?;
+    let words = format!("{server} is the first of the cluster of log {}", made.log_id);
+    ui.result(&json!({ "log_id": made.log_id }), |_| words)
+}
+
+/// That the servers of a cluster, as far as they answer, do not list this one.
+fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()> {
+    let others: Vec<String> = cluster.iter().filter(|other| *other != server).cloned().collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let status = asker.status(server)?;
+    if !status.log_id.is_empty() {
+        return Ok(()); // it says itself what it is part of
+    }
+    let found = asker.wait(Survey::new(asker.dialler().clone(), &others).round(PATIENCE));
+    let (Some(member), Some(log)) = (found.member_at(server, &status), found.log_id()) else { return Ok(()) };
+    let node = member.node;
+    let what = format!(
+        "{server} is where node {node} of the cluster of log {log} stands: its directory was emptied, or is not mounted. A server whose disk was lost gets a new number there: `chiplog member add`, then `remove {node}`; --force makes a new cluster all the same"
+    );
+    Err(Failure::new(ErrorKind::Membership, what))
+}
+
+fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(&of.connect, ui)?;
+    let (_, leader) = asker.leader(&of.cluster)?;
+    let waiting = asker.status(server)?;
+    if waiting.role() == Role::Waiting && leader.members.iter().any(|m| m.node == waiting.node) {
+        let what = format!(
+            "{server} comes with an empty directory as node {}, which is a member already: a server whose disk was lost gets a new number",
+            waiting.node
+        );
+        return Err(Failure::new(ErrorKind::Membership, what));
+    }
+    let log_id = leader.log_id.clone();
+    let place = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
+        admin.join(JoinRequest { log_id }).await.map(tonic::Response::into_inner)
+    })?;
+    let node = place.node;
+    let known = leader.members.iter().find(|m| m.node == node);
+    if let Some(other) = known.filter(|m| m.directory != place.directory) {
+        let what = format!(
+            "node {node} is a member already, with directory {}: give {server} a number of its own",
+            other.directory
+        );
+        return Err(Failure::new(ErrorKind::Membership, what));
+    }
+    if known.is_none() {
+        let add = AddMember {
+            node,
+            directory: place.directory.clone(),
+            peer_address: place.peer_address,
+            client_address: place.client_address,
+            zone: place.zone,
+        };
+        change(&asker, of, Change::Add(add), false)?;
+    }
+    if promote && !known.is_some_and(|m| m.voter) {
+        change(&asker, of, Change::Promote(node), false)?;
+    }
+    let votes = promote || known.is_some_and(|m| m.voter);
+    let part = if votes { "votes" } else { "is a learner" };
+    let shown = json!({ "node": node, "directory": place.directory, "voter": votes });
+    tell(&asker, of, leader.node, shown, &format!("node {node} at {server} {part}"), ui)
+}
+
+/// The voters after a change.
+struct Outcome {
+    voters: Vec<u64>,
+    /// Those of which the leader hears nothing.
+    silent: Vec<u64>,
+}
+
+impl Outcome {
+    fn of(leader: &StatusResponse) -> Self {
+        let voters: Vec<u64> =
+            leader.members.iter().filter(|m| m.voter && !m.leaving).map(|m| m.node).collect();
+        let is_heard = |node| node == leader.node || leader.peers.iter().any(|p| p.node == node && p.active);
+        let silent = voters.iter().copied().filter(|node| !is_heard(*node)).collect();
+        Self { voters, silent }
+    }
+
+    /// The number of voters that may still be lost. None: too many are silent already.
+    fn losses_tolerated(&self) -> Option<usize> {
+        (self.voters.len().saturating_sub(1) / 2).checked_sub(self.silent.len())
+    }
+
+    fn words(&self) -> String {
+        let list = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let further = if self.silent.is_empty() { "" } else { "further " };
+        let bears = match self.losses_tolerated() {
+            None => "that leaves no majority".to_owned(),
+            Some(0) => format!("no {further}loss is tolerated"),
+            Some(n) => format!("the {further}loss of {n} is tolerated"),
+        };
+        let silent = match &self.silent[..] {
+            [] => String::new(),
+            silent => format!("; nothing is heard of {}", list(silent)),
+        };
+        format!("voters: {}{silent}: {bears}", list(&self.voters))
+    }
+}
+
+/// Tells what a change led to. `led`: the node that led before it.
+fn tell(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui) -> Result<()> {
+    let begun = Instant::now();
+    let outcome = loop {
+        let Ok((_, leader)) = asker.leader(&of.cluster) else { break None };
+        let outcome = Outcome::of(&leader);
+        // A new leader has first to hear of the others.
+        if outcome.silent.is_empty() || leader.node == led || begun.elapsed() > NEW_LEADER {
+            break Some(outcome);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let Some(outcome) = outcome else {
+        return ui
+            .result(&shown, |_| format!("{done}; no leader says which nodes vote: `chiplog status` does"));
+    };
+    shown["voters"] = json!(outcome.voters);
+    shown["silent"] = json!(outcome.silent);
+    shown["losses_tolerated"] = json!(outcome.losses_tolerated());
+    ui.result(&shown, |_| format!("{done}; {}", outcome.words()))
+}
+
+/// `peer`, `client` and `zone`, where they change.
+fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(&of.connect, ui)?;
+    let (_, leader) = asker.leader(&of.cluster)?;
+    let Some(member) = leader.members.iter().find(|m| m.node == node) else {
+        return Err(Failure::new(ErrorKind::Membership, format!("node {node} is no member of the cluster")));
+    };
+    let or = |new: Option<&str>, old: &String| new.map_or_else(|| old.clone(), str::to_owned);
+    let address = SetAddress {
+        node,
+        peer_address: or(peer, &member.peer_address),
+        client_address: or(client, &member.client_address),
+        zone: or(zone, &member.zone),
+    };
+    change(&asker, of, Change::SetAddress(address.clone()), false)?;
+    let SetAddress { peer_address, client_address, zone, .. } = address;
+    let shown = json!({ "node": node, "peer": peer_address, "client": client_address, "zone": zone });
+    ui.result(&shown, |_| format!("node {node} serves clients at {client_address}, peers at {peer_address}"))
+}
+
+fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(&of.connect, ui)?;
+    let (_, leader) = asker.leader(&of.cluster)?;
+    let member = leader.members.iter().find(|m| m.node == node && !m.leaving);
+    let is_done = match what {
+        Change::Promote(_) => member.is_some_and(|m| m.voter),
+        Change::Demote(_) => member.is_some_and(|m| !m.voter),
+        _ => false, // a removed node is told as one that is no member: the number may be wrong
+    };
+    let takes_a_vote = match what {
+        Change::Remove(_) | Change::Demote(_) => member.is_some_and(|m| m.voter),
+        _ => false,
+    };
+    let others = leader.members.iter().filter(|m| m.voter && !m.leaving && m.node != node).count();
+    if !is_done {
+        change(&asker, of, what, force).map_err(|failure| match failure.kind() {
+            // Of a voter that is not the last one, the other reasons for this kind pass by themselves.
+            ErrorKind::Membership if takes_a_vote && others > 0 && !force => {
+                failure.with_words("the option for that is --force")
+            }
+            _ => failure,
+        })?;
+    }
+    tell(&asker, of, leader.node, json!({ "node": node }), &format!("node {node} {words}"), ui)
+}
+
+fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
+    let timeout_millis = of.timeout * 1000;
+    // A little longer than the server's own: it says more.
+    let patience = Duration::from_secs(u64::from(of.timeout) + 5);
+    let changed = asker.ask_leader(&of.cluster, patience, |mut admin| {
+        let changes = vec![MemberChange { change: Some(change.clone()) }];
+        let request = ChangeMembersRequest { changes, timeout_millis, force, ..Default::default() };
+        async move { admin.change_members(request).await.map(drop) }
+    });
+    changed.map_err(|failure| match failure.kind() {
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => {
+            let words = "`chiplog status` shows whether it was made, and the same command can be given again";
+            failure.with_words(words)
+        }
+        _ => failure,
+    })
+}
+
+pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
+    let of = &args.of;
+    let asker = Asker::new(&of.connect, ui)?;
+    let begun = Instant::now();
+    let (leader, to) = loop {
+        let (_, leader) = asker.leader(&of.cluster)?;
+        let votes = |node| leader.members.iter().any(|m| m.node == node && m.voter && !m.leaving);
+        let others = leader.peers.iter().filter(|p| p.active && votes(p.node));
+        let closest = others.max_by_key(|p| p.matched_raft).map(|p| p.node);
+        if let Some(to) = args.node.or(closest) {
+            break (leader, to);
+        }
+        // Once an election time-out everybody counts as silent, until the next answer to a heartbeat.
+        if begun.elapsed() > Duration::from_secs(2) {
+            return Err(Failure::new(ErrorKind::Membership, "there is no other voter that answers"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    if leader.node != to {
+        let timeout_millis = of.timeout * 1000;
+        let patience = Duration::from_secs(u64::from(of.timeout) + 5);
+        asker.ask_leader(&of.cluster, patience, |mut admin| {
+            let request = TransferLeaderRequest { to, timeout_millis, ..Default::default() };
+            async move { admin.transfer_leader(request).await.map(drop) }
+        })?;
+    }
+    ui.result(&json!({ "leader": to }), |_| format!("node {to} leads"))?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcome_names_voters_silence_and_what_is_tolerated() {
+        for (voters, silent, told, tolerated) in [
+            (&[1, 2, 3][..], &[][..], "voters: 1, 2, 3: the loss of 1 is tolerated", Some(1)),
+            (&[1, 2], &[], "voters: 1, 2: no loss is tolerated", Some(0)),
+            (
+                &[1, 2, 3],
+                &[3],
+                "voters: 1, 2, 3; nothing is heard of 3: no further loss is tolerated",
+                Some(0),
+            ),
+            (
+                &[1, 2, 3, 4, 5],
+                &[3],
+                "voters: 1, 2, 3, 4, 5; nothing is heard of 3: the further loss of 1 is tolerated",
+                Some(1),
+            ),
+            (&[1, 3], &[3], "voters: 1, 3; nothing is heard of 3: that leaves no majority", None),
+        ] {
+            let outcome = Outcome { voters: voters.to_vec(), silent: silent.to_vec() };
+            assert_eq!((&*outcome.words(), outcome.losses_tolerated()), (told, tolerated));
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Commands that look after a cluster.
+
+pub(crate) mod member;
+pub(crate) mod options;
+pub(crate) mod replicas;
+pub(crate) mod status;
+pub(crate) mod top;

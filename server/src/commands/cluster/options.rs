@@ -1,0 +1,447 @@
+//! `chiplog options`: what is set for the log, whichever server leads.
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use crate::connect::cluster::{Asker, Connect};
+use crate::connect::open_log;
+use crate::connect::remote::Remote;
+use crate::connect::target::Target;
+use chiplog::{ErrorKind, Index, LogOption, LogOptions, SEGMENT_BYTES_MIN, Start, Timestamp};
+use chiplog_net::client::ReaderOptions;
+use chiplog_net::wire::proto::v1::{LogOption as WireOption, LogOptionsRequest, SetLogOptionsRequest};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog options log1:7411
+      What is set for the log. For what is not listed the leader's file applies.
+  chiplog options log1:7411 --set retention_bytes=500GiB --set retention_seconds=7d
+      Keeps 500 GiB at most and a week, whichever server leads. Others stay as they are.
+  chiplog options log1:7411 --set retention_bytes=none
+      Keeps all, whatever the files of servers say.
+  chiplog options log1:7411 --unset retention_bytes
+      The leader's file applies again.
+
+Keys: retention_bytes, retention_seconds, capacity_bytes, record_bytes_max, sessions_max, session_window,
+session_idle_max_seconds. They mean what log.KEY means in a server's file.";
+
+/// Show, or change, the options that hold for the log itself.
+///
+/// They stand in the log: every replica has the same ones, and a server whose file says something else warns and obeys the
+/// log. A change is refused (status 7) as long as a member runs a version that knows no options of a log. The first one makes
+/// the log's files unreadable for such versions.
+///
+/// A `retention_bytes` below what the log holds, or a `retention_seconds` that is shorter than the age of its oldest record, discards
+/// records at once. That is said, and it is asked on a terminal; elsewhere --yes is needed (status 2).
+///
+/// With a directory: it must not be open for writing elsewhere to be changed (status 5).
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    target: Target,
+
+    /// Set an option. Bytes as a number or like 64MiB, times in seconds or like 90s, 24h, 7d; none: no limit. Any number of times.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<(LogOption, u64)>,
+
+    /// Take an option back: then the leader's file applies, or, with a directory, what the program says that opens it. Any number of times.
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    unset: Vec<LogOption>,
+
+    /// Set a `retention_bytes` or `retention_seconds` below what the log holds: what is beyond it is discarded at once, for good.
+    #[arg(long)]
+    yes: bool,
+
+    /// How long to wait for the members, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    timeout: u32,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What an option is called in a server's file, and how many of the log's units one of its own is.
+fn key_of(option: LogOption) -> (&'static str, u64) {
+    match option {
+        LogOption::RetentionAge => ("retention_seconds", 1000),
+        LogOption::SessionIdleMax => ("session_idle_max_seconds", 1000),
+        other => (other.name(), 1),
+    }
+}
+
+fn key(text: &str) -> Result<LogOption, String> {
+    let name = text.strip_prefix("log.").unwrap_or(text);
+    LogOption::ALL.into_iter().find(|option| key_of(*option).0 == name).ok_or_else(|| {
+        let keys = LogOption::ALL.map(|option| key_of(option).0).join(", ");
+        format!("the log has no option {text}; it has {keys}")
+    })
+}
+
+fn setting(text: &str) -> Result<(LogOption, u64), String> {
+    let (name, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
+    let option = key(name)?;
+    let has_none =
+        matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge | LogOption::CapacityBytes);
+    if value == "none" && has_none {
+        return Ok((option, u64::MAX));
+    }
+    let is_bytes =
+        matches!(option, LogOption::RetentionBytes | LogOption::CapacityBytes | LogOption::RecordBytesMax);
+    let number = match option {
+        _ if is_bytes => format::parse_bytes(value)?,
+        LogOption::RetentionAge | LogOption::SessionIdleMax => format::parse_seconds(value)?,
+        _ => value.parse().map_err(|_| format!("{name} is a number, not {value}"))?,
+    };
+    let value = number.checked_mul(key_of(option).1).ok_or_else(|| format!("{name} is too large"))?;
+    Ok((option, value))
+}
+
+/// A value as a server's file has it.
+fn shown(option: LogOption, value: u64) -> Value {
+    let unit = key_of(option).1;
+    match value {
+        u64::MAX => json!("none"),
+        _ if value.is_multiple_of(unit) => json!(value / unit),
+        _ => json!(value as f64 / unit as f64),
+    }
+}
+
+fn words(option: LogOption, value: u64) -> String {
+    let (key, _) = key_of(option);
+    let is_bytes =
+        matches!(option, LogOption::RetentionBytes | LogOption::CapacityBytes | LogOption::RecordBytesMax);
+    match shown(option, value) {
+        Value::String(none) => format!("{key} = {none}"),
+        number if is_bytes => format!("{key} = {number}  ({})", format::bytes(value)),
+        number => format!("{key} = {number}"),
+    }
+}
+
+/// What no log takes, told before anything is asked.
+///
+/// # Errors
+/// `InvalidArgument`: a limit is below what the smallest segments allow.
+fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
+    let bytes_min = 2 * u64::from(SEGMENT_BYTES_MIN);
+    for (option, value) in changes {
+        let (key, Some(value)) = (key_of(*option).0, *value) else { continue };
+        let least = match option {
+            LogOption::RetentionBytes | LogOption::CapacityBytes if value < bytes_min => {
+                format!("{} ({bytes_min}), two of the smallest segments", format::bytes(bytes_min))
+            }
+            LogOption::RetentionAge | LogOption::SessionIdleMax if value == 0 => "1".to_owned(),
+            _ => continue,
+        };
+        return Err(Failure::usage(format!("{key} is {value}; it has to be at least {least}")));
+    }
+    Ok(())
+}
+
+/// What a log holds.
+struct Held {
+    bytes: u64,
+    records: u64,
+    /// When its first and its last record were written, where that is known.
+    times: [Option<Timestamp>; 2],
+    now: Timestamp,
+}
+
+/// What these changes discard at once, in words. None: nothing, as far as the log's size and times tell.
+fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
+    let value = |wanted| changes.iter().find(|(option, _)| *option == wanted)?.1;
+    let by_bytes = value(LogOption::RetentionBytes).and_then(|limit| loss_by_bytes(limit, held));
+    let by_age = value(LogOption::RetentionAge).and_then(|limit| loss_by_age(limit, held));
+    let losses: Vec<String> = by_bytes.into_iter().chain(by_age).collect();
+    (!losses.is_empty()).then(|| losses.join("; "))
+}
+
+fn loss_by_bytes(limit: u64, held: &Held) -> Option<String> {
+    let beyond = held.bytes.checked_sub(limit).filter(|beyond| *beyond > 0)?;
+    let part = u128::from(held.records) * u128::from(beyond) / u128::from(held.bytes);
+    let records = format::many(held.records, "record", "records");
+    Some(format!(
+        "the log holds {records} ({}): with retention_bytes of {} about {} of the oldest ({}) are discarded at once, for good",
+        format::bytes(held.bytes),
+        format::bytes(limit),
+        format::count(u64::try_from(part).unwrap_or(u64::MAX)),
+        format::bytes(beyond),
+    ))
+}
+
+/// `limit`: in milliseconds. How many records are older is not known: only the first and the last one are looked at.
+fn loss_by_age(limit: u64, held: &Held) -> Option<String> {
+    if limit == u64::MAX || held.records == 0 {
+        return None;
+    }
+    let is_older = |time: Timestamp| time.get().saturating_add(limit) < held.now.get();
+    let [first, last] = held.times;
+    if first.is_some_and(|time| !is_older(time)) {
+        return None;
+    }
+    let first = first.map_or("of an unknown time".to_owned(), |time| format!("of {}", format::time(time)));
+    let last = match last.filter(|time| is_older(*time)) {
+        Some(time) => format!(" and the newest of {}", format::time(time)),
+        None => String::new(),
+    };
+    Some(format!(
+        "the log holds {}, the oldest {first}{last}: with retention_seconds of {} what is older is discarded at once, for good, segment by segment",
+        format::many(held.records, "record", "records"),
+        format::span(limit / 1000),
+    ))
+}
+
+/// Tells what would be discarded and asks whether it may be. What is to be told afterwards, since nobody was asked.
+///
+/// # Errors
+/// `InvalidArgument`: records would be discarded, and nobody said that they may.
+fn check_loss(
+    args: &Options,
+    changes: &[(LogOption, Option<u64>)],
+    held: &Held,
+    ui: &Ui,
+) -> Result<Option<String>> {
+    let Some(loss) = loss(changes, held) else { return Ok(None) };
+    if args.yes {
+        return Ok(Some(loss));
+    }
+    let (mut asks, mut answer) = (std::io::stderr(), String::new());
+    if !ui.json && std::io::stdin().is_terminal() && asks.is_terminal() {
+        let _ = write!(asks, "chiplog: {loss}. Go on? [y/N] ");
+        let _ = std::io::stdin().read_line(&mut answer);
+    }
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(None),
+        _ => Err(Failure::usage(format!("{loss}; nothing was changed: say --yes if that may be"))),
+    }
+}
+
+/// A refusal of a change, of which somebody said that it may discard records.
+fn refused(failure: Failure, args: &Options) -> Failure {
+    match failure.kind() {
+        ErrorKind::InvalidArgument | ErrorKind::Unsupported if args.yes => {
+            failure.with_words("no option was set, and nothing was discarded")
+        }
+        _ => failure,
+    }
+}
+
+/// Whether a change can discard records.
+fn shortens(changes: &[(LogOption, Option<u64>)]) -> bool {
+    changes.iter().any(|(option, value)| {
+        matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge) && value.is_some()
+    })
+}
+
+fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &Ui) -> Result<LogOptions> {
+    if changes.is_empty() {
+        return Ok(open_log::view(dir)?.log_options());
+    }
+    let log = open_log::open_as_it_is(dir)?;
+    let info = log.info();
+    let records = info.last.next().get().saturating_sub(info.first.get());
+    let times = [info.first, info.last].map(|index| log.read(index).ok().map(|record| record.timestamp));
+    let held = Held { bytes: info.bytes_used, records, times, now: now() };
+    let loss = check_loss(args, changes, &held, ui)?;
+    let timeout = Duration::from_secs(args.timeout.into());
+    log.set_log_options(changes, timeout).map_err(|e| refused(e.into(), args))?;
+    if let Some(loss) = loss {
+        ui.say(&loss);
+    }
+    let options = log.log_options();
+    log.close()?;
+    Ok(options)
+}
+
+/// When records were written; None where that cannot be read.
+fn times<const N: usize>(
+    args: &Options,
+    servers: &[String],
+    records: [u64; N],
+    ui: &Ui,
+) -> Result<[Option<Timestamp>; N]> {
+    let remote = Remote::connect(servers, &args.connect, ui)?;
+    Ok(records.map(|index| {
+        let mut options = ReaderOptions::default();
+        (options.follow, options.min_index) = (false, Index(index));
+        let mut reader = remote.client.reader_with(Start::Index(Index(index)), options);
+        remote.wait(reader.next_batch()).ok().flatten().map(|batch| batch.timestamp())
+    }))
+}
+
+fn remote(
+    args: &Options,
+    servers: &[String],
+    changes: &[(LogOption, Option<u64>)],
+    ui: &Ui,
+) -> Result<LogOptions> {
+    let asker = Asker::new(&args.connect, ui)?;
+    let mut loss = None;
+    if shortens(changes) {
+        let (_, leader) = asker.leader(servers)?;
+        let records = (leader.last + 1).saturating_sub(leader.first);
+        let mut held = Held { bytes: leader.bytes_used, records, times: [None; 2], now: now() };
+        if records > 0 && changes.iter().any(|(option, _)| *option == LogOption::RetentionAge) {
+            held.times = times(args, servers, [leader.first, leader.last], ui)?;
+        }
+        loss = check_loss(args, changes, &held, ui)?;
+    }
+    let patience = Duration::from_secs(u64::from(args.timeout) + 5);
+    let wire: Vec<WireOption> = changes
+        .iter()
+        .map(|(option, value)| WireOption { name: option.name().to_owned(), value: *value })
+        .collect();
+    let timeout_millis = args.timeout * 1000;
+    let told = asker.ask_leader(servers, patience, |mut admin| {
+        let changes = wire.clone();
+        async move {
+            if changes.is_empty() {
+                let told = admin.log_options(LogOptionsRequest::default()).await?;
+                return Ok(told.into_inner().options);
+            }
+            let request = SetLogOptionsRequest { changes, timeout_millis, ..Default::default() };
+            Ok(admin.set_log_options(request).await?.into_inner().options)
+        }
+    });
+    let told = told.map_err(|failure| refused(failure, args))?;
+    if let Some(loss) = loss {
+        ui.say(&loss);
+    }
+    let mut options = LogOptions::default();
+    for WireOption { name, value } in told {
+        let option = LogOption::from_name(&name).ok_or_else(|| {
+            Failure::new(
+                ErrorKind::Unsupported,
+                format!("the log has option {name}, which this version does not know: use a newer chiplog"),
+            )
+        })?;
+        options.set(option, value);
+    }
+    Ok(options)
+}
+
+pub(crate) fn run(args: &Options, ui: &Ui) -> Result<Exit> {
+    let set = args.set.iter().map(|(option, value)| (*option, Some(*value)));
+    let changes: Vec<_> = set.chain(args.unset.iter().map(|option| (*option, None))).collect();
+    for (n, (option, _)) in changes.iter().enumerate() {
+        if changes[..n].iter().any(|(other, _)| other == option) {
+            return Err(Failure::usage(format!("{} is given twice", key_of(*option).0)));
+        }
+    }
+    check_bounds(&changes)?;
+    let options = match &args.target {
+        Target::Directory(dir) => local(args, dir, &changes, ui)?,
+        Target::Servers(servers) => remote(args, servers, &changes, ui)?,
+    };
+    let values: Map<String, Value> =
+        options.iter().map(|(option, value)| (key_of(option).0.to_owned(), shown(option, value))).collect();
+    ui.result(&json!({ "options": values }), |_| {
+        if options.is_empty() {
+            return match args.target {
+                Target::Servers(_) => "no option is set for the log: the leader's file applies",
+                Target::Directory(_) => {
+                    "no option is set for the log: what the program says that opens it applies"
+                }
+            }
+            .to_owned();
+        }
+        options.iter().map(|(option, value)| words(option, value)).collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_limit_discards_is_told() {
+        let held = Held { bytes: 10 << 20, records: 700, times: [None; 2], now: Timestamp(0) };
+        let of = |value| loss(&[(LogOption::RetentionBytes, value)], &held);
+        let told = of(Some(8 << 20)).unwrap();
+        for word in ["700 records", "10.0 MiB", "about 140 of the oldest (2.0 MiB)"] {
+            assert!(told.contains(word), "{told}");
+        }
+        for harmless in [None, Some(10 << 20), Some(u64::MAX)] {
+            assert_eq!(of(harmless), None);
+        }
+        assert_eq!(loss(&[(LogOption::CapacityBytes, Some(1))], &held), None);
+    }
+
+    /// A limit on age was not asked about: 38 MiB of a log were gone within two seconds.
+    #[test]
+    fn what_an_age_discards_is_told() {
+        let day = |n: u64| Timestamp(n * 86_400_000);
+        let held = |times| Held { bytes: 10 << 20, records: 700, times, now: day(30) };
+        let of = |seconds: u64, held| loss(&[(LogOption::RetentionAge, Some(seconds * 1000))], &held);
+        let times = [Some(day(10)), Some(day(29))];
+        let told = of(7 * 86_400, held(times)).unwrap();
+        for words in ["700 records", "the oldest of 1970-01-11T00:00:00.000Z:", "7 days", "at once, for good"]
+        {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        let told = of(1, held(times)).unwrap();
+        assert!(told.contains("and the newest of 1970-01-30"), "{told}");
+        let told = of(1, held([None; 2])).unwrap();
+        assert!(told.contains("of an unknown time"), "{told}");
+        assert_eq!(of(20 * 86_400, held(times)), None);
+        assert_eq!(loss(&[(LogOption::RetentionAge, Some(u64::MAX))], &held(times)), None);
+        assert_eq!(of(1, Held { records: 0, ..held([None; 2]) }), None);
+        let both = [(LogOption::RetentionAge, Some(1000)), (LogOption::RetentionBytes, Some(8 << 20))];
+        let told = loss(&both, &held(times)).unwrap();
+        assert!(told.contains("retention_bytes of") && told.contains("retention_seconds of"), "{told}");
+    }
+
+    #[test]
+    fn limits_that_no_log_takes_are_refused_before_anything_is_asked() {
+        for (option, value, told) in [
+            (LogOption::RetentionBytes, 1, "retention_bytes is 1; it has to be at least 128.0 KiB (131072)"),
+            (LogOption::RetentionAge, 0, "retention_seconds is 0; it has to be at least 1"),
+        ] {
+            let failure = check_bounds(&[(option, Some(value))]).unwrap_err();
+            assert!(failure.to_string().starts_with(told), "{failure}");
+            check_bounds(&[(option, Some(u64::MAX)), (option, None)]).unwrap();
+        }
+    }
+
+    #[test]
+    fn settings_are_as_in_a_server_s_file() {
+        for (text, option, value) in [
+            ("retention_bytes=64MiB", LogOption::RetentionBytes, 64 << 20),
+            ("log.retention_seconds=604800", LogOption::RetentionAge, 604_800_000),
+            ("retention_bytes=none", LogOption::RetentionBytes, u64::MAX),
+            ("session_window=7", LogOption::SessionWindow, 7),
+            ("retention_seconds=7d", LogOption::RetentionAge, 604_800_000),
+            ("session_idle_max_seconds=24h", LogOption::SessionIdleMax, 86_400_000),
+            ("capacity_bytes=10GiB", LogOption::CapacityBytes, 10 << 30),
+            ("session_idle_max_seconds=1", LogOption::SessionIdleMax, 1000),
+        ] {
+            assert_eq!(setting(text), Ok((option, value)), "{text}");
+        }
+        for wrong in [
+            "retention_bytes",
+            "retention=1",
+            "retention_age=1",
+            "sessions_max=none",
+            "session_window=x",
+            "retention_seconds=18446744073709551615",
+        ] {
+            assert!(setting(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(words(LogOption::RetentionAge, 1500), "retention_seconds = 1.5");
+        assert_eq!(words(LogOption::CapacityBytes, u64::MAX), "capacity_bytes = none");
+        assert_eq!(words(LogOption::RetentionBytes, 1 << 30), "retention_bytes = 1073741824  (1.0 GiB)");
+    }
+}

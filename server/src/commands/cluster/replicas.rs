@@ -1,0 +1,32 @@
+//! Replicas: the words in which `status` and `top` show the same things alike.
+
+use std::fmt::Write as _;
+
+/// Which log, and who leads it. `answered`: whether any server told.
+pub(crate) fn title(log_id: Option<&str>, leader: Option<u64>, answered: bool) -> (String, String) {
+    let nobody = if answered { "nobody leads" } else { "leader unknown" };
+    let leader = leader.map_or(nobody.into(), |n| format!("node {n} leads"));
+    let unknown = if answered { "not made yet" } else { "unknown" };
+    (format!("log {}", log_id.unwrap_or(unknown)), leader)
+}
+
+/// What is wrong with replicas, a line each: the node, why it takes nothing, why it does not answer.
+pub(crate) fn complaints<'a>(
+    replicas: impl IntoIterator<Item = (Option<u64>, &'a Option<String>, &'a Option<String>)>,
+) -> String {
+    let mut out = String::new();
+    for (node, poison, error) in replicas {
+        for what in [poison, error].into_iter().flatten() {
+            _ = writeln!(out, "{}: {what}", node.map_or("a server".into(), |n| format!("node {n}")));
+        }
+    }
+    out
+}
+
+pub(crate) fn number(n: Option<u64>) -> String {
+    n.map_or("-".into(), |n| n.to_string())
+}
+
+pub(crate) fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".into() } else { text.into() }
+}

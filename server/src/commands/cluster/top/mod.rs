@@ -1,0 +1,263 @@
+//! `chiplog top`: a cluster at work, once a second.
+//!
+//! Figures that grow are asked twice, and what they grew by is shown. What was asked before is kept here; the servers
+//! are only read.
+
+mod screen;
+mod view;
+
+use crate::common::exit::Exit;
+use crate::common::failure::Result;
+use crate::common::format;
+use crate::common::output::{Ui, print};
+use crate::common::signals;
+use crate::connect::cluster::{Asker, Connect, host_port};
+use crate::connect::cluster_view::{Found, Survey, role_name};
+use chiplog_net::wire::proto::v1::StatusResponse;
+use clap::Args;
+use screen::Screen;
+use std::io::IsTerminal;
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use view::{Replica, View};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog top log1:7411
+      Until q or Ctrl-C.
+  chiplog top log1:7411 --json --count 60 > minute.jsonl
+      A minute for a script, one object a second.
+  chiplog top log1:7411 --json | jq -c '[.leader, .records_per_second, [.replicas[].lag]]'";
+
+/// Watch a cluster at work: replicas, rates, lag, syncs and disks, once a second.
+///
+/// One server that answers is enough: it names the others, which are asked as well. On a terminal the view is drawn over
+/// the one before, what matters less is left out where it is narrow, and the last view stays; elsewhere one follows the
+/// other. q or Ctrl-C ends it (status 0). Status 5 when no server answers at first.
+///
+/// Records/s are records committed, as the replica knows; written/s are bytes of blocks that it wrote, headers included;
+/// appends/s are batches that the leader took. SYNC are half and 99 in 100 of all syncs since the server was started.
+///
+/// Fields of --json, one object a line: time (ms), log_id, leader (node; null: nobody), appends_per_second,
+/// records_per_second, replicas: each {"node", "role", "voter", "client", "zone", "term", "first", "last", "lag",
+/// "records_per_second", "written_bytes_per_second", "bytes_used", "bytes_capacity", "disk_bytes", "disk_free_bytes",
+/// "sync_median_micros", "sync_p99_micros", "damaged", "repaired", "poison", "error"}. What is not known is null, as
+/// rates are on the first line; role is as in `chiplog status`.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Top {
+    /// Servers, by the address for clients: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    servers: Vec<String>,
+
+    /// End after N views.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A server that does not answer for so long is shown as one that does not.
+const PATIENCE: Duration = Duration::from_millis(900);
+
+/// Two rounds, and the time between them.
+struct Rounds<'a> {
+    before: Option<&'a Found>,
+    now: &'a Found,
+    passed: Duration,
+}
+
+impl Rounds<'_> {
+    /// What a replica said in the round before, if it was the same one and has not been started again since.
+    fn before(&self, now: &StatusResponse) -> Option<&StatusResponse> {
+        let same = |s: &&StatusResponse| {
+            s.node == now.node && s.directory == now.directory && s.written_bytes <= now.written_bytes
+        };
+        self.before?.answers.iter().map(|(_, s)| s).find(same)
+    }
+
+    /// By how much a figure of a replica grew a second.
+    fn rate(&self, now: &StatusResponse, figure: impl Fn(&StatusResponse) -> u64) -> Option<f64> {
+        let grown = figure(now).checked_sub(figure(self.before(now)?))?;
+        Some(format::rate(grown, self.passed))
+    }
+
+    fn view(&self) -> View {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let leader = self.now.leader();
+        let last = |found: &Found| found.answers.iter().map(|(_, s)| s.last).max();
+        let grown = self.before.and_then(|before| last(self.now)?.checked_sub(last(before)?));
+        let answered = self.now.answers.iter().map(|(server, status)| self.replica(server, status));
+        let silent = self.now.silent.iter().map(|silent| Replica {
+            node: silent.member.as_ref().map(|m| m.node),
+            role: "unreachable",
+            voter: silent.member.as_ref().is_some_and(|m| m.voter),
+            client: silent.server.clone(),
+            zone: silent.member.as_ref().map_or_else(String::new, |m| m.zone.clone()),
+            lag: silent.member.as_ref().and_then(|m| self.now.lag(m.node)),
+            error: Some(silent.why.clone()),
+            ..Replica::default()
+        });
+        let others = self.now.others.iter().map(|(server, status)| Replica {
+            lag: None,
+            error: Some(self.now.strangeness(server, status)),
+            ..self.replica(server, status)
+        });
+        let mut replicas: Vec<Replica> = answered.chain(others).chain(silent).collect();
+        replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
+        View {
+            time,
+            log_id: self.now.log_id(),
+            leader: leader.map(|l| l.node),
+            appends_per_second: leader.and_then(|l| self.rate(l, |s| s.appends)),
+            records_per_second: grown.map(|grown| format::rate(grown, self.passed)),
+            replicas,
+        }
+    }
+
+    fn replica(&self, server: &str, s: &StatusResponse) -> Replica {
+        let known = |n: u64| (n > 0).then_some(n);
+        Replica {
+            node: known(s.node),
+            role: role_name(s),
+            voter: self.now.seat_of(s).is_some_and(|m| m.voter),
+            client: server.to_owned(),
+            zone: s.zone.clone(),
+            term: Some(s.term),
+            first: Some(s.first),
+            last: Some(s.last),
+            lag: self.now.lag(s.node),
+            records_per_second: self.rate(s, |s| s.last),
+            written_bytes_per_second: self.rate(s, |s| s.written_bytes),
+            bytes_used: Some(s.bytes_used),
+            bytes_capacity: known(s.capacity),
+            disk_bytes: known(s.disk_bytes),
+            disk_free_bytes: (s.disk_bytes > 0).then_some(s.disk_free_bytes),
+            sync_median_micros: Some(s.sync_median_micros),
+            sync_p99_micros: Some(s.sync_p99_micros),
+            damaged: Some(s.damaged),
+            repaired: Some(s.repaired),
+            poison: Some(s.poison.clone()).filter(|p| !p.is_empty()),
+            error: None,
+        }
+    }
+}
+
+/// Where views go.
+enum Output {
+    Json,
+    /// One after the other.
+    Pages {
+        drawn: bool,
+    },
+    /// One over the other; the last one stays.
+    Screen {
+        screen: Screen,
+        last: String,
+    },
+}
+
+impl Output {
+    fn new(ui: &Ui) -> Result<Self> {
+        if ui.json {
+            return Ok(Self::Json);
+        }
+        if !std::io::stdout().is_terminal() {
+            return Ok(Self::Pages { drawn: false });
+        }
+        Ok(Self::Screen { screen: Screen::take()?, last: String::new() })
+    }
+
+    fn draw(&mut self, view: &View, ui: &Ui) -> Result<()> {
+        match self {
+            Self::Json => ui.json(view),
+            Self::Pages { drawn } => {
+                let between = if std::mem::replace(drawn, true) { "\n" } else { "" };
+                print(format!("{between}{}", view.words()).as_bytes())
+            }
+            Self::Screen { screen, last } => {
+                *last = view.narrow_words(screen.width());
+                screen.draw(&format!("{last}\nq ends"))
+            }
+        }
+    }
+
+    /// The end that was asked for.
+    fn end(self) -> Result<()> {
+        if let Self::Screen { screen, last } = &self {
+            screen.leave();
+            print(last.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Self::Screen { screen, .. } = self {
+            screen.leave();
+        }
+    }
+}
+
+pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
+    let asker = Asker::new(&args.connect, ui)?;
+    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
+    // Before the terminal is taken: who sees nothing but an error should see it where it belongs.
+    let mut began = Instant::now();
+    let mut now = asker.wait(survey.round(PATIENCE)).somebody()?;
+    let mut output = Output::new(ui)?;
+    let (stop, stopped) = mpsc::channel();
+    let screen = match &output {
+        Output::Screen { screen, .. } => Some(screen.clone()),
+        Output::Json | Output::Pages { .. } => None,
+    };
+    if let Some(screen) = &screen {
+        let stop = stop.clone();
+        screen.on_q(move || _ = stop.send(()));
+    }
+    signals::on_stop(move || {
+        // At once: a second signal ends the process.
+        screen.iter().for_each(Screen::leave);
+        let _ = stop.send(());
+    })?;
+    let mut before: Option<(Found, Instant)> = None;
+    for n in 1.. {
+        let passed = before.as_ref().map_or(Duration::ZERO, |(_, at)| began.duration_since(*at));
+        let view = Rounds { before: before.as_ref().map(|(found, _)| found), now: &now, passed }.view();
+        output.draw(&view, ui)?;
+        if args.count == Some(n) || stopped.recv_timeout(INTERVAL.saturating_sub(began.elapsed())).is_ok() {
+            break;
+        }
+        before = Some((now, began));
+        began = Instant::now();
+        now = asker.wait(survey.round(PATIENCE));
+    }
+    output.end()?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(written_bytes: u64, last: u64) -> Found {
+        let status = StatusResponse { node: 1, written_bytes, last, ..StatusResponse::default() };
+        Found { answers: vec![("a:1".into(), status)], ..Found::default() }
+    }
+
+    #[test]
+    fn rates_are_growth_and_a_server_that_was_started_again_has_none() {
+        let (first, second) = (round(1000, 10), round(5000, 30));
+        let rates = |before: &Found, now: &Found| {
+            let view = Rounds { before: Some(before), now, passed: Duration::from_secs(2) }.view();
+            (view.records_per_second, view.replicas[0].written_bytes_per_second)
+        };
+        assert_eq!(rates(&first, &second), (Some(10.0), Some(2000.0)));
+        assert_eq!(rates(&second, &round(10, 31)), (Some(0.5), None));
+        let view = Rounds { before: None, now: &first, passed: Duration::ZERO }.view();
+        assert_eq!((view.records_per_second, view.replicas[0].records_per_second), (None, None));
+    }
+}

@@ -1,0 +1,321 @@
+//! Journal: what a session file holds, so that a command that broke off can be given again and goes on where it stopped.
+//!
+//! ```text
+//! chiplog session 1                        the form of the file
+//! session 42 31f0…                         a session of this log; its batches are numbered from 1
+//! cut 1 1000 5c1f…                         batch 1 holds the input up to record 1000; what all that sums up to
+//! cut 2 1400 09ab…
+//! acked 1                                  batch 1 is in the log
+//! session 57 31f0…                         another one: what was cut in the one before is all in the log
+//! ```
+//!
+//! A batch is cut, written down and synced before it is sent: whatever becomes of this process, the next one sends the
+//! same records under the same number, and the log takes them once.
+//!
+//! Invariants:
+//! - Batches are cut in the order of the input, 1, 2, 3 …, and acknowledged in that order.
+//! - One process at a time has the file.
+//! - A last line that was not written to its end counts as not written: it is only synced lines that anything was sent for.
+//!
+//! Must not know: servers.
+
+use crate::common::failure::{Failure, Result};
+use chiplog::{ErrorKind, LogId, SessionId};
+use crc_fast::{CrcAlgorithm, Digest};
+use rustix::fs::{FlockOperation, flock};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+const FORM: &str = "chiplog session 1";
+
+/// A batch that was cut: up to which record of the input, and what the input up to there sums up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) number: u64,
+    pub(super) records: u64,
+    sum: u64,
+}
+
+/// What a file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct State {
+    session: Option<(SessionId, LogId)>,
+    /// The newest batch that is in the log.
+    acked: Option<Cut>,
+    /// Those cut behind it.
+    open: VecDeque<Cut>,
+    /// Of the last batch of any session that is in the log: records, and their sum.
+    done: (u64, u64),
+}
+
+/// A session file that this process has.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    state: State,
+}
+
+/// Sums up the input as it is read: the records and where each ends.
+#[derive(Debug)]
+pub(super) struct Sum {
+    digest: Digest,
+    pub(super) records: u64,
+}
+
+impl Sum {
+    pub(super) fn new() -> Self {
+        Self { digest: Digest::new(CrcAlgorithm::Crc64Nvme), records: 0 }
+    }
+
+    pub(super) fn add(&mut self, record: &[u8]) {
+        self.digest.update(&(record.len() as u64).to_le_bytes());
+        self.digest.update(record);
+        self.records += 1;
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        self.digest.finalize()
+    }
+}
+
+impl State {
+    fn read(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next()? != FORM {
+            return None;
+        }
+        let mut state = Self { done: (0, Sum::new().value()), ..Self::default() };
+        for line in lines {
+            state.line(line)?;
+        }
+        Some(state)
+    }
+
+    fn line(&mut self, line: &str) -> Option<()> {
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["session", id, log] if self.open.is_empty() => {
+                let log = LogId(u128::from_str_radix(log, 16).ok()?);
+                self.session = Some((SessionId(id.parse().ok()?), log));
+                self.acked = None;
+            }
+            ["cut", number, records, sum] if self.session.is_some() => {
+                let cut =
+                    Cut { number: number.parse().ok()?, records: records.parse().ok()?, sum: hex(sum)? };
+                let before = self.open.back().or(self.acked.as_ref());
+                let (due, from) = before.map_or((1, self.done.0), |cut| (cut.number + 1, cut.records));
+                if cut.number != due || cut.records <= from {
+                    return None;
+                }
+                self.open.push_back(cut);
+            }
+            ["acked", number] => {
+                let cut = self.open.pop_front()?;
+                if number.parse() != Ok(cut.number) {
+                    return None;
+                }
+                (self.acked, self.done) = (Some(cut), (cut.records, cut.sum));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl Journal {
+    /// Opens the file, or makes it, and reads what it says.
+    ///
+    /// # Errors
+    /// `Locked`: another process has it. `InvalidArgument`: it is no session file. `Io`.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let io = |doing: &str, e: &std::io::Error| Failure::io(doing, path, e);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(|e| io("open", &e))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+            rustix::io::Errno::WOULDBLOCK => {
+                let what = format!("another process appends with session file {}", path.display());
+                Failure::new(ErrorKind::Locked, what)
+            }
+            e => io("lock", &e.into()),
+        })?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|e| io("read", &e))?;
+        // What stands behind the last newline was not written to its end.
+        let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let text = std::str::from_utf8(&bytes[..whole]).unwrap_or("?");
+        let begun = FORM.as_bytes().starts_with(&bytes);
+        let state = if whole == 0 && begun { State::read(FORM) } else { State::read(text) };
+        let Some(state) = state else {
+            let what = format!("{} is no session file, or it is damaged", path.display());
+            return Err(Failure::usage(what));
+        };
+        file.set_len(whole as u64).map_err(|e| io("cut", &e))?;
+        file.seek(SeekFrom::End(0)).map_err(|e| io("write", &e))?;
+        let mut journal = Self { path: path.to_owned(), file, state };
+        if whole == 0 {
+            journal.write(&format!("{FORM}\n"))?;
+        }
+        Ok(journal)
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        self.file.write_all(text.as_bytes()).map_err(|e| Failure::io("write", &self.path, &e))
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| Failure::io("sync", &self.path, &e))
+    }
+
+    /// How many records of the input are in the log.
+    pub(super) fn done(&self) -> u64 {
+        self.state.done.0
+    }
+
+    /// The session to go on in, of this log, and the number of the batch to come; None: all that was cut is in the log,
+    /// so that a new one does as well, and is not too old.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the file is about another log.
+    pub(super) fn session(&self, log: LogId) -> Result<Option<(SessionId, u64)>> {
+        let Some((session, known)) = self.state.session else { return Ok(None) };
+        if known != log {
+            let hex = |id: LogId| chiplog_net::wire::ids::to_hex(id.get());
+            let (path, known, log) = (self.path.display(), hex(known), hex(log));
+            let what = format!("session file {path} is about log {known}, and these servers have log {log}");
+            return Err(Failure::usage(what));
+        }
+        Ok(self.state.open.front().map(|cut| (session, cut.number)))
+    }
+
+    /// Goes on in a new session. Durable when it returns.
+    pub(super) fn begin(&mut self, session: SessionId, log: LogId) -> Result<()> {
+        let log_hex = chiplog_net::wire::ids::to_hex(log.get());
+        self.write(&format!("session {session} {log_hex}\n"))?;
+        self.sync()?;
+        (self.state.session, self.state.acked) = (Some((session, log)), None);
+        Ok(())
+    }
+
+    /// The batches that were cut before and are not known to be in the log, in their order.
+    pub(super) fn open_cuts(&self) -> Vec<Cut> {
+        self.state.open.iter().copied().collect()
+    }
+
+    /// Whether the input so far is what it was when this batch was cut.
+    pub(super) fn is_as_before(cut: &Cut, sum: &Sum) -> bool {
+        (cut.records, cut.sum) == (sum.records, sum.value())
+    }
+
+    /// The same of all that is in the log.
+    pub(super) fn is_done_as_before(&self, sum: &Sum) -> bool {
+        self.state.done == (sum.records, sum.value())
+    }
+
+    /// Cuts a batch behind what was read. Durable when it returns: now it may be sent.
+    pub(super) fn cut(&mut self, sum: &Sum) -> Result<()> {
+        let before = self.state.open.back().or(self.state.acked.as_ref());
+        let number = before.map_or(1, |cut| cut.number + 1);
+        let cut = Cut { number, records: sum.records, sum: sum.value() };
+        self.write(&format!("cut {} {} {:016x}\n", cut.number, cut.records, cut.sum))?;
+        self.sync()?;
+        self.state.open.push_back(cut);
+        Ok(())
+    }
+
+    /// The oldest batch that was open is in the log.
+    pub(super) fn acked(&mut self) -> Result<()> {
+        let Some(cut) = self.state.open.pop_front() else {
+            return Err(Failure::new(ErrorKind::Io, "more batches were confirmed than were sent"));
+        };
+        (self.state.acked, self.state.done) = (Some(cut), (cut.records, cut.sum));
+        self.write(&format!("acked {}\n", cut.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: LogId = LogId(7);
+
+    fn sum(records: &[&str]) -> Sum {
+        let mut sum = Sum::new();
+        records.iter().for_each(|r| sum.add(r.as_bytes()));
+        sum
+    }
+
+    #[test]
+    fn what_was_cut_and_confirmed_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("session");
+        let mut journal = Journal::open(&path).unwrap();
+        assert_eq!((journal.done(), journal.session(LOG).unwrap()), (0, None));
+        journal.begin(SessionId(42), LOG).unwrap();
+        journal.cut(&sum(&["a"])).unwrap();
+        journal.cut(&sum(&["a", "b", "c"])).unwrap();
+        journal.acked().unwrap();
+        assert_eq!(
+            Journal::open(&path).unwrap_err().exit(),
+            crate::common::exit::Exit::Retry,
+            "it is in use"
+        );
+        drop(journal);
+
+        let mut journal = Journal::open(&path).unwrap();
+        assert_eq!((journal.done(), journal.session(LOG).unwrap()), (1, Some((SessionId(42), 2))));
+        assert!(journal.session(LogId(8)).is_err());
+        assert!(journal.is_done_as_before(&sum(&["a"])) && !journal.is_done_as_before(&sum(&["A"])));
+        let open = journal.open_cuts();
+        assert!(open.len() == 1 && Journal::is_as_before(&open[0], &sum(&["a", "b", "c"])));
+        assert!(!Journal::is_as_before(&open[0], &sum(&["a", "bc", ""])), "where records end counts");
+        journal.cut(&sum(&["a", "b", "c", "d"])).unwrap();
+        journal.acked().unwrap();
+        journal.acked().unwrap();
+        assert!(journal.acked().is_err());
+        // All is in the log: a new session, whose batches count from 1.
+        assert_eq!((journal.done(), journal.session(LOG).unwrap()), (4, None));
+        journal.begin(SessionId(43), LOG).unwrap();
+        journal.cut(&sum(&["a", "b", "c", "d", "e"])).unwrap();
+        drop(journal);
+        let journal = Journal::open(&path).unwrap();
+        assert_eq!((journal.done(), journal.session(LOG).unwrap()), (4, Some((SessionId(43), 1))));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_short_was_never_written_and_nonsense_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("session");
+        let mut journal = Journal::open(&path).unwrap();
+        journal.begin(SessionId(42), LOG).unwrap();
+        journal.cut(&sum(&["a"])).unwrap();
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        for keep in 0..=whole.len() {
+            std::fs::write(&path, &whole[..keep]).unwrap();
+            let journal = Journal::open(&path).unwrap();
+            assert_eq!(journal.open_cuts().len(), usize::from(keep == whole.len()), "{keep} bytes");
+        }
+        for wrong in [
+            "something else\n",
+            "chiplog session 2\n",
+            "chiplog session 1\ncut 1 1 0\n",
+            "chiplog session 1\nsession 4 7\ncut 2 1 0\n",
+            "chiplog session 1\nsession 4 7\ncut 1 0 0\n",
+            "chiplog session 1\nsession 4 7\nacked 1\n",
+            "chiplog session 1\nsession 4 7\ncut 1 1 0\nsession 5 7\n",
+            "chiplog session 1\n\n",
+        ] {
+            std::fs::write(&path, wrong).unwrap();
+            assert_eq!(Journal::open(&path).unwrap_err().exit(), crate::common::exit::Exit::Usage, "{wrong}");
+        }
+    }
+}

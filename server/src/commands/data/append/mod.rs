@@ -1,0 +1,276 @@
+//! `chiplog append`: records from standard input or a file, durably, and where they went.
+//!
+//! ```text
+//! input thread: bytes -> records -> batches --(bounded channel)--> N worker threads: submit, wait -> tally
+//! ```
+//!
+//! A batch is handed on when it is full, and before the input would have to be waited for: `tail -f | chiplog
+//! append` confirms each line as it comes, a file goes in batches.
+
+mod input;
+mod journal;
+mod pump;
+mod remote;
+mod resume;
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use crate::connect::cluster::Connect;
+use crate::connect::open_log;
+use crate::connect::open_log::{CodecName, WriteOptions};
+use crate::connect::remote::Remote;
+use crate::connect::target::Target;
+use chiplog::{BATCH_RECORDS_MAX, ErrorKind};
+use clap::Args;
+use input::{Framing, Input};
+use journal::{Journal, Sum};
+use pump::{Local, Plan, Sink, Tally};
+use remote::Servers;
+use resume::{Resuming, other_input};
+use serde::Serialize;
+use serde_json::to_value;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog append ./log < app.log
+      Every line becomes a record, without its newline. Makes the log if there is none; a directory that is given
+      without a slash, as `log`, has to be there, for that can be the name of a server, too.
+  tail -F /var/log/syslog | chiplog append ./log
+      Each line is durable as soon as it comes.
+  chiplog append ./log --lines data.csv --codec zstd --batch 10000
+      Large compressed batches: small on disk, read back one by one all the same.
+  producer | chiplog append ./log --length-prefixed
+      Binary records, each after its length (32 bits, little-endian).
+  chiplog append log1:7411,log2:7411 --lines app.log
+      To a cluster, over the network: each record once, whatever fails on the way.
+  until chiplog append log1:7411 --lines app.log --session-file app.session; do sleep 1; done
+      The same, and each record once even when this machine fails: the command goes on where it stopped.
+  chiplog append ./log --lines data.csv --json | jq .last
+      The index of the last record, for a script.";
+
+/// Append records: one a line, or length-prefixed; report where they went.
+///
+/// Ends when the input does. All records are durable then, and the indexes of the first and the last are
+/// printed. If it fails before, the message says how many records are durable and under which indexes.
+///
+/// With one thread the records stand in the log in the order of the input. With more, those of one batch stay
+/// together and in order; batches come in any order.
+///
+/// To servers each thread has a connection and a session: what is sent again after a failure is in the log once, and
+/// the order stays. Status 5: no leader was found, nothing was appended; status 6: the servers went silent, and what is not
+/// reported as durable may be in the log or not. A command that is given again appends again, unless it has a session
+/// file.
+///
+/// With --session-file the command can be given again, with the same input and the same file, after it was killed, after
+/// status 5 or 6, or when the input has grown: it goes on with the first record that is not in the log, and what was sent
+/// and not confirmed is in the log once. The input is read from its beginning; that it is the same is checked by a sum.
+/// Every batch costs a sync of the file before it is sent: large ones go faster. What was sent and not confirmed has to be
+/// sent again before its session expires, log.session_idle_max_seconds of the servers (a day).
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Append {
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    target: Target,
+
+    /// Read lines from FILE instead of standard input ("-").
+    #[arg(long, value_name = "FILE", conflicts_with = "length_prefixed")]
+    lines: Option<PathBuf>,
+
+    /// Read records that each follow their length, 32 bits little-endian, from standard input or FILE.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    length_prefixed: Option<PathBuf>,
+
+    /// Of servers: write down here what was sent and confirmed, so that the same command can be given again and appends
+    /// each record once. Made if it is not there. Not with several --threads.
+    #[arg(long, value_name = "FILE")]
+    session_file: Option<PathBuf>,
+
+    /// Append from so many threads.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    threads: u16,
+
+    /// Put up to N records into a batch: it becomes durable as a whole and is compressed as a whole.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_RECORDS_MAX)))]
+    batch: u32,
+
+    /// Let each thread have up to N batches under way before it waits for the first one.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    in_flight: u16,
+
+    /// Compress the batches.
+    #[arg(long, value_enum, default_value_t = CodecName::None)]
+    codec: CodecName,
+
+    #[command(flatten)]
+    log: WriteOptions,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What was appended: the JSON of a success, and the detail `durable` of a failure.
+#[derive(Serialize)]
+struct Summary {
+    records: u64,
+    bytes: u64,
+    batches: u64,
+    /// None when nothing was appended.
+    first: Option<u64>,
+    last: Option<u64>,
+    seconds: f64,
+    records_per_second: f64,
+    bytes_per_second: f64,
+    /// With a session file: records of the input that were in the log before this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<u64>,
+}
+
+impl Summary {
+    fn new(tally: &Tally, started: Instant, skipped: Option<u64>) -> Self {
+        let time = started.elapsed();
+        let ranges = tally.ranges();
+        Self {
+            records: tally.records(),
+            bytes: tally.bytes(),
+            batches: tally.batches(),
+            first: ranges.first().map(|r| r.0),
+            last: ranges.last().map(|r| r.1),
+            seconds: time.as_secs_f64(),
+            records_per_second: format::rate(tally.records(), time),
+            bytes_per_second: format::rate(tally.bytes(), time),
+            skipped,
+        }
+    }
+
+    fn words(&self) -> String {
+        let before = self.skipped.filter(|n| *n > 0).map(|n| {
+            let were = if n == 1 { "was" } else { "were" };
+            format!("{} of the input {were} in the log before", format::many(n, "record", "records"))
+        });
+        let (Some(first), Some(last)) = (self.first, self.last) else {
+            return format!("nothing to append: {}", before.unwrap_or_else(|| "the input was empty".into()));
+        };
+        let before = before.map_or_else(String::new, |before| format!("; {before}"));
+        format!(
+            "appended {} ({}), index {} to {}, in {}: {} records/s, {}/s{before}",
+            format::many(self.records, "record", "records"),
+            format::bytes(self.bytes),
+            first,
+            last,
+            format::duration(std::time::Duration::from_secs_f64(self.seconds)),
+            format::per_second(self.records_per_second),
+            format::bytes(self.bytes_per_second as u64),
+        )
+    }
+}
+
+pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
+    let (path, framing) = match (&args.length_prefixed, &args.lines) {
+        (Some(path), _) => (Some(path), Framing::LengthPrefixed),
+        (None, path) => (path.as_ref(), Framing::Lines),
+    };
+    let options = args.log.options();
+    // The input first: a wrong file name makes no log.
+    let mut input = Input::open(path.map(PathBuf::as_path), framing, options.record_bytes_max)?;
+    let mut plan = Plan {
+        threads: args.threads.into(),
+        in_flight: args.in_flight.into(),
+        batch_records: args.batch,
+        batch_bytes: options.batch_bytes_max.min(options.block_bytes_max) as usize,
+        codec: args.codec.into(),
+        cuts: VecDeque::new(),
+    };
+    let (mut log, mut skipped) = (None, None);
+    let sink: Arc<dyn Sink> = match &args.target {
+        Target::Directory(_) if args.session_file.is_some() => {
+            return Err(Failure::usage("--session-file is for servers"));
+        }
+        Target::Directory(dir) => {
+            if !args.log.creates() {
+                args.target.check_new()?;
+            }
+            let is_new = !open_log::is_log(dir);
+            let opened = open_log::open(dir, options)?;
+            if is_new {
+                ui.say(&format!("made a new log in the directory {}", dir.display()));
+            }
+            log = Some(opened.clone());
+            Arc::new(Local { log: opened, in_flight: plan.in_flight })
+        }
+        Target::Servers(servers) => {
+            if let Some(option) = args.log.given() {
+                return Err(Failure::usage(format!("{option} is for directories: servers have their own")));
+            }
+            let remote = Remote::connect(servers, &args.connect, ui)?;
+            let sink: Arc<dyn Sink> = match &args.session_file {
+                None => Arc::new(Servers::new(remote, &plan)),
+                Some(_) if args.threads > 1 => {
+                    return Err(Failure::usage(
+                        "--session-file keeps the order of one thread: leave out --threads",
+                    ));
+                }
+                Some(path) => {
+                    let journal = Journal::open(path)?;
+                    let sum = skip(&mut input, &journal)?;
+                    skipped = Some(sum.records);
+                    Arc::new(Resuming::new(remote, journal, sum, &mut plan)?)
+                }
+            };
+            plan.codec = chiplog::Codec::None; // the producers compress
+            sink
+        }
+    };
+    let progress = ui.progress(input.bytes_total(), "appending");
+    let started = Instant::now();
+    let (tally, ended) = pump::run(sink, input, plan, &progress)?;
+    progress.finish_and_clear();
+    let closed = log.map_or(Ok(()), |log| log.close().map_err(Failure::from));
+    let summary = Summary::new(&tally, started, skipped);
+    match ended.and_then(|ended| closed.map(|()| ended)) {
+        Ok(exit) => {
+            ui.result(&summary, Summary::words)?;
+            Ok(exit)
+        }
+        Err(failure) => {
+            let value = to_value(&summary).unwrap_or_default();
+            Err(failure.with_detail(&durable(&tally), "durable", value))
+        }
+    }
+}
+
+/// Reads what is in the log already, and sums it up.
+fn skip(input: &mut Input, journal: &Journal) -> Result<Sum> {
+    let (mut sum, mut record) = (Sum::new(), Vec::new());
+    while sum.records < journal.done() {
+        if !input.next(&mut record)? {
+            return Err(other_input(journal.done()));
+        }
+        sum.add(&record);
+    }
+    Ok(sum)
+}
+
+/// What is sure, in words, when not all was appended.
+fn durable(tally: &Tally) -> String {
+    let ranges = tally.ranges();
+    if ranges.is_empty() {
+        return "no record was confirmed".into();
+    }
+    let spans: Vec<String> = ranges.iter().take(5).map(|(a, b)| format!("{a} to {b}")).collect();
+    let more = if ranges.len() > spans.len() { " and further ones" } else { "" };
+    let records = format::many(tally.records(), "record is", "records are");
+    format!("{records} durable, index {}{more}", spans.join(", "))
+}
+
+/// The batch that cannot be taken, as an error of the input.
+fn too_large(name: &str, record: u64, bytes: u64, max: u32) -> Failure {
+    let why = format!("record {record} of {name} has {bytes} bytes; a record has at most {max}");
+    Failure::new(ErrorKind::TooLarge, why)
+}

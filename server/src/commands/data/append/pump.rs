@@ -1,0 +1,331 @@
+//! Moves batches from the input to the log: one thread that reads, some that append, all ending in order.
+//!
+//! Invariants:
+//! - what is in the [`Tally`] is durable;
+//! - memory is bounded: batches wait in a channel of fixed size, and each worker has so many under way at most;
+//! - the input's thread may wait for a source that never comes; nobody waits for that thread.
+
+use super::input::Input;
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::signals;
+use chiplog::{Appended, Batch, BatchBuilder, Codec, ErrorKind, Log, Ticket};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use indicatif::ProgressBar;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// How to go about it.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) threads: usize,
+    pub(super) in_flight: usize,
+    pub(super) batch_records: u32,
+    pub(super) batch_bytes: usize,
+    pub(super) codec: Codec,
+    /// How many records the first batches have to have: they were cut before.
+    pub(super) cuts: VecDeque<u64>,
+}
+
+/// A batch is handed on at this size, however few records it has: one block should not wait for one batch.
+const BATCH_BYTES_TARGET: usize = 1 << 20;
+
+/// What is durable so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    batches: AtomicU64,
+    bytes: AtomicU64,
+    /// First index to last index, as few ranges as can be.
+    ranges: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Tally {
+    /// Counts what is durable; `batch_ends`: and a batch with it.
+    pub(super) fn add(&self, appended: Appended, bytes: u64, batch_ends: bool) {
+        self.batches.fetch_add(batch_ends.into(), Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        let (mut first, mut last) = (appended.first.get(), appended.last().get());
+        let mut ranges = lock(&self.ranges);
+        if let Some((before, end)) = ranges.range(..first).next_back().map(|(a, b)| (*a, *b))
+            && end + 1 == first
+        {
+            ranges.remove(&before);
+            first = before;
+        }
+        if let Some(end) = ranges.remove(&(last + 1)) {
+            last = end;
+        }
+        ranges.insert(first, last);
+    }
+
+    pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
+        lock(&self.ranges).iter().map(|(a, b)| (*a, *b)).collect()
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        lock(&self.ranges).iter().map(|(first, last)| last - first + 1).sum()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        self.batches.load(Relaxed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a worker takes.
+pub(super) enum Work {
+    /// A batch, and how many bytes its records have.
+    Batch(Batch, u64),
+    /// There is no more: one for each worker.
+    End,
+}
+
+/// What the threads share.
+pub(super) struct Shared {
+    pub(super) tally: Tally,
+    work: Sender<Work>,
+    threads: usize,
+    stop: AtomicBool,
+    interrupted: AtomicBool,
+    /// Something was sent of which nobody knows whether it is in the log.
+    in_doubt: AtomicBool,
+    /// The first reason to stop early.
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Shared {
+    pub(super) fn fail(&self, failure: impl Into<Failure>) {
+        lock(&self.failure).get_or_insert(failure.into());
+        self.stop_early();
+    }
+
+    /// Makes every worker finish what it has under way and take nothing more.
+    fn stop_early(&self) {
+        self.stop.store(true, Relaxed);
+        for _ in 0..self.threads {
+            // A full channel needs no message: nobody sleeps on it, and all see the flag.
+            let _ = self.work.try_send(Work::End);
+        }
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    pub(super) fn doubt(&self) {
+        self.in_doubt.store(true, Relaxed);
+    }
+
+    /// How it ended.
+    fn ended(&self) -> Result<Exit> {
+        let in_doubt = self.in_doubt.load(Relaxed);
+        match lock(&self.failure).take() {
+            Some(failure) if in_doubt => Err(failure.with_exit(Exit::Unknown)),
+            Some(failure) => Err(failure),
+            None if in_doubt => {
+                let what = "the servers did not answer in time: some records may be in the log or not";
+                Err(Failure::new(ErrorKind::Timeout, what).with_exit(Exit::Unknown))
+            }
+            None if self.interrupted.load(Relaxed) => Ok(Exit::Interrupted),
+            None => Ok(Exit::Ok),
+        }
+    }
+}
+
+/// Where batches go.
+pub(super) trait Sink: Send + Sync + 'static {
+    /// A worker's life: takes batches until the end, or until it is stopped; returns when all it took is settled.
+    fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar);
+}
+
+/// A log of this process.
+pub(super) struct Local {
+    pub(super) log: Log,
+    /// Batches under way at a time, for each worker.
+    pub(super) in_flight: usize,
+}
+
+/// Appends all of `input`. The outer error: nothing was begun.
+pub(super) fn run(
+    sink: Arc<dyn Sink>,
+    input: Input,
+    plan: Plan,
+    bar: &ProgressBar,
+) -> Result<(Tally, Result<Exit>)> {
+    let threads = plan.threads;
+    let (work, jobs) = bounded(threads * 2);
+    let shared = Arc::new(Shared {
+        tally: Tally::default(),
+        work,
+        threads,
+        stop: AtomicBool::new(false),
+        interrupted: AtomicBool::new(false),
+        in_doubt: AtomicBool::new(false),
+        failure: Mutex::new(None),
+    });
+    let no_thread = |e| Failure::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
+    let on_signal = shared.clone();
+    signals::on_stop(move || {
+        on_signal.interrupted.store(true, Relaxed);
+        on_signal.stop_early();
+    })?;
+    let mut workers = Vec::new();
+    for n in 0..threads {
+        let (to, sink, jobs, bar) = (shared.clone(), sink.clone(), jobs.clone(), bar.clone());
+        let worker = thread::Builder::new().name(format!("append-{n}"));
+        match worker.spawn(move || sink.work(&to, &jobs, &bar)) {
+            Ok(worker) => workers.push(worker),
+            Err(e) => {
+                shared.fail(no_thread(e));
+                break;
+            }
+        }
+    }
+    let feeder = shared.clone();
+    let reader = thread::Builder::new().name("input".into()).spawn(move || {
+        if let Err(failure) = feed(&feeder, input, plan) {
+            lock(&feeder.failure).get_or_insert(failure);
+        }
+        // What was read before goes in, whether the input ended well or not.
+        (0..feeder.threads).for_each(|_| drop(feeder.work.send(Work::End)));
+    });
+    if let Err(e) = reader {
+        shared.fail(no_thread(e));
+    }
+    drop(jobs);
+    for worker in workers {
+        if worker.join().is_err() {
+            shared.fail(Failure::new(ErrorKind::Io, "a thread that appends has panicked"));
+        }
+    }
+    let tally = Tally {
+        batches: AtomicU64::new(shared.tally.batches()),
+        bytes: AtomicU64::new(shared.tally.bytes()),
+        ranges: Mutex::new(std::mem::take(&mut *lock(&shared.tally.ranges))),
+    };
+    Ok((tally, shared.ended()))
+}
+
+/// The input's thread: cuts the input into batches.
+fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
+    let mut cuts = plan.cuts;
+    let mut builder = BatchBuilder::new();
+    builder.codec(plan.codec);
+    let mut record = Vec::new();
+    let mut bytes = 0;
+    let target = BATCH_BYTES_TARGET.min(plan.batch_bytes);
+    let hand_on = |builder: &mut BatchBuilder, bytes: &mut u64| -> Result<bool> {
+        if builder.is_empty() {
+            return Ok(true);
+        }
+        let batch = builder.build()?;
+        Ok(shared.work.send(Work::Batch(batch, std::mem::take(bytes))).is_ok() && !shared.stopped())
+    };
+    loop {
+        if cuts.is_empty() && !input.is_ready() && !hand_on(&mut builder, &mut bytes)? {
+            return Ok(());
+        }
+        match input.next(&mut record) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(failure) if !cuts.is_empty() => return Err(failure),
+            Err(failure) => {
+                hand_on(&mut builder, &mut bytes)?;
+                return Err(failure);
+            }
+        }
+        let full =
+            builder.count() >= plan.batch_records || builder.encoded_bytes() + record.len() + 4 > target;
+        if cuts.is_empty() && full && !hand_on(&mut builder, &mut bytes)? {
+            return Ok(());
+        }
+        builder.push(&record)?;
+        bytes += record.len() as u64;
+        if cuts.pop_front_if(|records| *records == u64::from(builder.count())).is_some()
+            && !hand_on(&mut builder, &mut bytes)?
+        {
+            return Ok(());
+        }
+    }
+    if let Some(records) = cuts.front() {
+        let what = format!(
+            "the input has ended {} records before the end of what was sent before: give the same input again",
+            records - u64::from(builder.count())
+        );
+        return Err(Failure::usage(what));
+    }
+    hand_on(&mut builder, &mut bytes).map(|_| ())
+}
+
+impl Sink for Local {
+    fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
+        append(shared, &self.log, jobs, self.in_flight, bar);
+    }
+}
+
+/// Submits batches, waits for the oldest when enough are under way or nothing else is to do.
+fn append(shared: &Shared, log: &Log, jobs: &Receiver<Work>, in_flight: usize, bar: &ProgressBar) {
+    let mut waiting: VecDeque<(Ticket, u64)> = VecDeque::with_capacity(in_flight);
+    loop {
+        let next = if waiting.is_empty() {
+            jobs.recv().map_err(|_| TryRecvError::Disconnected)
+        } else if waiting.len() < in_flight {
+            jobs.try_recv()
+        } else {
+            Err(TryRecvError::Empty)
+        };
+        match next {
+            Err(TryRecvError::Empty) => {
+                if let Some(oldest) = waiting.pop_front() {
+                    settle(shared, oldest, bar);
+                }
+            }
+            Ok(Work::Batch(batch, bytes)) if !shared.stopped() => match log.submit_batch(&batch) {
+                Ok(ticket) => waiting.push_back((ticket, bytes)),
+                Err(error) => shared.fail(error),
+            },
+            Ok(_) | Err(TryRecvError::Disconnected) => break,
+        }
+        if shared.stopped() {
+            break;
+        }
+    }
+    waiting.into_iter().for_each(|ticket| settle(shared, ticket, bar));
+}
+
+fn settle(shared: &Shared, (ticket, bytes): (Ticket, u64), bar: &ProgressBar) {
+    match ticket.wait() {
+        Ok(appended) => {
+            shared.tally.add(appended, bytes, true);
+            bar.inc(bytes + u64::from(appended.count)); // a newline each
+        }
+        Err(error) => shared.fail(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::Index;
+
+    #[test]
+    fn ranges_grow_together_in_any_order() {
+        let tally = Tally::default();
+        for (first, count) in [(1, 2), (5, 2), (9, 1), (3, 2), (7, 2)] {
+            tally.add(Appended { first: Index(first), count }, 10, true);
+        }
+        assert_eq!(tally.ranges(), [(1, 9)]);
+        tally.add(Appended { first: Index(20), count: 1 }, 10, true);
+        assert_eq!(tally.ranges(), [(1, 9), (20, 20)]);
+        assert_eq!((tally.records(), tally.bytes(), tally.batches()), (10, 60, 6));
+    }
+}

@@ -1,0 +1,101 @@
+//! Append to servers: each worker has a producer, which is a session and a connection of its own: what a failure leaves
+//! open is sent again, and is in the log once.
+
+use super::pump::{Shared, Sink, Work};
+use crate::connect::remote::{Remote, failure};
+use chiplog::{Appended, Batch, ErrorKind};
+use chiplog_net::client::{Producer, ProducerOptions};
+use crossbeam_channel::Receiver;
+use indicatif::ProgressBar;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A record that no server took for so long ends the command.
+pub(super) const DELIVERY: Duration = Duration::from_secs(60);
+/// How often a wait looks whether it should end.
+pub(super) const STOP_CHECK: Duration = Duration::from_millis(250);
+/// What is under way when the command is to end has so long.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Where the records go.
+pub(super) struct Servers {
+    pub(super) remote: Remote,
+    pub(super) options: ProducerOptions,
+}
+
+impl Servers {
+    pub(super) fn new(remote: Remote, plan: &super::Plan) -> Self {
+        let mut options = ProducerOptions::default();
+        options.codec = plan.codec;
+        options.batch_records = plan.batch_records;
+        options.inflight_max = plan.in_flight.min(1024) as u16;
+        options.delivery_timeout = DELIVERY;
+        options.block_max = STOP_CHECK;
+        Self { remote, options }
+    }
+}
+
+impl Sink for Servers {
+    fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
+        let producer = match self.remote.wait_for_leader(self.remote.client.producer(self.options.clone())) {
+            Ok(producer) => producer,
+            Err(error) => return shared.fail(failure(error)),
+        };
+        while let Ok(Work::Batch(batch, _)) = jobs.recv() {
+            if shared.stopped() {
+                break;
+            }
+            if let Err(error) = self.remote.wait(send(&producer, &batch, shared, bar)) {
+                shared.fail(failure(error));
+                break;
+            }
+        }
+        while producer.buffered_bytes() > 0 && !shared.stopped() {
+            // Whatever fails is told to the record that it concerns.
+            let _ = self.remote.wait(producer.flush(STOP_CHECK));
+        }
+        let closed = self.remote.wait(producer.close(LAST_WORDS));
+        if closed.left.iter().any(|record| record.in_doubt) {
+            shared.doubt();
+        }
+    }
+}
+
+/// Gives a batch's records to the producer, one after the other. It waits while there is no room.
+async fn send(
+    producer: &Producer,
+    batch: &Batch,
+    shared: &Arc<Shared>,
+    bar: &ProgressBar,
+) -> chiplog::Result<()> {
+    let records = batch.records()?;
+    let count = records.iter().len();
+    for (n, record) in records.iter().enumerate() {
+        loop {
+            let (to, bar, bytes, last) = (shared.clone(), bar.clone(), record.len() as u64, n + 1 == count);
+            let settled = move |result: chiplog::Result<_>| match result {
+                Ok(first) => {
+                    to.tally.add(Appended { first, count: 1 }, bytes, last);
+                    bar.inc(bytes + 1); // a newline
+                }
+                Err(error) => {
+                    // No answer came: it may have been carried out.
+                    if error.kind() == ErrorKind::Timeout {
+                        to.doubt();
+                    }
+                    to.fail(failure(error));
+                }
+            };
+            match producer.send_with(record, settled).await {
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    if shared.stopped() {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Append with a session file: as to servers, and a command that broke off goes on where it stopped when it is given again.
+//!
+//! One worker, one session. Each batch is written down in the [`Journal`] before it is sent, and when it is acknowledged;
+//! see there for why that is enough.
+
+use super::journal::{Cut, Journal, Sum};
+use super::pump::{Plan, Shared, Sink, Work};
+use crate::common::failure::{Failure, Result};
+use crate::connect::remote::{Remote, failure};
+use chiplog::{Appended, Batch, ErrorKind, Sequence};
+use chiplog_net::client::{Producer, ProducerOptions};
+use crossbeam_channel::Receiver;
+use indicatif::ProgressBar;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::remote::{DELIVERY, LAST_WORDS, STOP_CHECK};
+
+/// Where the records go, and what is known of those that went before.
+pub(super) struct Resuming {
+    remote: Remote,
+    options: ProducerOptions,
+    journal: Arc<Mutex<Journal>>,
+    /// The worker's; there is one.
+    place: Mutex<Option<Place>>,
+}
+
+/// Where in the input the worker is.
+struct Place {
+    sum: Sum,
+    /// Batches that were cut before and are sent again.
+    again: VecDeque<Cut>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Resuming {
+    /// `sum`: of the input up to [`Journal::done`], which was read and left out.
+    ///
+    /// # Errors
+    /// The file is about another input or another log; those of the servers.
+    pub(super) fn new(remote: Remote, mut journal: Journal, sum: Sum, plan: &mut Plan) -> Result<Self> {
+        if !journal.is_done_as_before(&sum) {
+            return Err(other_input(journal.done()));
+        }
+        let log = remote.info(false)?.log_id;
+        let (session, next) = match journal.session(log)? {
+            Some(goes_on) => goes_on,
+            None => {
+                let session = remote.wait_for_leader(remote.client.open_session()).map_err(failure)?;
+                journal.begin(session, log)?;
+                (session, 1)
+            }
+        };
+        let mut options = ProducerOptions::default();
+        options.session = Some((session, Sequence(next)));
+        options.codec = plan.codec;
+        options.batch_bytes = chiplog::BATCH_BYTES_MAX;
+        options.inflight_max = plan.in_flight.min(1024) as u16;
+        options.delivery_timeout = DELIVERY;
+        options.block_max = STOP_CHECK;
+        plan.batch_bytes = plan.batch_bytes.min(remote.client.batch_bytes_max());
+        let again: VecDeque<Cut> = journal.open_cuts().into();
+        let mut from = sum.records;
+        for cut in &again {
+            plan.cuts.push_back(cut.records - from);
+            from = cut.records;
+        }
+        let place = Mutex::new(Some(Place { sum, again }));
+        Ok(Self { remote, options, journal: Arc::new(Mutex::new(journal)), place })
+    }
+
+    /// Sends a batch as the next of the session. False: it was stopped meanwhile.
+    async fn send(
+        &self,
+        producer: &Producer,
+        batch: &Batch,
+        place: &mut Place,
+        shared: &Arc<Shared>,
+        bar: &ProgressBar,
+    ) -> Result<bool> {
+        let records = batch.records()?;
+        records.iter().for_each(|record| place.sum.add(record));
+        match place.again.pop_front() {
+            Some(cut) if Journal::is_as_before(&cut, &place.sum) => {}
+            Some(cut) => return Err(other_input(cut.records)),
+            None => lock(&self.journal).cut(&place.sum)?,
+        }
+        let bytes: u64 = records.iter().map(|r| r.len() as u64).sum();
+        let count = records.len() as u32;
+        loop {
+            let (to, bar, journal) = (shared.clone(), bar.clone(), self.journal.clone());
+            let settled = move |result: chiplog::Result<_>| {
+                let there = match result {
+                    Ok(first) => {
+                        to.tally.add(Appended { first, count }, bytes, true);
+                        true
+                    }
+                    // In the log since an earlier run, so long ago that nobody knows where.
+                    Err(error) if error.kind() == ErrorKind::SequenceForgotten => true,
+                    Err(error) => {
+                        to.doubt();
+                        to.fail(doubtful(error));
+                        false
+                    }
+                };
+                if there {
+                    bar.inc(bytes + u64::from(count)); // a newline each
+                    if let Err(failed) = lock(&journal).acked() {
+                        to.fail(failed);
+                    }
+                }
+            };
+            match producer.send_batch(&records, settled).await {
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    if shared.stopped() {
+                        return Ok(false);
+                    }
+                }
+                Err(error) => return Err(doubtful(error)),
+                Ok(()) => return Ok(true),
+            }
+        }
+    }
+}
+
+impl Sink for Resuming {
+    fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
+        let Some(mut place) = lock(&self.place).take() else { return };
+        let producer = match self.remote.wait_for_leader(self.remote.client.producer(self.options.clone())) {
+            Ok(producer) => producer,
+            Err(error) => return shared.fail(failure(error)),
+        };
+        while let Ok(Work::Batch(batch, _)) = jobs.recv() {
+            if shared.stopped() {
+                break;
+            }
+            match self.remote.wait(self.send(&producer, &batch, &mut place, shared, bar)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    shared.fail(error);
+                    break;
+                }
+            }
+        }
+        while producer.buffered_bytes() > 0 && !shared.stopped() {
+            // Whatever fails is told to the batch that it concerns.
+            let _ = self.remote.wait(producer.flush(STOP_CHECK));
+        }
+        // The session ends with the producer, when all of it is in the log: what is to be sent again has to be known.
+        if let Err(failed) = lock(&self.journal).sync() {
+            shared.fail(failed);
+            std::mem::forget(producer); // or the session would end, which the next run needs
+            return;
+        }
+        let closed = self.remote.wait(producer.close(LAST_WORDS));
+        if !closed.left.is_empty() {
+            shared.doubt();
+        }
+    }
+}
+
+/// The input is not the one that the file is about.
+pub(super) fn other_input(records: u64) -> Failure {
+    let what = format!(
+        "the first {records} records of the input are not those that were appended with this session file: give the same input again, or another file"
+    );
+    Failure::usage(what)
+}
+
+/// A batch of which nobody knows whether it is in the log, and what to do.
+fn doubtful(error: chiplog::Error) -> Failure {
+    let source = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<chiplog::Error>());
+    let advice = match source.unwrap_or(&error).kind() {
+        ErrorKind::SessionExpired => {
+            "; what was sent and not confirmed may be in the log or not: look at its end, and go on with another session file and the rest of the input"
+        }
+        ErrorKind::Timeout | ErrorKind::Closed | ErrorKind::Unavailable => {
+            "; give the same command again: it goes on where this one stopped"
+        }
+        _ => "",
+    };
+    let failure = failure(error);
+    Failure::new(failure.kind(), format!("{failure}{advice}"))
+}

@@ -1,0 +1,143 @@
+//! `chiplog discard`: gives up the records before an index.
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use crate::connect::cluster::Connect;
+use crate::connect::open_log;
+use crate::connect::remote::{Remote, failure};
+use crate::connect::target::Target;
+use chiplog::{Index, Log};
+use clap::Args;
+use serde::Serialize;
+use std::path::Path;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog discard ./log 5001
+      Records 1 to 5000 are gone; the log begins at 5001.
+  chiplog discard ./log $(chiplog info ./log --json | jq .last+1)
+      All records are gone; the next one keeps its number.
+  chiplog discard log1:7411 5001
+      The same on every replica of a cluster.
+  chiplog discard ./log 1000000 --fast-forward
+      The next record gets index 1000000.";
+
+/// Discard the records before FIRST, for good.
+///
+/// Durable when it returns. Files are deleted or reused as wholes, so room comes free in steps of a segment.
+/// Discarding what is discarded already changes nothing. A directory must not be open for writing
+/// elsewhere (status 5).
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES, allow_missing_positional = true)]
+pub(crate) struct Discard {
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    target: Option<Target>,
+
+    /// The first record to keep.
+    #[arg(value_parser = first)]
+    first: u64,
+
+    /// Allow FIRST to lie beyond the next record: the log goes on from there, all before it is gone.
+    #[arg(long)]
+    fast_forward: bool,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+fn first(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(index) if index > 0 => Ok(index),
+        // With one argument alone it is taken for the last one.
+        _ if text.contains(['/', ':']) || Path::new(text).is_dir() => {
+            Err(format!("FIRST is missing: give the index of the first record to keep, from 1, after {text}"))
+        }
+        _ => Err("give the index of the first record to keep, from 1, after the directory or server".into()),
+    }
+}
+
+#[derive(Serialize)]
+struct Discarded {
+    first: u64,
+    last: u64,
+    discarded: u64,
+    bytes_used: u64,
+}
+
+impl Discarded {
+    fn words(&self) -> String {
+        let rest = if self.last < self.first {
+            format!("the log is empty, the next record is {}", self.last + 1)
+        } else {
+            format!("the log holds {} to {} ({})", self.first, self.last, format::bytes(self.bytes_used))
+        };
+        format!("discarded {}; {rest}", format::many(self.discarded, "record", "records"))
+    }
+}
+
+/// Where a log begins and ends, and what it takes.
+struct Extent {
+    first: Index,
+    last: Index,
+    bytes_used: u64,
+}
+
+/// # Errors
+/// `InvalidArgument`: it lies beyond the end, and nobody said that it may.
+fn check(args: &Discard, last: Index) -> Result<()> {
+    let next = last.next();
+    if args.first <= next.get() || args.fast_forward {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{} lies beyond the end: the last record is {last}, so {next} discards all; \
+         to let the log go on from {0}, say --fast-forward",
+        args.first
+    )))
+}
+
+fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
+    let log = open_log::open_existing(dir)?;
+    let extent = |log: &Log| {
+        let info = log.info();
+        Extent { first: info.first, last: info.last, bytes_used: info.bytes_used }
+    };
+    let before = extent(&log);
+    check(args, before.last)?;
+    log.discard(Index(args.first))?;
+    let after = extent(&log);
+    log.close()?;
+    Ok([before, after])
+}
+
+fn remote(args: &Discard, servers: &[String], ui: &Ui) -> Result<[Extent; 2]> {
+    let remote = Remote::connect(servers, &args.connect, ui)?;
+    let extent = || {
+        let info = remote.wait_for_leader(remote.client.info()).map_err(failure)?;
+        Ok::<_, Failure>(Extent { first: info.first, last: info.last, bytes_used: info.bytes_used })
+    };
+    let before = extent()?;
+    check(args, before.last)?;
+    remote.wait_for_leader(remote.client.discard(Index(args.first))).map_err(failure)?;
+    Ok([before, extent()?])
+}
+
+pub(crate) fn run(args: &Discard, ui: &Ui) -> Result<Exit> {
+    let [before, after] = match &args.target {
+        Some(Target::Directory(dir)) => local(args, dir)?,
+        Some(Target::Servers(servers)) => remote(args, servers, ui)?,
+        None => return Err(Failure::usage("give a directory or host:port before the index")),
+    };
+    let gone = after.first.min(before.last.next()).get().saturating_sub(before.first.get());
+    let discarded = Discarded {
+        first: after.first.get(),
+        last: after.last.get(),
+        discarded: gone,
+        bytes_used: after.bytes_used,
+    };
+    ui.result(&discarded, Discarded::words)?;
+    Ok(Exit::Ok)
+}

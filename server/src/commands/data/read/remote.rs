@@ -1,0 +1,75 @@
+//! Reads from servers: any replica that has all that was acknowledged before the command began (stale: that any replica
+//! which answers knows of); another one when it fails, at the next record.
+
+use super::Source;
+use crate::common::failure::Result;
+use crate::common::output::Ui;
+use crate::connect::cluster::Connect;
+use crate::connect::remote::{Remote, failure};
+use chiplog::{Record, RecordBatch, Start};
+use chiplog_net::client::{ReaderOptions, RemoteReader};
+use std::time::Duration;
+
+pub(super) struct Servers {
+    remote: Remote,
+    reader: RemoteReader,
+    /// Records that came, and how many of them were given out.
+    batch: Option<(RecordBatch, u32)>,
+    follow: bool,
+}
+
+impl Servers {
+    pub(super) fn open(
+        servers: &[String],
+        connect: &Connect,
+        start: Start,
+        follow: bool,
+        stale: bool,
+        ui: &Ui,
+    ) -> Result<Self> {
+        let remote = Remote::connect(servers, connect, ui)?;
+        let info = remote.info(stale)?;
+        let mut options = ReaderOptions::default();
+        (options.follow, options.min_index) = (follow, info.last);
+        let reader = remote.client.reader_with(start, options);
+        Ok(Self { remote, reader, batch: None, follow })
+    }
+}
+
+impl Source for Servers {
+    fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool> {
+        loop {
+            if let Some((batch, given)) = &mut self.batch {
+                if let Some(record) = batch.get(*given) {
+                    *given += 1;
+                    return take(&record).map(|()| true);
+                }
+                self.batch = None;
+            }
+            if self.follow {
+                return Ok(false);
+            }
+            match self.remote.wait(self.reader.next_batch()).map_err(failure)? {
+                Some(batch) => self.batch = Some((batch, 0)),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    fn skip_batch(&mut self) -> Result<()> {
+        self.batch = None;
+        self.remote.wait(self.reader.skip_batch()).map(drop).map_err(failure)
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<bool> {
+        let reader = &mut self.reader;
+        let next = self.remote.wait(async { tokio::time::timeout(time, reader.next_batch()).await });
+        match next {
+            Err(_) => Ok(false),
+            Ok(batch) => {
+                self.batch = batch.map_err(failure)?.map(|batch| (batch, 0));
+                Ok(self.batch.is_some())
+            }
+        }
+    }
+}

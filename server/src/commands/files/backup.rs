@@ -1,0 +1,227 @@
+//! `chiplog backup`: a log's files in a directory of their own, sealed with a manifest; of a directory here, or of servers.
+
+use crate::commands::files::info::{STALE_DIRECTORY, unproven, unproven_in};
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use crate::connect::cluster::Connect;
+use crate::connect::open_log;
+use crate::connect::remote;
+use crate::connect::remote::Remote;
+use crate::connect::target;
+use crate::connect::target::Target;
+use chiplog::{Backup, BackupInfo, ErrorKind, Index, Options, Start, Timestamp};
+use chiplog_net::follower::{Follower, FollowerOptions};
+use chiplog_net::wire::ids::to_hex;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog backup log1:7411,log2:7411 /backup/2026-11-23
+      What was confirmed when the command began, from servers that go on serving.
+  chiplog backup ./log /backup/2026-11-23
+      Of a directory on this machine, also while a program writes it.
+  chiplog restore /backup/2026-11-23 --check && chiplog restore /backup/2026-11-23 ./again
+  chiplog backup log2:7411 /backup/last --stale
+      What a replica has when there is no majority any more.";
+
+/// Back a log up: its records with their indexes and times, its sessions, its options.
+///
+/// DEST becomes a directory with the log's segment files and the manifest chiplog.backup, which names each file with its size
+/// and checksum. The manifest comes last, when all else is durable: a directory without it is no backup. Nothing changes a
+/// backup; copy it, or put it into an archive, as any directory.
+///
+/// Of servers: every record that was confirmed before the command began is in it, which a majority has to say, and what was
+/// done to sessions and options before the last of them, or is known to the server that it comes from. The bytes come from a
+/// server that does not lead, if there is one. --stale asks for no majority. Of a directory: what is proven durable there,
+/// and of a replica, what it knows to be committed.
+///
+/// `chiplog restore` makes a log of it, `chiplog restore --check` proves it.
+///
+/// Fields of --json: log_id, first, last, records, last_timestamp (ms since 1970), last_time, files, bytes, unproven (records
+/// behind the last one in a directory that nothing proves to be durable: they are not in the backup), seconds.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct BackUp {
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT")]
+    source: Target,
+
+    /// The directory for the backup: missing, or empty.
+    #[arg(value_parser = target::directory)]
+    dest: PathBuf,
+
+    /// Of servers: what a replica has that answers, without a majority that says whether there is more.
+    #[arg(long)]
+    stale: bool,
+
+    /// Of servers: prefer those of this zone.
+    #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
+    zone: String,
+
+    /// Of servers: size of the backup's segment files [default: 64MiB]. Each file takes all of it, also for a log that is smaller. Not
+    /// below the servers' if their blocks are that large.
+    #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
+    segment_bytes: Option<u32>,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// So long no server may feed the copy before the command ends.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often is looked how far the copy is.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Serialize)]
+struct Told {
+    log_id: String,
+    first: u64,
+    last: u64,
+    records: u64,
+    last_timestamp: Option<u64>,
+    last_time: Option<String>,
+    files: u64,
+    bytes: u64,
+    unproven: u64,
+    seconds: f64,
+}
+
+impl Told {
+    fn new(info: &BackupInfo, unproven: u64, time: Duration) -> Self {
+        let written = Some(info.last_timestamp).filter(|time| *time > Timestamp(0));
+        Self {
+            log_id: to_hex(info.log_id.get()),
+            first: info.first.get(),
+            last: info.last.get(),
+            records: info.last.next().get() - info.first.get(),
+            last_timestamp: written.map(Timestamp::get),
+            last_time: written.map(format::time),
+            files: info.files,
+            bytes: info.bytes,
+            unproven,
+            seconds: time.as_secs_f64(),
+        }
+    }
+
+    fn words(&self, dest: &Path) -> String {
+        format!(
+            "backed up log {}: {}; {} in {}, {}, at {}",
+            self.log_id,
+            records(self.first, self.last),
+            format::bytes(self.bytes),
+            format::many(self.files, "file", "files"),
+            format::duration(Duration::from_secs_f64(self.seconds)),
+            dest.display()
+        )
+    }
+}
+
+/// The records of a log, in words.
+pub(crate) fn records(first: u64, last: u64) -> String {
+    match (last + 1).saturating_sub(first) {
+        0 => format!("no records, the next one is {}", format::count(last + 1)),
+        n => format!("{}, index {first} to {last}", format::many(n, "record", "records")),
+    }
+}
+
+pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
+    let started = Instant::now();
+    let (backup, left) = match &args.source {
+        Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
+        Target::Directory(_) if args.segment_bytes.is_some() => {
+            return Err(Failure::usage(
+                "--segment-bytes is for servers: a directory's files keep their size",
+            ));
+        }
+        Target::Directory(dir) => directory(dir, args, ui)?,
+        Target::Servers(list) => (servers(list, args, ui)?, 0),
+    };
+    let told = Told::new(&backup.info(), left, started.elapsed());
+    ui.result(&told, |told| told.words(&args.dest))?;
+    Ok(Exit::Ok)
+}
+
+/// Of a directory. Also how many records it has that nothing proves to be durable.
+fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
+    let viewer = open_log::view(dir)?;
+    let left = unproven_in(&viewer, dir);
+    let bar = ui.progress(Some(viewer.info().bytes_used), "backing up");
+    let backup = Backup::make(&viewer, &args.dest, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    if left > 0 {
+        ui.say(&unproven(left));
+    }
+    Ok((backup, left))
+}
+
+/// Of servers: a copy that follows them until it has what is wanted, and is sealed then.
+fn servers(list: &[String], args: &BackUp, ui: &Ui) -> Result<Backup> {
+    // All that was confirmed until now; nothing is made before that is known.
+    let otherwise =
+        "; `--stale` backs up what a replica has that answers, without the newest records perhaps";
+    let info = Remote::connect(list, &args.connect, ui)?.info_or(args.stale, otherwise)?;
+    Backup::begin(&args.dest)?;
+    let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
+    backup.inspect_err(|_| {
+        // The error says what happened; what cannot be removed is an unfinished backup.
+        let _ = Backup::abandon(&args.dest);
+    })
+}
+
+fn copy(list: &[String], args: &BackUp, bytes: u64, target: Option<Index>, ui: &Ui) -> Result<Backup> {
+    let mut options = FollowerOptions::default();
+    options.files =
+        Backup::copy_options(args.segment_bytes.unwrap_or_else(|| Options::default().segment_bytes));
+    options.zone.clone_from(&args.zone);
+    let client = args.connect.options()?;
+    (options.tls, options.token) = (client.tls, client.token);
+    options.token_in_plain_text = client.token_in_plain_text;
+    let follower = Follower::open(&args.dest, list.iter().cloned(), Start::First, options)
+        .map_err(|error| remote::unreachable(error, list, &args.connect, ui))?;
+    let bar = ui.progress(Some(bytes), "backing up");
+    // Stale: what the server that feeds it has now.
+    let target = target.unwrap_or_else(|| follower.status().source_last);
+    let mut fed = Instant::now();
+    loop {
+        match follower.wait_for(target, LOOK) {
+            Ok(()) => break,
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            Err(error) => return Err(stopped(error)),
+        }
+        let status = follower.status();
+        bar.set_length(bytes.max(status.received_bytes));
+        bar.set_position(status.received_bytes);
+        if status.server.is_some() {
+            fed = Instant::now();
+        } else if fed.elapsed() > PATIENCE {
+            let why = status.last_error.map_or_else(String::new, |error| format!(": {error}"));
+            let what = format!(
+                "no server feeds the backup any more{why}; it was removed. Try again once one runs, or with --stale"
+            );
+            return Err(Failure::new(ErrorKind::Unavailable, what));
+        }
+    }
+    follower.close()?;
+    bar.set_message("sealing");
+    let backup = Backup::seal(&args.dest)?;
+    bar.finish_and_clear();
+    Ok(backup)
+}
+
+/// The library says what is the matter; the command line adds what to do.
+fn stopped(error: chiplog::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::TooLarge => {
+            Failure::new(ErrorKind::TooLarge, format!("{error}; back up with a larger --segment-bytes"))
+        }
+        _ => remote::failure(error),
+    }
+}

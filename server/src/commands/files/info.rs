@@ -1,0 +1,258 @@
+//! `chiplog info`: where a log begins and ends, and what room it takes.
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::locks;
+use crate::common::locks::Holder;
+use crate::common::output::Ui;
+use crate::connect::cluster::Connect;
+use crate::connect::open_log;
+use crate::connect::remote::Remote;
+use crate::connect::target::Target;
+use chiplog::{Start, Viewer};
+use chiplog_net::client::ReaderOptions;
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog info ./log
+  chiplog info log1:7411
+  chiplog info ./log --json | jq .last";
+
+/// Show a log's positions, size and state.
+///
+/// Works beside a running writer; what is shown is durable. Fields of --json: directory, log_id, first, last,
+/// records, durable, bytes_used, bytes_capacity (null: not known here, it is the writer's option), segments, sessions,
+/// last_timestamp (ms) and last_time of the newest block (null: none), writer ({"pid", "command"}, null: not open for
+/// writing), unproven (records that a killed writer left behind the last one shown: sound, and durable once the log is
+/// opened for writing; 0 while it is), bytes_on_disk (what the directory's files take, prepared segments included),
+/// replica ({"node" (null: not a member), "members" (how many)}, null: a log on its own). An empty log has last =
+/// first - 1.
+///
+/// Of servers: what a majority confirms that the leader knows; directory, segments, sessions, writer, bytes_on_disk and replica are null, leader
+/// is {"node", "address"} (null for a directory). --stale asks no majority: what the leader, or else the replica that
+/// has most, knows. `chiplog status` shows the replicas.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Info {
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    target: Target,
+
+    /// Of servers: what the replicas know that answer, without a majority.
+    #[arg(long)]
+    stale: bool,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Serialize)]
+struct Leader {
+    node: Option<u64>,
+    address: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    directory: Option<PathBuf>,
+    log_id: String,
+    first: u64,
+    last: u64,
+    records: u64,
+    durable: u64,
+    bytes_used: u64,
+    bytes_capacity: Option<u64>,
+    segments: Option<u64>,
+    sessions: Option<u32>,
+    last_timestamp: Option<u64>,
+    last_time: Option<String>,
+    writer: Option<Holder>,
+    unproven: u64,
+    bytes_on_disk: Option<u64>,
+    replica: Option<Replica>,
+    leader: Option<Leader>,
+}
+
+/// What a replica's directory says of its cluster.
+#[derive(Serialize)]
+struct Replica {
+    /// None: it was not added yet, or was removed.
+    node: Option<u64>,
+    members: usize,
+}
+
+impl Shown {
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, value: String| _ = writeln!(out, "{name:<12} {value}");
+        if let Some(directory) = &self.directory {
+            line("directory", directory.display().to_string());
+        }
+        line("log id", self.log_id.clone());
+        line(
+            "records",
+            match self.records {
+                0 => format!("none; the next one is {}", self.last + 1),
+                n => format!("{}, index {} to {}", format::count(n), self.first, self.last),
+            },
+        );
+        if let Some(time) = &self.last_time {
+            line("last write", time.clone());
+        }
+        let room = self.bytes_capacity.map(|capacity| {
+            format!(" of {} ({}%)", format::bytes(capacity), self.bytes_used * 100 / capacity.max(1))
+        });
+        let segments = self.segments.map(|n| format!(" in {}", format::many(n, "segment", "segments")));
+        let (room, segments) = (room.unwrap_or_default(), segments.unwrap_or_default());
+        line("used", format!("{}{room}{segments}", format::bytes(self.bytes_used)));
+        if let Some(bytes) = self.bytes_on_disk {
+            line("on disk", format!("{}, prepared segments included", format::bytes(bytes)));
+        }
+        if let Some(sessions) = self.sessions {
+            line("sessions", format::count(sessions.into()));
+        }
+        match &self.leader {
+            None => line("writer", self.writer.as_ref().map_or("none".into(), describe)),
+            Some(Leader { node, address }) => {
+                let node = node.map_or("nobody known".into(), |n| format!("node {n}"));
+                line("leader", address.as_ref().map_or(node.clone(), |a| format!("{node} at {a}")));
+            }
+        }
+        if let Some(replica) = &self.replica {
+            line("replica", replica.words());
+        }
+        if self.unproven > 0 {
+            line("unproven", unproven(self.unproven));
+        }
+        out
+    }
+}
+
+impl Replica {
+    fn words(&self) -> String {
+        let cluster = format!("a cluster of {}", format::many(self.members as u64, "member", "members"));
+        match self.node {
+            Some(node) => format!("node {node} of {cluster}"),
+            None if self.members == 0 => "of a cluster that it was not added to yet".into(),
+            None => format!("of {cluster}, and none of them"),
+        }
+    }
+}
+
+/// What the files of a directory take on the disk.
+fn bytes_on_disk(dir: &Path) -> Result<u64> {
+    let failed = |e| Failure::io("list", dir, &e);
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        // A file can be discarded meanwhile.
+        if let Ok(file) = entry.map_err(failed)?.metadata() {
+            bytes += file.blocks() * 512;
+        }
+    }
+    Ok(bytes)
+}
+
+/// What `--stale` is not for.
+pub(crate) const STALE_DIRECTORY: &str = "--stale is for servers: a directory is read as it is";
+
+/// Records at the end that a killed writer left, in words.
+pub(crate) fn unproven(records: u64) -> String {
+    format!(
+        "{} in the files and not proven yet; opening the log for writing recovers {}",
+        format::many(records, "more record is", "more records are"),
+        if records == 1 { "it" } else { "them" }
+    )
+}
+
+/// How many they are. While somebody writes they are under way.
+pub(crate) fn unproven_in(viewer: &Viewer, dir: &Path) -> u64 {
+    if locks::holder(dir).is_none() { viewer.unproven() } else { 0 }
+}
+
+/// A writer in words.
+pub(crate) fn describe(holder: &Holder) -> String {
+    match (holder.pid, &holder.command) {
+        (0, _) => "a process of another container".into(),
+        (pid, None) => format!("process {pid}"),
+        (pid, Some(command)) => format!("process {pid} ({command})"),
+    }
+}
+
+fn local(dir: &Path) -> Result<Shown> {
+    let viewer = open_log::view(dir)?;
+    let info = viewer.info();
+    let newest = (info.last_timestamp.get() > 0).then_some(info.last_timestamp);
+    Ok(Shown {
+        directory: Some(dir.to_path_buf()),
+        log_id: format!("{:032x}", info.log_id.get()),
+        first: info.first.get(),
+        last: info.last.get(),
+        records: info.last.next().get().saturating_sub(info.first.get()),
+        durable: info.durable.get(),
+        bytes_used: info.bytes_used,
+        bytes_capacity: info.bytes_capacity,
+        segments: Some(info.segments),
+        sessions: Some(info.sessions),
+        last_timestamp: newest.map(chiplog::Timestamp::get),
+        last_time: newest.map(format::time),
+        writer: locks::holder(dir),
+        unproven: unproven_in(&viewer, dir),
+        bytes_on_disk: Some(bytes_on_disk(dir)?),
+        replica: viewer.members().map(|members| Replica {
+            node: members.iter().find(|m| m.directory == info.directory).map(|m| m.node.get()),
+            members: members.len(),
+        }),
+        leader: None,
+    })
+}
+
+fn remote(servers: &[String], connect: &Connect, stale: bool, ui: &Ui) -> Result<Shown> {
+    let remote = Remote::connect(servers, connect, ui)?;
+    let info = remote.info(stale)?;
+    let records = info.last.next().get().saturating_sub(info.first.get());
+    let mut newest = None;
+    if records > 0 {
+        let mut options = ReaderOptions::default();
+        (options.follow, options.min_index) = (false, info.last);
+        let mut reader = remote.client.reader_with(Start::Index(info.last), options);
+        // Gone in the meantime: then there is none.
+        newest = remote.wait(reader.next_batch()).ok().flatten().map(|batch| batch.timestamp());
+    }
+    Ok(Shown {
+        directory: None,
+        log_id: chiplog_net::wire::ids::to_hex(info.log_id.get()),
+        first: info.first.get(),
+        last: info.last.get(),
+        records,
+        durable: info.last.get(),
+        bytes_used: info.bytes_used,
+        bytes_capacity: info.bytes_capacity,
+        segments: None,
+        sessions: None,
+        last_timestamp: newest.map(chiplog::Timestamp::get),
+        last_time: newest.map(format::time),
+        writer: None,
+        unproven: 0,
+        bytes_on_disk: None,
+        replica: None,
+        leader: Some(Leader { node: info.leader.map(chiplog::NodeId::get), address: info.leader_address }),
+    })
+}
+
+pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
+    let shown = match &args.target {
+        Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
+        Target::Directory(dir) => local(dir)?,
+        Target::Servers(servers) => remote(servers, &args.connect, args.stale, ui)?,
+    };
+    // What was asked for is shown even when quiet.
+    Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
+    Ok(Exit::Ok)
+}

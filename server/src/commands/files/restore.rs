@@ -1,0 +1,190 @@
+//! `chiplog restore`: a log made of a backup; or the backup proven.
+
+use crate::commands::files::backup::records;
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::Ui;
+use crate::connect::open_log;
+use crate::connect::target;
+use chiplog::{Backup, BackupInfo, ErrorKind, Index, RestoreOptions, RestoreTo, Restored, Timestamp};
+use chiplog_net::wire::ids::to_hex;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog restore /backup/2026-11-23 --check
+      Reads every byte of the backup and says whether it is whole.
+  chiplog restore /backup/2026-11-23 /var/lib/chiplog/1
+      A log of its own, which `chiplog serve` of node 1 serves; others join it with `chiplog member add`.
+  chiplog restore /backup/2026-11-23 ./before --to-time 2026-11-23T11:59:00Z
+      As it was then.
+  chiplog restore /backup/2026-11-23 ./before --to-index 41200
+      As it was when record 41200 was its last.";
+
+/// Make a log of a backup, whole or up to a record or a time; or prove the backup.
+///
+/// The backup is checked first: its manifest, and the size and checksum of each file. A file that is missing, changed or
+/// additional is named (status 3), and nothing is made. The log is made in DIR.restoring and renamed when it is complete
+/// and durable: an interrupted restore leaves nothing at DIR.
+///
+/// Records keep their indexes and times, sessions go on, the options of the log are kept. The log gets a new id, so that
+/// clients, copies and replicas of the old one do not take it for theirs; --keep-log-id keeps the id, for the case that
+/// nothing is left of the old one. Its members are not in it: it is a log on its own. `chiplog serve` of node 1 makes it a
+/// cluster, which others join.
+///
+/// --to-index and --to-time leave out what was done later, to sessions and options too. An append is all or nothing: one that goes
+/// on behind the record is left out. Times are those that the leaders gave.
+///
+/// Fields of --json: log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds; with --check also
+/// files, bytes, made (ms since 1970) of the backup.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Restore {
+    /// The backup's directory.
+    #[arg(value_parser = target::directory)]
+    backup: PathBuf,
+
+    /// The directory for the log: missing, or empty.
+    #[arg(value_parser = target::directory, required_unless_present = "check")]
+    dir: Option<PathBuf>,
+
+    /// Restore nothing: read all of the backup, and check each file's checksum and each block.
+    #[arg(long, conflicts_with_all = ["dir", "to_index", "to_time", "keep_log_id", "segment_bytes"])]
+    check: bool,
+
+    /// The log ends with this record.
+    #[arg(long, value_name = "INDEX", conflicts_with = "to_time")]
+    to_index: Option<u64>,
+
+    /// The log ends with what was written at this time: RFC 3339, a date, milliseconds since 1970, or a span ago
+    /// (90s, 15m, 2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = open_log::since)]
+    to_time: Option<Timestamp>,
+
+    /// Keep the id of the log that was backed up: only if it and all its replicas are gone for good.
+    #[arg(long)]
+    keep_log_id: bool,
+
+    /// Size of the log's segment files, such as 64MiB; else as in the backup.
+    #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
+    segment_bytes: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Told {
+    log_id: String,
+    first: u64,
+    last: u64,
+    records: u64,
+    last_timestamp: Option<u64>,
+    last_time: Option<String>,
+    seconds: f64,
+    #[serde(flatten)]
+    checked: Option<Checked>,
+}
+
+/// Of a backup.
+#[derive(Serialize)]
+struct Checked {
+    files: u64,
+    bytes: u64,
+    made: u64,
+}
+
+impl Told {
+    fn new(log: &Restored, time: Duration) -> Self {
+        let written = Some(log.last_timestamp).filter(|time| *time > Timestamp(0));
+        Self {
+            log_id: to_hex(log.log_id.get()),
+            first: log.first.get(),
+            last: log.last.get(),
+            records: log.last.next().get() - log.first.get(),
+            last_timestamp: written.map(Timestamp::get),
+            last_time: written.map(format::time),
+            seconds: time.as_secs_f64(),
+            checked: None,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Restore, ui: &Ui) -> Result<Exit> {
+    let started = Instant::now();
+    let backup = Backup::open(&args.backup)?;
+    match &args.dir {
+        Some(dir) => restore(&backup, dir, args, started, ui)?,
+        None => check(&backup, started, ui)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &Ui) -> Result<()> {
+    let mut options = RestoreOptions::default();
+    options.to = match (args.to_index, args.to_time) {
+        (Some(index), _) => RestoreTo::Index(Index(index)),
+        (None, Some(time)) => RestoreTo::Timestamp(time),
+        (None, None) => RestoreTo::End,
+    };
+    (options.keep_log_id, options.segment_bytes) = (args.keep_log_id, args.segment_bytes);
+    let bar = ui.progress(Some(2 * backup.info().bytes), "restoring");
+    let restored = backup.restore(dir, &options, &mut |done, _| bar.set_position(done));
+    let restored =
+        restored.map_err(|error| match args.to_time.filter(|_| error.kind() == ErrorKind::OutOfRange) {
+            Some(time) => {
+                let what =
+                    format!("the backup has no record of {} or before; nothing was made", format::time(time));
+                Failure::new(ErrorKind::OutOfRange, what)
+            }
+            None => error.into(),
+        })?;
+    bar.finish_and_clear();
+    let told = Told::new(&restored, started.elapsed());
+    ui.result(&told, |told| {
+        format!(
+            "restored {} as log {}: {}, in {}",
+            dir.display(),
+            told.log_id,
+            records(told.first, told.last),
+            format::duration(started.elapsed())
+        )
+    })?;
+    if let Some(index) = args.to_index.filter(|index| restored.last < Index(*index)) {
+        ui.say(&format!(
+            "record {index} is of an append that goes on behind it: appends are all or nothing, and this one was left out"
+        ));
+    }
+    Ok(())
+}
+
+fn check(backup: &Backup, started: Instant, ui: &Ui) -> Result<()> {
+    let bar = ui.progress(Some(backup.info().bytes), "checking");
+    backup.check(&mut |done, _| bar.set_position(done))?;
+    bar.finish_and_clear();
+    let BackupInfo { log_id, first, last, last_timestamp, made, files, bytes, .. } = backup.info();
+    let time = started.elapsed();
+    let written = Some(last_timestamp).filter(|time| *time > Timestamp(0));
+    let told = Told {
+        log_id: to_hex(log_id.get()),
+        first: first.get(),
+        last: last.get(),
+        records: last.next().get() - first.get(),
+        last_timestamp: written.map(Timestamp::get),
+        last_time: written.map(format::time),
+        seconds: time.as_secs_f64(),
+        checked: Some(Checked { files, bytes, made: made.get() }),
+    };
+    ui.result(&told, |told| {
+        format!(
+            "sound: a backup of log {} of {}: {}; {} in {}, read in {}",
+            told.log_id,
+            format::time(made),
+            records(told.first, told.last),
+            format::bytes(bytes),
+            format::many(files, "file", "files"),
+            format::duration(time)
+        )
+    })
+}

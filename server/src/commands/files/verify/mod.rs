@@ -1,0 +1,287 @@
+//! `chiplog verify`: reads every byte of a log's files and reports all that is wrong: of a directory here, of servers by
+//! each replica itself.
+
+mod servers;
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::{Ui, print};
+use crate::connect::cluster::Connect;
+use crate::connect::open_log;
+use crate::connect::target::Target;
+use chiplog::Index;
+use chiplog::inspect::{Block, Content, Event, Fault, Inspector, Report, Tail};
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog verify ./log && echo sound
+  chiplog verify ./log --json | jq '.faults[] | {file, offset, record_first, record_last}'
+  chiplog verify log1:7411
+      Every replica of the cluster checks its own files, all at the same time.
+  chiplog verify log1:7411 --records --json | jq .records
+      The same, and then all records come over the network and are checked again here.";
+
+/// Check every byte of a log's files; go on past what is bad and report all of it.
+///
+/// Reads the files themselves, not through the engine, so it also works on a log that does not open. Safe
+/// beside a running writer. Checks headers, every block's and batch's checksum, that compressed batches
+/// unpack, that indexes follow each other without a gap, and each segment's block index and footer.
+///
+/// A fault is "corrupt" when records that may have been confirmed cannot be read (status 3), "harmless" when
+/// only a shortcut is spoilt (status 0), "undecodable" when a batch is as it was appended and does not unpack: no damage,
+/// the same on every replica, and no record of it can be read (status 0; see `chiplog read --skip-undecodable`). A write at the very end that is unfinished or damaged, and that nothing
+/// proves to have been durable, is no fault: it is shown as the tail, and the next opening cuts it off. If the
+/// machine did not crash while it was written, it may have been confirmed, and damaged since.
+///
+/// Of a backup it checks the log in it; that no file was changed, added or lost since it was made, `chiplog restore --check` proves.
+///
+/// Of servers: every replica that answers checks its own files, beside its work; the status is 3 when any of them is
+/// corrupt, 5 when none is and a replica could not be asked. --records also reads all records as a client does, and
+/// checks that they are whole and follow each other. What a replica finds damaged it fetches from the others on its own,
+/// sooner or later; `chiplog status` counts it.
+///
+/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, discarded (of these records), corrupt, harmless, undecodable,
+/// seconds, tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
+/// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out. Of servers: ok,
+/// log_id, replicas (each {"node" (null: not known), "client", "role", "bytes", "corrupt", "harmless", "undecodable",
+/// "findings" (texts), "findings_left_out", "error" (null: all was read)}), records ({"records", "bytes", "first", "last" (null:
+/// none), "error" (null: all is sound)}, null without --records), seconds.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Verify {
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    target: Target,
+
+    /// Of servers: read all records over the network as well, and check each.
+    #[arg(long)]
+    records: bool,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// More faults than anybody reads: the rest is counted only.
+const FAULTS_SHOWN_MAX: usize = 10_000;
+
+/// A fault in JSON.
+#[derive(Serialize)]
+pub(crate) struct JsonFault {
+    file: String,
+    offset: u64,
+    bytes: u64,
+    severity: &'static str,
+    what: String,
+    raft_first: Option<u64>,
+    raft_last: Option<u64>,
+    record_first: Option<u64>,
+    record_last: Option<u64>,
+}
+
+impl From<&Fault> for JsonFault {
+    fn from(fault: &Fault) -> Self {
+        Self {
+            file: fault.file.clone(),
+            offset: fault.offset,
+            bytes: fault.bytes,
+            severity: fault.severity.name(),
+            what: fault.what.clone(),
+            raft_first: fault.raft.map(|r| r.0.get()),
+            raft_last: fault.raft.map(|r| r.1.get()),
+            record_first: fault.records.map(|r| r.0.get()),
+            record_last: fault.records.map(|r| r.1.get()),
+        }
+    }
+}
+
+/// A torn end in JSON.
+#[derive(Serialize)]
+pub(crate) struct JsonTail {
+    file: String,
+    offset: u64,
+    bytes: u64,
+}
+
+impl From<&Tail> for JsonTail {
+    fn from(tail: &Tail) -> Self {
+        Self { file: tail.file.clone(), offset: tail.offset, bytes: tail.bytes }
+    }
+}
+
+#[derive(Serialize)]
+struct Verified {
+    ok: bool,
+    segments: u64,
+    blocks: u64,
+    batches: u64,
+    records: u64,
+    bytes: u64,
+    first: Option<u64>,
+    last: Option<u64>,
+    discarded: u64,
+    corrupt: u64,
+    harmless: u64,
+    undecodable: u64,
+    seconds: f64,
+    tail: Option<JsonTail>,
+    faults: Vec<JsonFault>,
+    faults_left_out: u64,
+}
+
+impl Verified {
+    /// `log_first`: records below it are discarded.
+    fn new(report: &Report, log_first: Index, faults: Vec<JsonFault>, time: Duration) -> Self {
+        let held = report.last.map_or(0, |last| last.next().get());
+        let begin = report.first.map_or(held, Index::get);
+        Self {
+            ok: report.corrupt == 0,
+            segments: report.segments,
+            blocks: report.blocks,
+            batches: report.batches,
+            records: report.records,
+            bytes: report.bytes,
+            first: report.first.map(Index::get),
+            last: report.last.map(Index::get),
+            discarded: log_first.get().min(held).saturating_sub(begin),
+            corrupt: report.corrupt,
+            harmless: report.harmless,
+            undecodable: report.undecodable,
+            seconds: time.as_secs_f64(),
+            tail: report.tail.as_ref().map(JsonTail::from),
+            faults_left_out: report.corrupt + report.harmless + report.undecodable - faults.len() as u64,
+            faults,
+        }
+    }
+
+    /// The end of the report; the faults were printed as they were found.
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let time = Duration::from_secs_f64(self.seconds);
+        let rate = format::bytes(format::rate(self.bytes, time) as u64);
+        let range = match (self.first, self.last) {
+            (Some(first), Some(last)) => format!(", index {first} to {last}"),
+            _ => String::new(),
+        };
+        let discarded = match self.discarded {
+            0 => String::new(),
+            n => format!(" ({} of them discarded, in a file that is still there)", format::count(n)),
+        };
+        _ = writeln!(
+            out,
+            "{}: {}{discarded} in {}, {} and {}{range}; read {} in {}, {rate}/s",
+            if self.ok { "sound" } else { "CORRUPT" },
+            format::many(self.records, "record", "records"),
+            format::many(self.batches, "batch", "batches"),
+            format::many(self.blocks, "block", "blocks"),
+            format::many(self.segments, "segment file", "segment files"),
+            format::bytes(self.bytes),
+            format::duration(time),
+        );
+        if let Some(JsonTail { file, offset, bytes }) = &self.tail {
+            _ = writeln!(
+                out,
+                "tail: {file} at offset {offset} holds an unfinished or damaged write ({}): nothing proves that it was durable, and the next opening cuts it off",
+                format::bytes(*bytes)
+            );
+        }
+        if self.corrupt > 0 {
+            let (cost, rest) = if self.faults.iter().any(|f| f.record_first.is_some()) {
+                ("records named above cannot be read. Restore", "the others")
+            } else {
+                ("restore", "every record that is sound")
+            };
+            _ = writeln!(
+                out,
+                "{}: {cost} the files from a copy; `chiplog read --salvage` gives {rest}",
+                format::many(self.corrupt, "fault", "faults")
+            );
+        }
+        if self.undecodable > 0 {
+            _ = writeln!(
+                out,
+                "{}: as appended, and no reader can unpack them; `chiplog read --skip-undecodable` goes on behind them",
+                format::many(self.undecodable, "undecodable batch", "undecodable batches")
+            );
+        }
+        if self.harmless > 0 {
+            _ = writeln!(
+                out,
+                "{}: every record is still served",
+                format::many(self.harmless, "harmless fault", "harmless faults")
+            );
+        }
+        out
+    }
+}
+
+pub(crate) fn run(args: &Verify, ui: &Ui) -> Result<Exit> {
+    match &args.target {
+        Target::Directory(_) if args.records => Err(Failure::usage(
+            "--records is for servers: of a directory all records are checked in any case",
+        )),
+        Target::Directory(dir) => directory(dir, ui),
+        Target::Servers(list) => servers::run(list, &args.connect, args.records, ui),
+    }
+}
+
+fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
+    let inspector = Inspector::open(dir).map_err(open_log::unreadable)?;
+    let bar = ui.progress(Some(inspector.bytes().map_err(open_log::unreadable)?), "verifying");
+    let started = Instant::now();
+    let (mut faults, mut failed, mut log_first) = (Vec::new(), None, Index(0));
+    // Bytes of the segments before the one at hand, and with it.
+    let (mut before, mut with) = (0, 0);
+    let report = inspector.walk(&mut |event| {
+        match event {
+            Event::Segment(segment) => (before, with) = (with, with + segment.bytes),
+            Event::Block(block) => {
+                bar.set_position(before + block.offset());
+                log_first = log_first.max(discarded_by(block));
+            }
+            Event::SegmentEnd(_) => bar.set_position(with),
+            Event::Fault(fault) if faults.len() < FAULTS_SHOWN_MAX => {
+                faults.push(JsonFault::from(fault));
+                if !ui.json {
+                    let printed = bar.suspend(|| print(line(fault).as_bytes()));
+                    if let Err(failure) = printed {
+                        failed = Some(failure);
+                        return ControlFlow::Break(());
+                    }
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    let report = report.map_err(open_log::unreadable)?;
+    bar.finish_and_clear();
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    let verified = Verified::new(&report, log_first, faults, started.elapsed());
+    ui.result(&verified, Verified::words)?;
+    Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
+}
+
+/// Records below it are discarded, as far as this block says.
+fn discarded_by(block: &Block<'_>) -> Index {
+    if !matches!(block.kind(), "opening" | "command") {
+        return Index(0);
+    }
+    match block.content() {
+        Ok(Content::Discard { first } | Content::Opening { log_first: first, .. }) => first,
+        _ => Index(0),
+    }
+}
+
+/// A fault as one line.
+pub(crate) fn line(fault: &Fault) -> String {
+    format!("{}: {fault}\n", fault.severity.name())
+}

@@ -1,0 +1,295 @@
+//! Verify over the network: every replica is asked to check its own files; with `--records` all records are read here.
+//!
+//! ```text
+//! replica 1 ── Admin.Scrub ──\
+//! replica 2 ── Admin.Scrub ───+──> one channel: progress, findings, ends ──> bar, lines, report
+//! replica 3 ── Admin.Scrub ──/
+//! ```
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::output::{Ui, print};
+use crate::connect::cluster::{Asker, Connect, Dialler, failure};
+use crate::connect::cluster_view::{Found, Survey, role_name};
+use crate::connect::remote;
+use crate::connect::remote::Remote;
+use chiplog::{ErrorKind, Start};
+use chiplog_net::client::ReaderOptions;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::{ScrubRequest, ScrubResponse};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// How long a server may take to say how it stands.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A replica that checks its files and says nothing for so long is given up: it tells how far it is every 16 MiB.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What a replica found.
+#[derive(Default, Serialize)]
+struct Replica {
+    node: Option<u64>,
+    client: String,
+    role: &'static str,
+    bytes: u64,
+    corrupt: u64,
+    harmless: u64,
+    undecodable: u64,
+    findings: Vec<String>,
+    findings_left_out: u64,
+    error: Option<String>,
+}
+
+/// What came over the network.
+#[derive(Default, Serialize)]
+struct Records {
+    records: u64,
+    bytes: u64,
+    first: Option<u64>,
+    last: Option<u64>,
+    error: Option<String>,
+    #[serde(skip)]
+    corrupt: bool,
+}
+
+#[derive(Serialize)]
+struct Verified {
+    ok: bool,
+    log_id: Option<String>,
+    replicas: Vec<Replica>,
+    records: Option<Records>,
+    seconds: f64,
+}
+
+/// What a replica tells meanwhile: which one, and what.
+type Told = (usize, Result<ScrubResponse, Failure>);
+
+pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
+    let asker = Asker::new(connect, ui)?;
+    let started = Instant::now();
+    let found = asker.wait(Survey::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;
+    let mut verified = Verified {
+        ok: false,
+        log_id: found.log_id(),
+        replicas: replicas(&found),
+        records: None,
+        seconds: 0.0,
+    };
+    let bar = ui.progress(Some(0), "verifying");
+    asker.wait(scrub(asker.dialler(), &mut verified.replicas, &bar, ui))?;
+    bar.finish_and_clear();
+    if records {
+        let bar = ui.progress(None, "reading");
+        verified.records = Some(read(&Remote::connect(servers, connect, ui)?, &bar));
+        bar.finish_and_clear();
+    }
+    verified.seconds = started.elapsed().as_secs_f64();
+    verified.ok = verified.exit() == Exit::Ok;
+    ui.result(&verified, Verified::words)?;
+    Ok(verified.exit())
+}
+
+/// The replicas, nothing of them checked yet; those that cannot be asked, with the reason.
+fn replicas(found: &Found) -> Vec<Replica> {
+    let mut all: Vec<Replica> = Vec::new();
+    for (server, status) in &found.answers {
+        let node = (status.node != 0).then_some(status.node);
+        let mut replica =
+            Replica { node, client: server.clone(), role: role_name(status), ..Replica::default() };
+        if status.log_id.is_empty() {
+            let member = found.member_at(server, status).filter(|member| member.node == status.node);
+            replica.error = Some(match member {
+                Some(m) => format!(
+                    "it came back with an empty directory, as node {}, and has nothing to check",
+                    m.node
+                ),
+                None => "it is not part of a cluster yet".into(),
+            });
+        }
+        all.push(replica);
+    }
+    for (server, status) in &found.others {
+        all.push(Replica {
+            node: Some(status.node),
+            client: server.clone(),
+            role: role_name(status),
+            error: Some(found.strangeness(server, status)),
+            ..Replica::default()
+        });
+    }
+    for silent in &found.silent {
+        all.push(Replica {
+            node: silent.member.as_ref().map(|m| m.node),
+            client: silent.server.clone(),
+            role: "unreachable",
+            error: Some(silent.why.clone()),
+            ..Replica::default()
+        });
+    }
+    all.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
+    all
+}
+
+/// Has every replica check itself, all at the same time.
+async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, ui: &Ui) -> Result<()> {
+    let (tell, mut told) = mpsc::channel::<Told>(16);
+    for (n, replica) in replicas.iter().enumerate().filter(|(_, r)| r.error.is_none()) {
+        let (dialler, server, tell) = (dialler.clone(), replica.client.clone(), tell.clone());
+        tokio::spawn(async move {
+            if let Err(status) = ask(&dialler, &server, n, &tell).await {
+                let _ = tell.send((n, Err(failure(&server, &status)))).await;
+            }
+        });
+    }
+    drop(tell);
+    let mut totals = vec![0; replicas.len()];
+    let mut done = vec![false; replicas.len()];
+    while let Some((n, response)) = told.recv().await {
+        let replica = &mut replicas[n];
+        match response {
+            Ok(response) => {
+                (replica.bytes, totals[n]) = (response.bytes, response.bytes_total.max(response.bytes));
+                (replica.corrupt, replica.harmless) = (response.corrupt, response.harmless);
+                replica.undecodable = response.undecodable;
+                done[n] |= response.done;
+                let who = replica.node.map_or("a server".into(), |node| format!("node {node}"));
+                for finding in &response.findings {
+                    if !ui.json {
+                        bar.suspend(|| print(format!("{who}: {finding}\n").as_bytes()))?;
+                    }
+                }
+                replica.findings.extend(response.findings);
+            }
+            Err(failure) => replica.error = Some(failure.to_string()),
+        }
+        bar.set_length(totals.iter().sum());
+        bar.set_position(replicas.iter().map(|r| r.bytes).sum());
+    }
+    for (replica, done) in replicas.iter_mut().zip(done) {
+        if !done && replica.error.is_none() {
+            replica.error = Some(format!("{} ended before all was read", replica.client));
+        }
+        let found = replica.corrupt + replica.harmless + replica.undecodable;
+        replica.findings_left_out = found.saturating_sub(replica.findings.len() as u64);
+    }
+    Ok(())
+}
+
+/// Passes on what one replica tells.
+async fn ask(dialler: &Dialler, server: &str, n: usize, tell: &mpsc::Sender<Told>) -> Result<(), Status> {
+    let silent = |_| Status::deadline_exceeded(format!("it said nothing for {SILENCE:?}"));
+    let mut admin = AdminClient::new(dialler.dial(server).await?);
+    let begun = tokio::time::timeout(SILENCE, admin.scrub(ScrubRequest::default())).await;
+    let mut progress = begun.map_err(silent)??.into_inner();
+    while let Some(response) = tokio::time::timeout(SILENCE, progress.message()).await.map_err(silent)?? {
+        if tell.send((n, Ok(response))).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads all that the replicas have. The client checks every record's batch, and that none is missing.
+fn read(remote: &Remote, bar: &ProgressBar) -> Records {
+    let mut records = Records::default();
+    if let Err(failed) = read_all(remote, bar, &mut records) {
+        records.corrupt = failed.kind() == ErrorKind::Corrupt;
+        records.error = Some(failed.to_string());
+    }
+    records
+}
+
+fn read_all(remote: &Remote, bar: &ProgressBar, records: &mut Records) -> Result<()> {
+    let info = remote.info(true)?;
+    let mut options = ReaderOptions::default();
+    (options.follow, options.min_index) = (false, info.last);
+    let mut reader = remote.client.reader_with(Start::First, options);
+    while let Some(batch) = remote.wait(reader.next_batch()).map_err(remote::failure)? {
+        let due = records.last.map_or(batch.first().get(), |last| last + 1);
+        if batch.first().get() != due {
+            let what = format!("record {} came where {due} was due", batch.first());
+            return Err(Failure::new(ErrorKind::Corrupt, what));
+        }
+        records.first.get_or_insert(due);
+        records.last = Some(due + u64::from(batch.count()) - 1);
+        records.records += u64::from(batch.count());
+        records.bytes += batch.iter().map(|r| r.data.len() as u64).sum::<u64>();
+        bar.set_position(records.bytes);
+    }
+    let there = info.last.next().get() > info.first.get();
+    if there && records.last < Some(info.last.get()) {
+        let what = format!("the log ends before record {}, which the replicas said they have", info.last);
+        return Err(Failure::new(ErrorKind::Corrupt, what));
+    }
+    Ok(())
+}
+
+impl Verified {
+    fn exit(&self) -> Exit {
+        let records = self.records.as_ref();
+        if self.replicas.iter().any(|r| r.corrupt > 0) || records.is_some_and(|r| r.corrupt) {
+            return Exit::Corrupt;
+        }
+        let unread = self.replicas.iter().any(|r| r.error.is_some());
+        if unread || records.is_some_and(|r| r.error.is_some()) {
+            return Exit::Retry;
+        }
+        Exit::Ok
+    }
+
+    /// The end of the report; findings were printed as they came.
+    fn words(&self) -> String {
+        let mut out = String::new();
+        for r in &self.replicas {
+            let who = r.node.map_or("a server".into(), |node| format!("node {node}"));
+            _ = write!(out, "{who} at {} ({}): ", r.client, r.role);
+            _ = match (&r.error, r.corrupt) {
+                (Some(error), _) => writeln!(out, "NOT CHECKED: {error}"),
+                (None, 0) => writeln!(out, "sound, {}{}", format::bytes(r.bytes), harmless(r.harmless)),
+                (None, n) => writeln!(
+                    out,
+                    "CORRUPT, {} in {}{}",
+                    format::many(n, "fault", "faults"),
+                    format::bytes(r.bytes),
+                    harmless(r.harmless)
+                ),
+            };
+        }
+        if let Some(r) = &self.records {
+            let range = match (r.first, r.last) {
+                (Some(first), Some(last)) => format!(", index {first} to {last} without a gap"),
+                _ => String::new(),
+            };
+            let read = format!(
+                "{} ({}) read over the network{range}",
+                format::many(r.records, "record", "records"),
+                format::bytes(r.bytes)
+            );
+            _ = match &r.error {
+                None => writeln!(out, "records: sound, {read}"),
+                Some(error) => writeln!(out, "records: {error}; {read}"),
+            };
+        }
+        let time = format::duration(Duration::from_secs_f64(self.seconds));
+        let (word, advice) = match self.exit() {
+            Exit::Ok => ("sound", ""),
+            Exit::Corrupt => (
+                "CORRUPT",
+                "; a replica fetches what it finds damaged from the others: look at `damaged` and `repaired` of `chiplog status --json`, and verify again",
+            ),
+            _ => ("not all was checked", ""),
+        };
+        _ = writeln!(out, "{word}, in {time}{advice}");
+        out
+    }
+}
+
+/// Harmless faults in words, if there are any.
+fn harmless(n: u64) -> String {
+    if n == 0 { String::new() } else { format!(", {}", format::many(n, "harmless fault", "harmless faults")) }
+}

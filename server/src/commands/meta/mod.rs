@@ -1,0 +1,6 @@
+//! Commands about the program itself: configuration, tokens, manual pages, completions.
+
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod man;
+pub(crate) mod token;

@@ -1,0 +1,261 @@
+//! `chiplog dev`: a cluster of three servers in one process, to try things.
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::output::Ui;
+use crate::common::runtime::runtime;
+use crate::common::signals;
+use crate::connect::target;
+use crate::serve::{Config, First, Server};
+use chiplog::{Change, ErrorKind, Log, NodeId, Role};
+use chiplog_net::service::admin::Founding;
+use clap::Args;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog dev                  three servers; gone without a trace after Ctrl-C
+  chiplog dev --dir ./cluster  the same, kept";
+
+/// Run a cluster of three servers in one process, on this machine, without configuration.
+///
+/// For trying and for tests of programs. Prints the addresses and some commands, and serves until Ctrl-C. Without
+/// --dir its data is removed then. With --json one object is printed once it serves: servers (each {"node", "client",
+/// "peer", "http", "data"}) and log_id.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Dev {
+    /// Keep the replicas in this directory, and go on with those that are there.
+    #[arg(long, value_name = "DIR", value_parser = target::directory)]
+    dir: Option<PathBuf>,
+
+    /// The first of nine ports: clients, peers and probes of each server. 0: any that are free, not with --dir.
+    #[arg(long, default_value_t = 7411)]
+    port: u16,
+}
+
+const NODES: u16 = 3;
+
+/// A directory that goes away, at the latest when the next one is made: a process that was killed removes nothing.
+struct Scratch {
+    dir: PathBuf,
+    /// Locked for as long as the directory is in use.
+    _lock: File,
+}
+
+const SCRATCH: &str = "chiplog-dev-";
+const LOCK: &str = "lock";
+
+impl Scratch {
+    fn make(parent: &Path) -> Result<Self> {
+        clear(parent);
+        let dir = parent.join(format!("{SCRATCH}{}", std::process::id()));
+        let lock = dir.join(LOCK);
+        loop {
+            fs::create_dir_all(&dir).map_err(|e| Failure::io("make", &dir, &e))?;
+            let file = File::create(&lock).map_err(|e| Failure::io("make", &lock, &e))?;
+            file.lock().map_err(|e| Failure::io("lock", &lock, &e))?;
+            // Another process may have taken it for left behind before it was locked.
+            if lock.exists() {
+                return Ok(Self { dir, _lock: file });
+            }
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes what processes that were killed have left.
+fn clear(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_scratch = entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH));
+        let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
+        if is_scratch && lock.try_lock().is_ok() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
+    if args.dir.is_some() && args.port == 0 {
+        return Err(Failure::usage(
+            "--port 0 does not go with --dir: replicas that are kept know each other's ports",
+        ));
+    }
+    if args.port > u16::MAX - 3 * NODES {
+        return Err(Failure::usage("--port is too high: nine ports are needed"));
+    }
+    let (stop, stopped) = oneshot::channel();
+    signals::on_stop(move || _ = stop.send(()))?;
+    let scratch = match args.dir {
+        Some(_) => None,
+        None => Some(Scratch::make(&std::env::temp_dir())?),
+    };
+    let dir = scratch.as_ref().map_or_else(|| args.dir.clone().unwrap_or_default(), |s| s.dir.clone());
+    let runtime = runtime(None)?;
+    let ended = runtime.block_on(async {
+        let servers = start(args.port, &dir).await?;
+        announce(&servers, args.dir.is_none(), ui)?;
+        let _ = stopped.await;
+        let mut ended = Ok(());
+        for server in servers {
+            ended = ended.and(server.shutdown(false).await);
+        }
+        ended
+    });
+    runtime.shutdown_background();
+    drop(scratch);
+    ended.map(|()| Exit::Ok)
+}
+
+/// # Errors
+/// `Locked`: somebody has one of the ports.
+fn are_free(mut ports: Range<u16>) -> Result<()> {
+    let is_taken = |port: &u16| {
+        TcpListener::bind(("127.0.0.1", *port)).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse)
+    };
+    match ports.find(is_taken) {
+        None => Ok(()),
+        Some(port) => {
+            let what =
+                format!("port {port} is taken; --port FIRST takes nine others, --port 0 any that are free");
+            Err(Failure::new(ErrorKind::Locked, what))
+        }
+    }
+}
+
+async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
+    if port > 0 {
+        are_free(port..port + 3 * NODES)?;
+    }
+    let mut servers = Vec::new();
+    for n in 0..NODES {
+        let mut config = Config { node: u64::from(n) + 1, ..Config::default() };
+        config.data = dir.join(format!("node{}", n + 1));
+        let at = |offset: u16| format!("127.0.0.1:{}", if port == 0 { 0 } else { port + 3 * n + offset });
+        (config.listen.client, config.listen.peer, config.listen.http) = (at(0), at(1), at(2));
+        // Small enough that a laptop does not mind.
+        config.log.segment_bytes = Some(crate::serve::size::Size(16 << 20));
+        config.cluster.election_timeout_millis = 500;
+        config.cluster.heartbeat_millis = 100;
+        servers.push(Server::start(config, First::Wait).await?);
+    }
+    assemble(&servers).await?;
+    Ok(servers)
+}
+
+/// Makes one cluster of them, or goes on where that stopped.
+async fn assemble(servers: &[Server]) -> Result<()> {
+    let Some((first, others)) = servers.split_first() else { return Ok(()) };
+    if first.host.opened().is_none() {
+        first.found(Founding::Init { force: true }).await?;
+    }
+    let Some(log_id) = first.host.opened().map(|log| log.info().log_id) else { return Ok(()) };
+    for server in others {
+        if server.host.opened().is_none() {
+            server.found(Founding::Join(log_id)).await?;
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for server in others {
+        while let Err(error) = take_in(servers, server).await {
+            if !error.is_retryable() || Instant::now() > deadline {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Lets a server vote, step by step.
+async fn take_in(servers: &[Server], server: &Server) -> chiplog::Result<()> {
+    let leads = |log: &&Log| log.status().role == Role::Leader;
+    let leader = servers.iter().filter_map(|s| s.host.opened()).find(leads);
+    let (Some(leader), Some(log)) = (leader, server.host.opened()) else {
+        return Err(chiplog::Error::new(ErrorKind::Unavailable, "nobody leads"));
+    };
+    let node = NodeId(server.config.node);
+    let add =
+        Change::AddLearner { node, directory: log.info().directory, address: server.address.to_string() };
+    let (leader, promote) = (leader.clone(), Change::Promote(node));
+    let steps = move || {
+        let timeout = Duration::from_secs(30);
+        let known = |log: &Log| log.status().members.into_iter().find(|m| m.node == node);
+        if known(&leader).is_none() {
+            leader.change_members(&[add], timeout)?;
+        }
+        if known(&leader).is_some_and(|m| m.is_voter()) {
+            return Ok(());
+        }
+        leader.change_members(&[promote], timeout)
+    };
+    tokio::task::spawn_blocking(steps)
+        .await
+        .unwrap_or_else(|_| Err(chiplog::Error::new(ErrorKind::Poisoned, "a thread panicked")))
+}
+
+fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
+    let log_id = servers.first().and_then(|s| s.host.opened()).map(|log| log.info().log_id.get());
+    let log_id = chiplog_net::wire::ids::to_hex(log_id.unwrap_or(0));
+    let list: Vec<_> = servers
+        .iter()
+        .map(|s| {
+            let http = s.http.map(|at| at.to_string());
+            json!({ "node": s.config.node, "client": s.address.client, "peer": s.address.peer, "http": http, "data": s.config.data })
+        })
+        .collect();
+    ui.result(&json!({ "log_id": log_id, "servers": list }), |_| {
+        let mut out = format!("A cluster of {} serves log {log_id}.\n\n", servers.len());
+        for server in servers {
+            let http = server.http.map_or("-".into(), |at| at.to_string());
+            _ = writeln!(out, "  node {}  clients {}  probes http://{http}", server.config.node, server.address.client);
+        }
+        let client = servers.first().map_or("", |s| s.address.client.as_str());
+        let http = servers.first().and_then(|s| s.http).map_or(String::new(), |at| at.to_string());
+        _ = write!(
+            out,
+            "\nTry, in another terminal:\n  chiplog status {client}\n  chiplog transfer-leader --cluster {client}\n  chiplog member demote 3 --cluster {client}\n  curl http://{http}/metrics\n  grpcurl -plaintext {client} list\n\nCtrl-C ends it{}.\n",
+            if scratch { " and removes its data" } else { "" }
+        );
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_of_a_killed_process_is_removed_by_the_next() {
+        let parent = tempfile::tempdir().unwrap();
+        let left = |name: &str| {
+            let dir = parent.path().join(name);
+            fs::create_dir_all(dir.join("node1")).unwrap();
+            File::create(dir.join(LOCK)).unwrap();
+            dir
+        };
+        let (killed, other) = (left("chiplog-dev-1"), left("something-else"));
+        let running = left("chiplog-dev-2");
+        let lock = File::open(running.join(LOCK)).unwrap();
+        lock.lock().unwrap();
+        let scratch = Scratch::make(parent.path()).unwrap();
+        assert!(!killed.exists() && other.exists() && running.exists());
+        let mine = scratch.dir.clone();
+        assert!(mine.exists());
+        drop(scratch);
+        assert!(!mine.exists());
+    }
+}

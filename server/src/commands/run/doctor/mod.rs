@@ -1,0 +1,145 @@
+//! `chiplog doctor`: is this directory, on this machine, a good place for a log?
+//!
+//! Gathers what the kernel says ([`machine`]), measures what a durable write costs ([`sync`]), and turns both
+//! into findings in plain words.
+
+mod findings;
+mod machine;
+mod sync;
+
+use crate::commands::files::info::describe;
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::common::format;
+use crate::common::locks;
+use crate::common::locks::Holder;
+use crate::common::output::Ui;
+use crate::connect::target::Target;
+use chiplog::ErrorKind;
+use clap::Args;
+use findings::{Finding, Level, findings};
+use machine::{Device, FileSystem, Limits, Space, System};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+use sync::Latency;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog doctor /var/lib/chiplog
+  chiplog doctor ./log --seconds 10 --json | jq .sync.p99_micros";
+
+/// Look whether a directory is a good place for a log, and measure what a durable write costs there.
+///
+/// Shows the file system and its mount options, the device, free space, the process's limits, the kernel, who
+/// has the log open, and a histogram of the time that a write and its fdatasync take, measured on a scratch
+/// file in the directory (removed at the end; an existing log is not touched). Then says in plain words what
+/// is amiss.
+///
+/// Status 0 also with warnings; 1 when something makes the place unfit. Fields of --json: directory,
+/// file_system, device, space, limits, system, writer, sync (times in microseconds), findings (each {"level":
+/// "note" | "warning" | "problem", "message"}), fit.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Doctor {
+    /// The log's directory, or one where a log is to be. It has to exist.
+    #[arg(value_name = "DIR")]
+    target: Target,
+
+    /// How long to measure.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    seconds: u64,
+
+    /// How many bytes to write before each fdatasync.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = write_bytes)]
+    write_bytes: u32,
+}
+
+fn write_bytes(text: &str) -> Result<u32, String> {
+    let bytes = format::parse_bytes(text)?;
+    let fits = (1..=u64::from(sync::WRITE_BYTES_MAX)).contains(&bytes);
+    let bytes = u32::try_from(bytes).ok().filter(|_| fits);
+    bytes.ok_or_else(|| format!("give 1 B to {}", format::bytes(sync::WRITE_BYTES_MAX.into())))
+}
+
+/// All that was found out.
+#[derive(Serialize)]
+struct Examination {
+    directory: PathBuf,
+    file_system: FileSystem,
+    device: Option<Device>,
+    space: Space,
+    limits: Limits,
+    system: System,
+    writer: Option<Holder>,
+    sync: Option<Latency>,
+    findings: Vec<Finding>,
+    fit: bool,
+}
+
+pub(crate) fn run(args: &Doctor, ui: &Ui) -> Result<Exit> {
+    let dir = args.target.directory()?;
+    if !dir.is_dir() {
+        let what = if dir.exists() { "is not a directory" } else { "does not exist" };
+        let why = format!("{} {what}: make it, or name the directory that it will be in", dir.display());
+        return Err(Failure::new(ErrorKind::NotFound, why));
+    }
+    let file_system = FileSystem::of(dir)?;
+    let bar = ui.progress(None, "measuring");
+    let sync = match args.seconds {
+        0 => None,
+        _ if file_system.read_only => None,
+        seconds => Some(sync::measure(dir, args.write_bytes, Duration::from_secs(seconds), &bar)?),
+    };
+    bar.finish_and_clear();
+    let mut examination = Examination {
+        directory: dir.to_path_buf(),
+        device: Device::of(dir),
+        space: Space::of(dir)?,
+        limits: Limits::now(),
+        system: System::now(),
+        writer: locks::holder(dir),
+        file_system,
+        sync,
+        findings: Vec::new(),
+        fit: true,
+    };
+    examination.findings = findings(&examination);
+    examination.fit = examination.findings.iter().all(|f| f.level != Level::Problem);
+    // What was asked for is shown even when quiet.
+    Ui { quiet: false, ..*ui }.result(&examination, Examination::words)?;
+    Ok(if examination.fit { Exit::Ok } else { Exit::Failure })
+}
+
+impl Examination {
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, value: String| _ = writeln!(out, "{name:<12} {value}");
+        line("directory", self.directory.display().to_string());
+        let fs = &self.file_system;
+        line("file system", format!("{} on {}, mounted at {}", fs.kind, fs.source, fs.mount_point.display()));
+        line("options", fs.options.join(","));
+        if let Some(device) = &self.device {
+            line("device", device.words());
+        }
+        let Space { free_bytes, total_bytes, free_files } = self.space;
+        let files = free_files.map_or(String::new(), |n| format!(", room for {} files", format::count(n)));
+        line("space", format!("{} free of {}{files}", format::bytes(free_bytes), format::bytes(total_bytes)));
+        line("open files", self.limits.open_files_words());
+        line("system", self.system.words());
+        line("writer", self.writer.as_ref().map_or("none".into(), describe));
+        if let Some(sync) = &self.sync {
+            out.push('\n');
+            out.push_str(&sync.words());
+        }
+        out.push('\n');
+        for finding in &self.findings {
+            _ = writeln!(out, "{}: {}", finding.level.name(), finding.message);
+        }
+        if self.findings.iter().all(|f| f.level == Level::Note) {
+            out.push_str("a good place for a log\n");
+        }
+        out
+    }
+}

@@ -1,0 +1,11 @@
+//! What all commands and the server share: exit codes, errors, output, units, what is logged.
+
+pub(crate) mod exit;
+pub(crate) mod failure;
+pub(crate) mod format;
+pub(crate) mod locks;
+pub(crate) mod logging;
+pub(crate) mod output;
+pub(crate) mod runtime;
+pub(crate) mod secret;
+pub(crate) mod signals;

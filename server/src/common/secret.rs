@@ -1,0 +1,62 @@
+//! Secret: files that only their owner may read.
+//!
+//! Invariant: under its name, such a file is whole or not there, and never open to others, not for a moment.
+
+use crate::common::failure::{Failure, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Writes one, durably. One that is there is replaced if `overwrite`, and is an error otherwise.
+pub(crate) fn write(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
+    let Some(name) = path.file_name() else {
+        return Err(Failure::usage(format!("{} is no name of a file", path.display())));
+    };
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = dir.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let failed = |e: &io::Error| Failure::io("write", &new, e);
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(|e| failed(&e))?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| failed(&e));
+    let named = written.and_then(|()| {
+        // A link, unlike a rename, replaces nothing.
+        let named = if overwrite { fs::rename(&new, path) } else { fs::hard_link(&new, path) };
+        named.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Failure::usage(format!("{} is there already: --overwrite replaces it", path.display()))
+            }
+            _ => Failure::io("write", path, &e),
+        })
+    });
+    if !overwrite || named.is_err() {
+        let _ = fs::remove_file(&new); // its other name stays, if it has one
+    }
+    named?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::io("sync", dir, &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn it_is_whole_and_its_owner_s_alone_and_replaces_nothing_unasked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        write(&path, b"first", false).unwrap();
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((fs::read(&path).unwrap(), mode()), (b"first".to_vec(), 0o600));
+        let refused = write(&path, b"second", false).unwrap_err().to_string();
+        assert!(refused.contains("--overwrite"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        write(&path, b"third", true).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), mode()), (b"third".to_vec(), 0o600));
+        write(&dir.path().join("nowhere/token"), b"x", true).unwrap_err();
+        write(Path::new("/"), b"x", true).unwrap_err();
+        // Nothing is left behind.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,298 @@
+//! Survey: a whole cluster as its servers see it. Asks all servers that are known at once, and those that they name.
+//!
+//! Invariants:
+//! - A round takes no longer than a server may take twice: once for those that are known, once for those they name.
+//! - A replica is told once, by whatever addresses it was asked.
+//! - What a server of another log says is never taken for the cluster's word.
+//!
+//! Must not know: how anything is shown.
+
+use crate::common::exit::Exit;
+use crate::common::failure::{Failure, Result};
+use crate::connect::cluster::{Dialled, Dialler, TOKEN_ADVICE, advice, exit_of, tls_advice};
+use chiplog::ErrorKind;
+use chiplog_net::wire::connect_error::TlsMismatch;
+use chiplog_net::wire::proto::v1::admin_client::AdminClient;
+use chiplog_net::wire::proto::v1::{Member, Role, StatusRequest, StatusResponse};
+use chiplog_net::wire::status::{from_first_status, is_stranger};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tonic::{Code, Status};
+
+/// What is asked, and whom. Keeps connections from one round to the next.
+pub(crate) struct Survey {
+    dialler: Dialler,
+    seeds: Vec<String>,
+    channels: HashMap<String, Dialled>,
+    /// As the last round that was answered told.
+    members: Vec<Member>,
+    /// How long the others are waited for once one has answered that leads; None: as long as each may take.
+    grace: Option<Duration>,
+}
+
+/// What a round brought.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Each replica of the log that answered, and each server that waits to become part of one, in the order of their
+    /// numbers, and where it did.
+    pub(crate) answers: Vec<(String, StatusResponse)>,
+    /// Servers that have another log.
+    pub(crate) others: Vec<(String, StatusResponse)>,
+    /// Those that did not answer.
+    pub(crate) silent: Vec<Silent>,
+    /// The cluster's members: as its leader says, else as the replica says that knows most.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A server that did not answer.
+#[derive(Debug)]
+pub(crate) struct Silent {
+    pub(crate) server: String,
+    /// What the others say of it.
+    pub(crate) member: Option<Member>,
+    pub(crate) why: String,
+    /// It refuses who asks, which trying again does not mend.
+    pub(crate) refuses: bool,
+    /// It and the options do not mean the same by TLS, which trying again does not mend either.
+    pub(crate) mistrusts: Option<TlsMismatch>,
+    /// Something answers there that is no chiplog server for clients.
+    pub(crate) is_stranger: bool,
+}
+
+impl Found {
+    /// Who leads. Two can believe that they do; the one of the later term does.
+    pub(crate) fn leader(&self) -> Option<&StatusResponse> {
+        self.leading().map(|(_, status)| status)
+    }
+
+    /// The leader, and where it answered.
+    pub(crate) fn leading(&self) -> Option<&(String, StatusResponse)> {
+        let leads = |s: &StatusResponse| s.role() == Role::Leader && s.poison.is_empty();
+        self.answers.iter().filter(|(_, s)| leads(s)).max_by_key(|(_, s)| s.term)
+    }
+
+    /// The log's id, if a server that answered is part of a cluster.
+    pub(crate) fn log_id(&self) -> Option<String> {
+        self.answers.iter().map(|(_, s)| s.log_id.clone()).find(|id| !id.is_empty())
+    }
+
+    /// Entries that a replica lacks, as the leader knows. None: nobody leads, or the leader hears nothing of it.
+    pub(crate) fn lag(&self, node: u64) -> Option<u64> {
+        let leader = self.leader()?;
+        if leader.node == node {
+            return Some(0);
+        }
+        leader.peers.iter().find(|p| p.node == node && p.active).map(|p| p.lag)
+    }
+
+    /// The member that is reached there, as the cluster says.
+    pub(crate) fn member_at(&self, server: &str, status: &StatusResponse) -> Option<&Member> {
+        self.members.iter().find(|m| stands_at(m, server, status))
+    }
+
+    /// The member that a replica is, or in whose place it stands, as the leader says. Its own word does not count: a replica whose
+    /// directory was lost knows nothing of its vote, which the majority still counts.
+    pub(crate) fn seat_of(&self, status: &StatusResponse) -> Option<&Member> {
+        if self.log_id().is_some_and(|log| log == status.log_id) {
+            return self.members.iter().find(|m| m.node == status.node);
+        }
+        self.member_at("", status).filter(|member| member.node == status.node)
+    }
+
+    /// That a server of another log stands where the cluster has a member, or is another cluster's, in words.
+    pub(crate) fn strangeness(&self, server: &str, status: &StatusResponse) -> String {
+        let theirs = &status.log_id;
+        match self.member_at(server, status) {
+            Some(member) => format!(
+                "it is of another log, {theirs}, and stands where node {} of this cluster is: that one's directory was lost and a new cluster made in its place; stop it, and put a new server in the place of node {}",
+                member.node, member.node
+            ),
+            None => format!("it is of another log, {theirs}: ask for each cluster by itself"),
+        }
+    }
+
+    /// Whether any server told something of itself.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.answers.is_empty() || !self.others.is_empty()
+    }
+
+    /// How a command ends where no server answers, and each of them and the options do not mean the same by TLS.
+    pub(crate) fn mistrusted(&self) -> Option<Exit> {
+        if self.is_answered() {
+            return None;
+        }
+        let exits: Option<Vec<Exit>> = self.silent.iter().map(|s| s.mistrusts.map(exit_of)).collect();
+        exits?.first().copied()
+    }
+
+    /// # Errors
+    /// `Unavailable`: nobody answered. `Unauthenticated`: one of them refused who asks.
+    pub(crate) fn somebody(self) -> Result<Self> {
+        if !self.answers.is_empty() {
+            return Ok(self);
+        }
+        let refuses = self.silent.iter().any(|s| s.refuses);
+        let mistrusted = self.mistrusted();
+        let all: Vec<String> = self.silent.into_iter().map(|s| format!("{}: {}", s.server, s.why)).collect();
+        let all = all.join("; ");
+        Err(match refuses {
+            true => Failure::new(ErrorKind::Unauthenticated, format!("{all}{TOKEN_ADVICE}")),
+            false => {
+                let failure = Failure::new(ErrorKind::Unavailable, format!("no server answers: {all}"));
+                let exit = mistrusted.unwrap_or(failure.exit());
+                failure.with_exit(exit)
+            }
+        })
+    }
+
+    /// Puts apart the servers that have another log than the one that is asked for.
+    ///
+    /// A log whose members stand where a replica of another one answers, and not the other way round, is the older one: who
+    /// lost its directory and was made a cluster of its own knows nobody else. Of logs that have nothing to do with each
+    /// other the one of the server that was given first is meant.
+    fn part_logs(&mut self, first_seed: Option<&String>) {
+        let logs: BTreeSet<&String> =
+            self.answers.iter().map(|(_, s)| &s.log_id).filter(|id| !id.is_empty()).collect();
+        if logs.len() < 2 {
+            return;
+        }
+        let is_usurped = |log: &String| {
+            logs.iter().any(|other| *other != log && self.lists(other, log) && !self.lists(log, other))
+        };
+        let of = |log: &String| self.answers.iter().filter(|(_, s)| s.log_id == *log).count();
+        let is_first = |log: &String| {
+            self.answers.iter().any(|(server, s)| s.log_id == *log && Some(server) == first_seed)
+        };
+        let meant = logs.iter().max_by_key(|log| (!is_usurped(log), is_first(log), of(log)));
+        let Some(meant) = meant.map(|log| (*log).clone()) else { return };
+        let is_other = |(_, s): &mut (String, StatusResponse)| !s.log_id.is_empty() && s.log_id != meant;
+        self.others = self.answers.extract_if(.., is_other).collect();
+    }
+
+    /// Whether the members of `log` stand where a server of `other` answered.
+    fn lists(&self, log: &String, other: &String) -> bool {
+        let members = || self.answers.iter().filter(|(_, s)| s.log_id == *log).flat_map(|(_, s)| &s.members);
+        let others = self.answers.iter().filter(|(_, s)| s.log_id == *other);
+        others.into_iter().any(|(server, s)| members().any(|m| stands_at(m, server, s)))
+    }
+
+    fn learn_members(&mut self) {
+        let knows_most = || {
+            let known = self.answers.iter().filter(|(_, s)| !s.members.is_empty());
+            known.max_by_key(|(_, s)| (s.committed_raft, s.term)).map(|(_, s)| s)
+        };
+        self.members = self.leader().or_else(knows_most).map_or_else(Vec::new, |s| s.members.clone());
+    }
+}
+
+/// Whether a member of a cluster is reached where this answer came from.
+fn stands_at(member: &Member, server: &str, answer: &StatusResponse) -> bool {
+    let known = |address: &String| !address.is_empty();
+    (known(&member.client_address)
+        && (member.client_address == server || member.client_address == answer.client_address))
+        || (known(&member.peer_address) && member.peer_address == answer.peer_address)
+}
+
+impl Survey {
+    /// Of the cluster of these servers.
+    pub(crate) fn new(dialler: Dialler, seeds: &[String]) -> Self {
+        Self { dialler, seeds: seeds.to_vec(), channels: HashMap::new(), members: Vec::new(), grace: None }
+    }
+
+    /// To find the leader: once one has answered that leads, the others get so long to say otherwise.
+    pub(crate) fn for_leader(dialler: Dialler, seeds: &[String], grace: Duration) -> Self {
+        Self { grace: Some(grace), ..Self::new(dialler, seeds) }
+    }
+
+    /// Asks all; each server has so long.
+    pub(crate) async fn round(&mut self, patience: Duration) -> Found {
+        let mut ask = self.seeds.clone();
+        ask.extend(self.members.iter().map(|m| m.client_address.clone()));
+        let (mut found, mut silent) = (Found::default(), Vec::new());
+        let (mut asked, mut under_way) = (BTreeSet::new(), JoinSet::new());
+        loop {
+            for server in ask.drain(..).filter(|s| !s.is_empty()) {
+                if asked.insert(server.clone()) {
+                    let (dialler, channel) = (self.dialler.clone(), self.channels.get(&server).cloned());
+                    under_way.spawn(async move {
+                        let late =
+                            |_| Err(Status::deadline_exceeded(format!("no answer within {patience:?}")));
+                        let answer = tokio::time::timeout(patience, status(&dialler, &server, channel)).await;
+                        (server, answer.unwrap_or_else(late))
+                    });
+                }
+            }
+            let late = self.grace.filter(|_| found.leader().is_some()).unwrap_or(patience * 2);
+            let Ok(Some(done)) = tokio::time::timeout(late, under_way.join_next()).await else { break };
+            let Ok((server, answer)) = done else { continue };
+            match answer {
+                Ok((channel, status)) => {
+                    self.channels.insert(server.clone(), channel);
+                    ask.extend(status.members.iter().map(|m| m.client_address.clone()));
+                    let same = |(_, a): &(_, StatusResponse)| {
+                        (a.node, &a.log_id, &a.directory) == (status.node, &status.log_id, &status.directory)
+                    };
+                    if !found.answers.iter().any(same) {
+                        found.answers.push((server, status));
+                    }
+                }
+                Err(status) => {
+                    self.channels.remove(&server);
+                    silent.push((server, status));
+                }
+            }
+        }
+        found.answers.sort_by_key(|(_, s)| s.node);
+        found.part_logs(self.seeds.first());
+        found.learn_members();
+        if !found.members.is_empty() {
+            self.members.clone_from(&found.members);
+        }
+        for (server, status) in silent {
+            let member = self.members.iter().find(|m| m.client_address == server).cloned();
+            let is_asked_for = member.is_some() || self.seeds.contains(&server);
+            // It answered elsewhere.
+            let is_it = |a: &StatusResponse, m: &Member| a.node == m.node && !a.log_id.is_empty();
+            let answered = member.as_ref().is_some_and(|m| found.answers.iter().any(|(_, a)| is_it(a, m)));
+            if is_asked_for && !answered {
+                let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
+                // Where others answer, one that does not is most likely down, which is what is to be shown.
+                let mends = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
+                let why = format!("{}{mends}", from_first_status(&status));
+                let is_stranger = is_stranger(&status);
+                let mistrusts = TlsMismatch::of(&status);
+                found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger });
+            }
+        }
+        found.silent.sort_by_key(|s| s.member.as_ref().map_or(u64::MAX, |m| m.node));
+        found
+    }
+}
+
+async fn status(
+    dialler: &Dialler,
+    server: &str,
+    channel: Option<Dialled>,
+) -> Result<(Dialled, StatusResponse), Status> {
+    let channel = match channel {
+        Some(channel) => channel,
+        None => dialler.dial(server).await?,
+    };
+    let status = AdminClient::new(channel.clone()).status(StatusRequest::default()).await?;
+    Ok((channel, status.into_inner()))
+}
+
+/// What a replica does, in one word.
+pub(crate) fn role_name(status: &StatusResponse) -> &'static str {
+    match status.role() {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Learner => "learner",
+        Role::Repairing => "repairing",
+        Role::Removed => "removed",
+        Role::Waiting => "waiting",
+        Role::Unspecified => "unknown",
+    }
+}

@@ -1,0 +1,100 @@
+//! Leader: finds the server that leads, and asks it.
+//!
+//! Invariants:
+//! - A change is sent again only after an answer that says it was not made.
+//! - A server of another log, which stands where the cluster has a member, is not taken for its leader.
+
+use crate::common::failure::{Failure, Result};
+use crate::connect::cluster::{Admin, Asker, TELL_AFTER, failure, waits};
+use crate::connect::cluster_view::{Found, Survey};
+use chiplog::ErrorKind;
+use chiplog_net::wire::proto::v1::StatusResponse;
+use chiplog_net::wire::status::{from_status, leader_of};
+use std::time::{Duration, Instant};
+use tonic::Status;
+
+/// How long a leader is looked for.
+const SEARCH: Duration = Duration::from_secs(15);
+/// How long a server may take to say how it stands.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the others are heard once one says that it leads.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Asker {
+    /// The leader's address and status, found from any of `servers`.
+    ///
+    /// # Errors
+    /// `Unavailable`: none was found in time, or no server can be used, which waiting does not mend; says why.
+    /// `Unauthenticated`: they refuse who asks. `Membership`: only servers of other logs answer than the others of these.
+    pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
+        let begun = Instant::now();
+        let mut told = false;
+        let mut survey = Survey::for_leader(self.dialler().clone(), servers, GRACE);
+        loop {
+            let found = self.wait(survey.round(PATIENCE));
+            if let Some((server, status)) = found.leading() {
+                return Ok((server.clone(), status.clone()));
+            }
+            let refuses = found.silent.iter().any(|s| s.refuses);
+            let hopeless = !found.silent.is_empty()
+                && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
+            if found.answers.is_empty() && (refuses || hopeless) {
+                // Waiting does not mend that.
+                return found.somebody().and(Err(Failure::new(ErrorKind::Unavailable, "no server answers")));
+            }
+            let why = why_nobody(&found);
+            if begun.elapsed() > SEARCH {
+                return Err(Failure::new(ErrorKind::Unavailable, why));
+            }
+            if begun.elapsed() > TELL_AFTER && !std::mem::replace(&mut told, true) {
+                self.say(&format!("waits up to {} s for a leader: {why}", SEARCH.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Asks the leader; again, if it says that it is none.
+    pub(crate) fn ask_leader<T, F>(
+        &self,
+        servers: &[String],
+        patience: Duration,
+        mut question: impl FnMut(Admin) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let begun = Instant::now();
+        let mut servers = servers.to_vec();
+        loop {
+            let (leader, _) = self.leader(&servers)?;
+            let status = match self.try_ask(&leader, patience, &mut question) {
+                Ok(answer) => return Ok(answer),
+                Err(status) => status,
+            };
+            let again = from_status(&status).kind() == ErrorKind::NotLeader;
+            if !again || begun.elapsed() > SEARCH {
+                return Err(failure(&leader, &status));
+            }
+            servers.extend(leader_of(&status).filter(|l| !servers.contains(l)));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Why nobody leads, in words.
+fn why_nobody(found: &Found) -> String {
+    // One of an earlier version claims to lead for ever.
+    if let Some((server, status)) = found.answers.iter().find(|(_, s)| !s.poison.is_empty()) {
+        return format!("{server} takes no more appends: {}", status.poison);
+    }
+    if let Some((server, status)) = found.others.first() {
+        return format!("{server}: {}", found.strangeness(server, status));
+    }
+    let away = found.silent.first().map(|silent| format!("{}: {}", silent.server, silent.why));
+    match (found.answers.first(), away) {
+        (Some((server, status)), None) if status.log_id.is_empty() => waits(server, status),
+        (None, Some(away)) => away,
+        (_, Some(away)) => format!("the servers that answer know no leader; {away}"),
+        (_, None) => "the servers know no leader".into(),
+    }
+}

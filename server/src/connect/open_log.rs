@@ -1,0 +1,180 @@
+//! How commands open a log: the one place that turns command-line options into the library's.
+
+use crate::common::failure::{Failure, LOCKED_ADVICE, Result};
+use crate::common::format::{parse_bytes, parse_time};
+use crate::common::locks;
+use crate::common::locks::Holder;
+use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Timestamp, Viewer};
+use clap::{Args, ValueEnum};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The codecs by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CodecName {
+    /// As they are: readers get them without a copy.
+    None,
+    /// lz4: fast.
+    Lz4,
+    /// zstd: small.
+    Zstd,
+}
+
+impl From<CodecName> for Codec {
+    fn from(name: CodecName) -> Self {
+        match name {
+            CodecName::None => Self::None,
+            CodecName::Lz4 => Self::Lz4,
+            CodecName::Zstd => Self::Zstd,
+        }
+    }
+}
+
+/// The name of a codec in output.
+pub(crate) fn codec_name(codec: Codec) -> &'static str {
+    match codec {
+        Codec::None => "none",
+        Codec::Lz4 => "lz4",
+        Codec::Zstd => "zstd",
+        _ => "unknown",
+    }
+}
+
+/// Options of a log that is opened for writing.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Log options")]
+pub(crate) struct WriteOptions {
+    /// Size of new segment files, such as 64MiB; between 64KiB and 1GiB. Files that are there keep theirs.
+    #[arg(long, value_name = "SIZE", value_parser = segment_bytes)]
+    segment_bytes: Option<u32>,
+
+    /// Refuse appends (status 5) once the log retains so many bytes; at least two segments. Without it, the
+    /// disk is the limit.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    capacity: Option<u64>,
+
+    /// Make a new log where there is none, also in a directory that is given without a slash.
+    #[arg(long, conflicts_with = "no_create")]
+    create: bool,
+
+    /// Fail (status 4) instead of making a new log where there is none.
+    #[arg(long)]
+    no_create: bool,
+}
+
+/// A point in time, as an option gives it: spans are before this moment.
+pub(crate) fn since(text: &str) -> Result<Timestamp, String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    parse_time(text, Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// The size of a segment, as an option gives it.
+pub(crate) fn segment_bytes(text: &str) -> Result<u32, String> {
+    let bytes = parse_bytes(text)?;
+    u32::try_from(bytes).map_err(|_| format!("a segment has at most {SEGMENT_BYTES_MAX} bytes"))
+}
+
+impl WriteOptions {
+    /// The option that is for directories only, if one was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        [
+            (self.segment_bytes.is_some(), "--segment-bytes"),
+            (self.capacity.is_some(), "--capacity"),
+            (self.create, "--create"),
+            (self.no_create, "--no-create"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// Whether a log may be made in whatever directory was given.
+    pub(crate) fn creates(&self) -> bool {
+        self.create
+    }
+
+    /// As the library takes them.
+    pub(crate) fn options(&self) -> Options {
+        let base = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
+        Options { create: !self.no_create, capacity_bytes: self.capacity, ..base }
+    }
+}
+
+/// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
+pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
+    let known = is_log(dir);
+    Log::open(dir, options).map_err(|error| match error.kind() {
+        // A log that is not there has nothing to discard.
+        ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
+        _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
+    })
+}
+
+/// Whether a log was made in this directory.
+pub(crate) fn is_log(dir: &Path) -> bool {
+    dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
+}
+
+/// Opens a log for reading only.
+pub(crate) fn view(dir: &Path) -> Result<Viewer> {
+    Viewer::open(dir).map_err(unreadable)
+}
+
+/// Why the files of a log could not be read.
+pub(crate) fn unreadable(error: chiplog::Error) -> Failure {
+    missing(&error).unwrap_or_else(|| error.into())
+}
+
+/// If there is no log: that, and what to do.
+fn missing(error: &chiplog::Error) -> Option<Failure> {
+    let advice =
+        "give the directory of a log, or HOST:PORT of a server, or make a log there with `chiplog append`";
+    (error.kind() == ErrorKind::NotFound)
+        .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
+}
+
+/// What a directory has once a log was made in it.
+const IDENTITY_FILE: &str = "chiplog.id";
+
+/// Why a log could not be opened.
+pub(crate) fn refused(dir: &Path, error: chiplog::Error) -> Failure {
+    match locks::holder(dir) {
+        Some(holder) if error.kind() == ErrorKind::Locked => locked(dir, &holder),
+        _ => error.into(),
+    }
+}
+
+fn locked(dir: &Path, holder: &Holder) -> Failure {
+    let who = match (&holder.command, holder.pid) {
+        (_, 0) => "a process of another container".to_owned(),
+        (Some(command), pid) => format!("process {pid} ({command})"),
+        (None, pid) => format!("process {pid}"),
+    };
+    let message = format!("{} is open for writing already, by {who}{LOCKED_ADVICE}", dir.display());
+    let mut failure = Failure::new(ErrorKind::Locked, message);
+    failure.detail("writer", serde_json::to_value(holder).unwrap_or_default());
+    failure
+}
+
+/// Opens a log that is there, for writing, with options that fit its own segments: what it is held against is what it was made
+/// with, and the files that it gets are of the same size.
+pub(crate) fn open_as_it_is(dir: &Path) -> Result<Log> {
+    let options = segment_bytes_of(dir).map_or_else(Options::default, Options::with_segment_bytes);
+    open(dir, Options { create: false, ..options })
+}
+
+/// The size of a log's newest segment file; None: there is none that could be one.
+fn segment_bytes_of(dir: &Path) -> Option<u32> {
+    let files = std::fs::read_dir(dir).ok()?.flatten();
+    let is_segment = |name: &str| name.strip_suffix(".seg").is_some_and(|n| n.parse::<u64>().is_ok());
+    let segments = files.filter_map(|file| {
+        let name = file.file_name().into_string().ok().filter(|name| is_segment(name))?;
+        let bytes = u32::try_from(file.metadata().ok()?.len()).ok()?;
+        (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes).then_some((name, bytes))
+    });
+    segments.max().map(|(_, bytes)| bytes)
+}
+
+/// Opens a log that is there, for writing.
+pub(crate) fn open_existing(dir: &Path) -> Result<Log> {
+    open(dir, Options { create: false, ..Options::default() })
+}
