@@ -615,6 +615,7 @@ fn doctor_examines_and_leaves_nothing_behind() {
     assert_eq!(ran.code, if found["fit"] == true { 0 } else { 1 });
     assert!(found["sync"]["samples"].as_u64().unwrap() > 0);
     let sync = |name: &str| found["sync"][name].as_f64().unwrap();
+    assert!(found["sync"]["device_writes_zeroes"].is_boolean());
     assert!(sync("p50_micros") <= sync("p99_micros") && sync("p99_micros") <= sync("max_micros"));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     let words = run(&["doctor", path, "--seconds", "0"]);

@@ -32,6 +32,8 @@ pub(super) struct Latency {
     p999_micros: f64,
     pub(super) max_micros: f64,
     per_second: f64,
+    /// Whether the device zeroes new files by itself; else each byte of a growing log is written twice.
+    device_writes_zeroes: bool,
     histogram: Vec<Bucket>,
 }
 
@@ -46,13 +48,15 @@ struct Bucket {
 struct Scratch {
     file: File,
     path: PathBuf,
+    zeroed_by_device: bool,
 }
 
 impl Scratch {
     fn new(dir: &Path) -> io::Result<Self> {
         let path = dir.join(format!(".chiplog-doctor-{}", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        let scratch = Self { file, path };
+        let mut scratch = Self { file, path, zeroed_by_device: false };
+        scratch.zeroed_by_device = chiplog::disk::device_writes_zeroes(&scratch.file)?;
         let zeros = vec![0; 1 << 20];
         for at in (0..FILE_BYTES).step_by(zeros.len()) {
             scratch.file.write_all_at(&zeros, at)?;
@@ -94,11 +98,11 @@ pub(super) fn measure(dir: &Path, bytes: u32, time: Duration, bar: &ProgressBar)
             break;
         }
     }
-    Ok(Latency::new(&histogram, bytes))
+    Ok(Latency::new(&histogram, bytes, scratch.zeroed_by_device))
 }
 
 impl Latency {
-    fn new(histogram: &Histogram<u64>, write_bytes: u32) -> Self {
+    fn new(histogram: &Histogram<u64>, write_bytes: u32, device_writes_zeroes: bool) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
         let at = |quantile: f64| micros(histogram.value_at_quantile(quantile));
         // Buckets that double, from 1 µs: enough for a picture.
@@ -122,6 +126,7 @@ impl Latency {
             p999_micros: at(0.999),
             max_micros: micros(histogram.max()),
             per_second: if mean > 0.0 { 1e6 / mean } else { 0.0 },
+            device_writes_zeroes,
             histogram: buckets.split_off(first),
         }
     }
@@ -154,6 +159,10 @@ impl Latency {
                 "#".repeat(width)
             );
         }
+        out.push_str(match self.device_writes_zeroes {
+            true => "new files are zeroed by the device: a growing log is written once\n",
+            false => "new files are zeroed by writing: each byte of a growing log is written twice\n",
+        });
         out
     }
 }
@@ -168,7 +177,7 @@ mod tests {
         for nanos in [900, 90_000, 100_000, 130_000, 5_000_000] {
             histogram.record(nanos).unwrap();
         }
-        let latency = Latency::new(&histogram, 4096);
+        let latency = Latency::new(&histogram, 4096, false);
         assert_eq!(latency.histogram.iter().map(|b| b.count).sum::<u64>(), latency.samples);
         assert_eq!(latency.histogram.last().unwrap().count, 1);
         assert!((latency.p50_micros - 100.0).abs() < 1.0, "{latency:?}");
