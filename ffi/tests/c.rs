@@ -229,31 +229,30 @@ fn all_of_it_under_valgrind() {
     }
 }
 
-/// Each piece of C in the READMEs is a program, or the body of a function: compiled, and run in a directory of its own.
+/// Each piece of C in the README is a program, or the body of a function: compiled, and run in a directory of its own.
 #[test]
-fn the_c_of_the_readmes_runs() {
+fn the_c_of_the_readme_runs() {
     let installed = Installed::get();
     let dir = tempfile::tempdir().unwrap();
     let root = support::here().parent().unwrap();
-    for (n, (readme, wanted)) in
-        [("README.md", "at 2, and at 2 again\n"), ("ffi/README.md", "durable at 1\n")].into_iter().enumerate()
-    {
-        let text = fs::read_to_string(root.join(readme)).unwrap();
-        let pieces: Vec<&str> =
-            text.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-        assert_eq!(pieces.len(), 1, "{readme}");
-        let program = if pieces[0].contains("int main(") {
-            pieces[0].to_owned()
-        } else {
-            let body = pieces[0];
-            format!("#include <chiplog.h>\n#include <stdio.h>\nint main(void) {{\n{body}return 0;\n}}\n")
+    let text = fs::read_to_string(root.join("ffi/README.md")).unwrap();
+    let pieces: Vec<&str> =
+        text.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let wanted = ["durable at 1\n", "at 2, and at 2 again\n"];
+    assert_eq!(pieces.len(), wanted.len());
+    for (n, (piece, wanted)) in pieces.into_iter().zip(wanted).enumerate() {
+        let program = match piece.contains("int main(") {
+            true => piece.to_owned(),
+            false => {
+                format!("#include <chiplog.h>\n#include <stdio.h>\nint main(void) {{\n{piece}return 0;\n}}\n")
+            }
         };
         let place = dir.path().join(format!("{n}"));
         fs::create_dir(&place).unwrap();
         let source = place.join("readme.c");
         fs::write(&source, program).unwrap();
         let mut built = Command::new(installed.build_at(&source, C99, &[]));
-        assert_eq!(run(built.current_dir(&place)).out, wanted, "{readme}");
+        assert_eq!(run(built.current_dir(&place)).out, wanted);
     }
 }
 

@@ -44,8 +44,8 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     servers[0].start(&["--init"]);
     servers[1].start(&["--set", "log.segment_bytes=64KiB"]);
     let (first, second) = (servers[0].client.clone(), servers[1].client.clone());
-    run(&["member", "add", &second, "--cluster", &first]).ok();
     run(&["options", &first, "--set", "record_bytes_max=200KiB"]).ok();
+    run(&["member", "add", &second, "--cluster", &first]).ok();
     let why = wait("it says why it is not ready", || {
         let (code, why) = servers[1].page("/readyz");
         (code == 503).then_some(why)
@@ -55,6 +55,9 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     run(&["options", &first, "--set", "record_bytes_max=20KiB"]).ok();
     wait("it fits", || (servers[1].page("/readyz").0 == 200).then_some(()));
     run(&["status", &first]).ok();
+    // As long as it is a member, nothing is set that it cannot hold.
+    let refused = run(&["options", &first, "--set", "record_bytes_max=200KiB"]);
+    assert!(refused.code == 2 && refused.err.contains("node 2 has segments of 65536 bytes"), "{}", refused.err);
 }
 
 /// `status` said that all was well while no append was possible.
