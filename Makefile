@@ -29,7 +29,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: help all lib install install-lib install-server wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 help: ## this list: what there is to make
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -220,9 +220,15 @@ lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file a
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
 	ffi/install.sh $(LIB_ARCHIVE) $(abspath $(or $(CARGO_TARGET_DIR),target))/c $(VERSION)
 
-install: ## the same below PREFIX (DESTDIR= for packagers)
+install: install-lib install-server ## the C library and the server below PREFIX (DESTDIR= for packagers)
+
+install-lib: ## the C library alone, as `make lib` makes it
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
 	ffi/install.sh $(LIB_ARCHIVE) $(PREFIX) $(VERSION) $(DESTDIR)
+
+install-server: ## the server alone: program, manual pages, completions, unit, configuration, alert rules
+	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-server
+	server/install.sh $(dir $(LIB_ARCHIVE))chiplog $(PREFIX) $(DESTDIR)
 
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check

@@ -8,3 +8,4 @@ mod backup;
 mod beside;
 mod files;
 mod harness;
+mod installed;

@@ -1,6 +1,6 @@
 //! One server.
 
-use crate::harness::{Appender, PATIENCE, Server, chiplog, one, run, status, wait};
+use crate::harness::{Appender, PATIENCE, Server, chiplog, fed, one, run, status, wait};
 use chiplog_net::wire::proto::v1::ScrubRequest;
 use chiplog_net::wire::proto::v1::admin_client::AdminClient;
 use std::io::{BufRead, BufReader};
@@ -136,6 +136,41 @@ fn dev_is_a_cluster_that_leaves_nothing() {
     let ended = wait("it ends", || child.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));
     assert!(!data.exists() && !data.parent().unwrap().exists());
+}
+
+/// Nine ports in a row that nobody has.
+fn nine_ports() -> u16 {
+    let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let from = 20_000 + (std::process::id() % 1000) as u16 * 9;
+    (from..30_000).step_by(9).find(|port| (*port..port + 9).all(is_free)).unwrap()
+}
+
+/// With a directory the cluster goes on where it ended.
+#[test]
+fn dev_keeps_a_cluster_in_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = nine_ports();
+    let mut log_id = None;
+    for round in 1..=2 {
+        let mut child = chiplog()
+            .args(["dev", "--json", "--port", &port.to_string(), "--data"])
+            .arg(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let shown: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(shown["log_id"], *log_id.get_or_insert(shown["log_id"].clone()));
+        let client = shown["servers"][1]["client"].as_str().unwrap();
+        fed(&["append", client], "a record\n").ok();
+        let read = run(&["read", client]).ok().out;
+        assert_eq!(read.lines().count(), round, "{read}");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(wait("it ends", || child.try_wait().unwrap()).code(), Some(0));
+    }
 }
 
 #[test]

@@ -57,7 +57,11 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     run(&["status", &first]).ok();
     // As long as it is a member, nothing is set that it cannot hold.
     let refused = run(&["options", &first, "--set", "record_bytes_max=200KiB"]);
-    assert!(refused.code == 2 && refused.err.contains("node 2 has segments of 65536 bytes"), "{}", refused.err);
+    assert!(
+        refused.code == 2 && refused.err.contains("node 2 has segments of 65536 bytes"),
+        "{}",
+        refused.err
+    );
 }
 
 /// `status` said that all was well while no append was possible.

@@ -23,21 +23,21 @@ use tokio::sync::oneshot;
 const EXAMPLES: &str = "\
 Examples:
   chiplog dev                  three servers; gone without a trace after Ctrl-C
-  chiplog dev --dir ./cluster  the same, kept";
+  chiplog dev --data ./cluster the same, kept: started again, the cluster goes on";
 
 /// Run a cluster of three servers in one process, on this machine, without configuration.
 ///
-/// For trying and for tests of programs. Prints the addresses and some commands, and serves until Ctrl-C. Without
-/// --dir its data is removed then. With --json one object is printed once it serves: servers (each {"node", "client",
+/// For trying and for tests of programs. Prints the addresses and some commands, and serves until Ctrl-C. Its files are removed
+/// then, unless --data keeps them. With --json one object is printed once it serves: servers (each {"node", "client",
 /// "peer", "http", "data"}) and log_id.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dev {
-    /// Keep the replicas in this directory, and go on with those that are there.
+    /// Keep the replicas in this directory, and continue with those that are there.
     #[arg(long, value_name = "DIR", value_parser = target::directory)]
-    dir: Option<PathBuf>,
+    data: Option<PathBuf>,
 
-    /// The first of nine ports: clients, peers and probes of each server. 0: any that are free, not with --dir.
+    /// The first of nine ports: clients, peers and probes of each server. 0: any that are free, not with --data.
     #[arg(long, default_value_t = 7411)]
     port: u16,
 }
@@ -89,9 +89,9 @@ fn clear(parent: &Path) {
 }
 
 pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
-    if args.dir.is_some() && args.port == 0 {
+    if args.data.is_some() && args.port == 0 {
         return Err(Failure::usage(
-            "--port 0 does not go with --dir: replicas that are kept know each other's ports",
+            "--port 0 does not go with --data: replicas that are kept know each other's ports",
         ));
     }
     if args.port > u16::MAX - 3 * NODES {
@@ -99,15 +99,15 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     }
     let (stop, stopped) = oneshot::channel();
     signals::on_stop(move || _ = stop.send(()))?;
-    let scratch = match args.dir {
+    let scratch = match args.data {
         Some(_) => None,
         None => Some(Scratch::make(&std::env::temp_dir())?),
     };
-    let dir = scratch.as_ref().map_or_else(|| args.dir.clone().unwrap_or_default(), |s| s.dir.clone());
+    let dir = scratch.as_ref().map_or_else(|| args.data.clone().unwrap_or_default(), |s| s.dir.clone());
     let runtime = runtime(None)?;
     let ended = runtime.block_on(async {
         let servers = start(args.port, &dir).await?;
-        announce(&servers, args.dir.is_none(), ui)?;
+        announce(&servers, args.data.is_none(), ui)?;
         let _ = stopped.await;
         let mut ended = Ok(());
         for server in servers {
