@@ -452,4 +452,13 @@ fn options_that_a_smaller_member_cannot_hold_are_refused() {
         assert!(Instant::now() < end, "{refused}");
     };
     assert!(refused.to_string().contains(&format!("node {new} has segments of 65536 bytes")), "{refused}");
+    // Started again with larger ones it is.
+    cast.logs[new as usize - 1].take().unwrap().close().unwrap();
+    let larger = Options::with_segment_bytes(1 << 20);
+    let options = cast.options(new, Bootstrap::Existing, cast.network.transport(), larger);
+    cast.logs[new as usize - 1] = Some(Log::open(cast.dirs[new as usize - 1].path(), options).unwrap());
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = cast.log(cast.leader()).change_members(&promote, Duration::from_secs(1)) {
+        assert!(Instant::now() < end, "{error}");
+    }
 }

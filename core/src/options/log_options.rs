@@ -19,6 +19,7 @@ use crate::options::Options;
 use crate::record::batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at,
 };
+use crate::store::format::geometry::{batch_room, opening_room, session_table_bytes_max};
 use crate::types::NodeId;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -243,23 +244,47 @@ impl LogOptions {
         self.over(own).check()
     }
 
-    /// Whether a member with segments of this size can write what these allow, and keep the bounds that they set. `leader`: the
-    /// options that hold where none is set.
+    /// Whether the segments of a member have room for what these options allow: for the largest record, and for the session
+    /// table at their beginning. `changed`: the options to look at. `leader`: the options that hold where none is set.
     ///
     /// # Errors
-    /// `InvalidArgument`, naming the member.
-    pub(crate) fn check_room_of(&self, node: NodeId, segment_bytes: u32, leader: &Options) -> Result<()> {
-        let mut member = Options::with_segment_bytes(segment_bytes);
-        if self.get(LogOption::SessionsMax).or(self.get(LogOption::SessionWindow)).is_some() {
-            (member.sessions_max, member.session_window) = (leader.sessions_max, leader.session_window);
-        }
-        self.check(&member).map_err(|e| {
+    /// `InvalidArgument`, naming the member, the option and the room.
+    pub(crate) fn check_room_of(
+        &self,
+        node: NodeId,
+        segment_bytes: u32,
+        changed: &[LogOption],
+        leader: &Options,
+    ) -> Result<()> {
+        let is_set = |option: LogOption| changed.contains(&option) && self.get(option).is_some();
+        let refuse = |what: String| {
             let what = format!(
-                "node {node} has segments of {segment_bytes} bytes, which are too small: {e}. Nothing was changed: set less, or \
-                 open node {node} with a larger segment_bytes"
+                "node {node} has segments of {segment_bytes} bytes, which have room for {what}. Nothing was changed: set less, \
+                 or open node {node} with a larger segment_bytes"
             );
-            Error::new(ErrorKind::InvalidArgument, what)
-        })
+            Err(Error::new(ErrorKind::InvalidArgument, what))
+        };
+        let frame = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u64;
+        let largest = u64::from(batch_room(segment_bytes)) - frame;
+        if let Some(bytes) = self.get(LogOption::RecordBytesMax).filter(|_| is_set(LogOption::RecordBytesMax))
+            && bytes > largest
+        {
+            return refuse(format!("records of {largest} bytes: record_bytes_max of {bytes} is more"));
+        }
+        if is_set(LogOption::SessionsMax) || is_set(LogOption::SessionWindow) {
+            let options = self.over(leader);
+            let (table, room) = (
+                session_table_bytes_max(options.sessions_max, options.session_window),
+                opening_room(segment_bytes),
+            );
+            if table > room {
+                return refuse(format!(
+                    "{room} bytes of sessions: sessions_max of {} with session_window of {} takes {table}",
+                    options.sessions_max, options.session_window
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Where a server's own options say something else than these, in words. What it was never told is left out.
@@ -379,6 +404,30 @@ mod tests {
         let own = Options { retention_age: Some(Duration::from_millis(1500)), ..Options::default() };
         assert_eq!(options.differences(&own), ["retention_age is 604800 s for the log and 1500 ms here"]);
         assert_eq!(options.to_string(), "retention_age 604800 s");
+    }
+
+    /// A member's own limits on batches are not those of its segments: a record of 100 MiB was refused whatever their size.
+    #[test]
+    fn room_of_a_member_is_that_of_its_segments() {
+        let leader = Options::with_segment_bytes(1 << 30);
+        let check = |option, value, segment_bytes| {
+            let mut options = LogOptions::default();
+            options.set(LogOption::RetentionBytes, Some(1 << 20)); // of no concern
+            options.set(option, Some(value));
+            options.check_room_of(NodeId(2), segment_bytes, &[option], &leader)
+        };
+        check(LogOption::RecordBytesMax, 100 << 20, 512 << 20).unwrap();
+        check(LogOption::RecordBytesMax, 100 << 20, 64 << 20).unwrap_err();
+        check(LogOption::RetentionBytes, 1 << 20, 1 << 30).unwrap();
+        check(LogOption::CapacityBytes, 1 << 20, 1 << 30).unwrap();
+        check(LogOption::SessionsMax, 4096, 64 << 20).unwrap();
+        let refused = check(LogOption::SessionsMax, 4096, 1 << 20).unwrap_err().to_string();
+        assert!(refused.contains("node 2") && refused.contains("sessions_max of 4096"), "{refused}");
+        // Of what was set before, only what is changed is looked at.
+        let mut options = LogOptions::default();
+        options.set(LogOption::RecordBytesMax, Some(100 << 20));
+        options.check_room_of(NodeId(2), 1 << 20, &[LogOption::RetentionAge], &leader).unwrap();
+        options.check_room_of(NodeId(2), 1 << 20, &LogOption::ALL, &leader).unwrap_err();
     }
 
     #[test]

@@ -124,8 +124,8 @@ pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &C
     let words = advice.iter().flatten().map(|advice| advice.words).find(|words| !words.is_empty());
     let exits: Option<Vec<Exit>> = advice.iter().map(|advice| advice.as_ref()?.exit).collect();
     let failure = Failure::new(kind, format!("{failure}{}", words.unwrap_or_default()));
-    match exits.and_then(|all| all.first().copied()) {
-        Some(exit) => failure.with_exit(exit), // waiting mends none of them
+    match exits.filter(|_| servers.len() <= TRIED_AGAIN).and_then(|all| all.first().copied()) {
+        Some(exit) => failure.with_exit(exit), // all were tried, and waiting mends none of them
         None => failure,
     }
 }

@@ -60,8 +60,8 @@ pub(super) struct OptionChanges {
 /// What learners have said of the versions that they read, since this replica leads.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
-    /// What those that know the log's options have said.
-    know: BTreeMap<NodeId, SegmentBytes>,
+    /// What those that know the log's options have said, and when last: a learner can be started again with other segments.
+    know: BTreeMap<NodeId, (SegmentBytes, Moment)>,
     /// When each of the others was asked first, and whether it was named since.
     asked: BTreeMap<NodeId, (Moment, bool)>,
     again: Moment,
@@ -155,9 +155,9 @@ impl Replica {
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
-            let Pending { promise, .. } = self.option_changes.pending.remove(0);
-            let checked = set.check(&self.options).and_then(|()| self.check_room_of_members(&set));
-            match checked {
+            let Pending { changes, promise, .. } = self.option_changes.pending.remove(0);
+            let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
+            match set.check(&self.options).and_then(|()| self.check_room_of_members(&set, &changed)) {
                 Ok(()) => self.command(command, Some(promise), now, writing)?,
                 Err(refusal) => promise.answer(Outcome::Failed(refusal)),
             }
@@ -167,9 +167,13 @@ impl Replica {
     }
 
     /// Whether every other member's segments have room for what these options allow.
-    fn check_room_of_members(&self, set: &LogOptions) -> Result<()> {
-        let members = self.option_changes.know.iter();
-        members.clone().try_for_each(|(node, bytes)| set.check_room_of(*node, *bytes, &self.options))
+    fn check_room_of_members(&self, set: &LogOptions, changed: &[LogOption]) -> Result<()> {
+        self.all_members().into_iter().try_for_each(|member| {
+            match self.option_changes.know.get(&member.node) {
+                Some(bytes) => set.check_room_of(member.node, *bytes, changed, &self.options),
+                None => Ok(()), // this node itself
+            }
+        })
     }
 
     /// Asks those that have not answered, with every heartbeat.
@@ -185,7 +189,8 @@ impl Replica {
         }
     }
 
-    /// Asks learners of a log that has options whether they know them; names those that do not say so.
+    /// Asks learners of a log that has options whether they know them, with every heartbeat, and forgets what was said long
+    /// ago; names those that do not say so.
     pub(super) fn ask_newcomers(&mut self, now: Moment) {
         if !self.is_leader() || self.sequencer.options_at_end().is_empty() {
             self.newcomers = Newcomers::default();
@@ -198,11 +203,13 @@ impl Replica {
         let learners: BTreeSet<NodeId> =
             self.all_members().into_iter().filter(|m| m.is_learner()).map(|m| m.node).collect();
         self.newcomers.asked.retain(|node, _| learners.contains(node));
-        self.newcomers.know.retain(|node, _| learners.contains(node));
-        for node in
-            learners.into_iter().filter(|node| !self.newcomers.know.contains_key(node)).collect::<Vec<_>>()
-        {
+        let old = self.cluster.election_timeout * 2;
+        self.newcomers.know.retain(|node, (_, said)| learners.contains(node) && now < said.plus(old));
+        for node in learners {
             self.post(node, raft_message::head(HeadKind::Version, &[]));
+            if self.newcomers.know.contains_key(&node) {
+                continue;
+            }
             let heard = self.is_heard(node, now);
             let (first, named) = self.newcomers.asked.entry(node).or_insert((now, false));
             if heard && !*named && now >= first.plus(self.cluster.election_timeout * 2) {
@@ -223,14 +230,14 @@ impl Replica {
         if options.is_empty() || !self.member(node).is_some_and(|m| m.is_learner()) {
             return None;
         }
-        let Some(segment_bytes) = self.newcomers.know.get(&node) else {
+        let Some((segment_bytes, _)) = self.newcomers.know.get(&node) else {
             let what = format!(
                 "node {node} does not say that it knows options of the log, which this log has: it runs an older version, \
                  or is away. Nothing was changed: bring it to this version, and promote it then"
             );
             return Some(Error::new(ErrorKind::Unsupported, what));
         };
-        options.check_room_of(node, *segment_bytes, &self.options).err()
+        options.check_room_of(node, *segment_bytes, &LogOption::ALL, &self.options).err()
     }
 
     /// The other members, those of changes that are not in force included, that have not said that they know the options.
@@ -260,7 +267,7 @@ impl Replica {
                 self.option_changes.know.insert(from, segment_bytes);
             }
             if is_newcomer {
-                self.newcomers.know.insert(from, segment_bytes);
+                self.newcomers.know.insert(from, (segment_bytes, self.newcomers.again));
             }
         }
         Ok(())

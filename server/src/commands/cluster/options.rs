@@ -159,7 +159,14 @@ fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
     let value = |wanted| changes.iter().find(|(option, _)| *option == wanted)?.1;
     let by_bytes = value(LogOption::RetentionBytes).and_then(|limit| loss_by_bytes(limit, held));
     let by_age = value(LogOption::RetentionAge).and_then(|limit| loss_by_age(limit, held));
-    let losses: Vec<String> = by_bytes.into_iter().chain(by_age).collect();
+    let is_taken_back = |(option, value): &(LogOption, Option<u64>)| {
+        matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge) && value.is_none()
+    };
+    let taken_back = changes.iter().find(|change| held.records > 0 && is_taken_back(change)).map(|(option, _)| {
+        let key = key_of(*option).0;
+        format!("without {key} in the log the leader's own {key} holds, which can discard records at once, for good")
+    });
+    let losses: Vec<String> = by_bytes.into_iter().chain(by_age).chain(taken_back).collect();
     (!losses.is_empty()).then(|| losses.join("; "))
 }
 
@@ -233,11 +240,9 @@ fn refused(failure: Failure, args: &Options) -> Failure {
     }
 }
 
-/// Whether a change can discard records.
+/// Whether a change can discard records. Taking a limit back can as well: the leader's own holds then.
 fn shortens(changes: &[(LogOption, Option<u64>)]) -> bool {
-    changes.iter().any(|(option, value)| {
-        matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge) && value.is_some()
-    })
+    changes.iter().any(|(option, _)| matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge))
 }
 
 fn now() -> Timestamp {
