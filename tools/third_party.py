@@ -82,7 +82,7 @@ def choices(package: dict[str, Any]) -> set[str]:
 
 
 def notices(package: dict[str, Any]) -> list[str]:
-    """What has to go along with a package: the texts of its licences, but for our own."""
+    """What has to go along with a package: the texts of its licences, except for our own."""
     folder = Path(package["manifest_path"]).parent
     own = OWN in choices(package)
     wanted = ("NOTICE",) if own else ("LICENSE", "LICENCE", "COPYRIGHT", "NOTICE")

@@ -102,7 +102,7 @@ pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Sca
     Ok(Scans { figures, limits: best(limits), cached: true })
 }
 
-/// Scans after the page cache was emptied. The log is opened anew each time, so that no mapping keeps pages;
+/// Scans after the page cache was emptied. The log is opened again each time, so that no mapping keeps pages;
 /// opening it is not part of the time.
 pub(crate) fn scan_uncached(bench: &Bench, log: &mut ScratchLog, by: By) -> Result<Scans> {
     let files = log.files()?;

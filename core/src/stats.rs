@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a log did since it was opened. All only grow, but for `syncing`.
+/// What a log did since it was opened. All only grow, except for `syncing`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

@@ -318,7 +318,7 @@ fn discarded_files_are_used_again() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { retention_bytes: Some(256 << 10), ..small() };
     let log = Log::open(dir.path(), options).unwrap();
-    // A file is told by its number and when it was made: numbers are given anew.
+    // A file is told by its number and when it was made: numbers are given again.
     if std::fs::metadata(dir.path()).unwrap().created().is_err() {
         return eprintln!("SKIPPED: this file system does not tell when a file was made");
     }

@@ -1,7 +1,7 @@
 //! Bytes of format versions 1 and 2, kept for ever: every later version has to read them, and encode the same.
 //!
 //! The files in `golden/` were made once, those of blocks, header and footer by a program that shares no code
-//! with this crate. **Never make them anew**: when one of these tests fails the format has changed.
+//! with this crate. **Never make them again**: when one of these tests fails the format has changed.
 #![cfg(feature = "sim")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -127,7 +127,7 @@ fn the_log_of_version_2_is_opened_and_goes_on() {
 #[ignore = "the golden files are there"]
 fn make_the_log_of_version_2() {
     let at = path("log-2");
-    assert!(!at.exists(), "never make golden files anew");
+    assert!(!at.exists(), "never make golden files again");
     let log = Log::open(&at, options()).unwrap();
     for n in 1..=10u8 {
         log.append(&[n; 9_000]).unwrap();

@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
         }
         chiplog_status_t status = take(reader, &view, &error);
         if (status == CHIPLOG_DISCARDED) {
-            /* It jumped over what all servers had discarded: the view begins anew. */
+            /* It jumped over what all servers had discarded: the view begins again. */
             chiplog_error_close(error);
             chiplog_reader_close(reader);
             view.records = view.bytes = 0;

@@ -48,7 +48,7 @@ static void sql(struct view *view, int result) {
 static void check(struct view *view, chiplog_status_t status, chiplog_error_t *error) {
     if (status == CHIPLOG_OK) return;
     if (status == CHIPLOG_DISCARDED) {
-        fprintf(stderr, "view: discarded: record %llu, which this view needs next, is gone; it has to be made anew\n",
+        fprintf(stderr, "view: discarded: record %llu, which this view needs next, is gone; it has to be made again\n",
                 (unsigned long long)view->applied + 1);
         exit(1);
     }
@@ -147,7 +147,7 @@ static void follow(struct view *view, chiplog_follower_t *copy, uint64_t until) 
     uint32_t start = CHIPLOG_START_FIRST;
     uint64_t value = 0;
     if (view->log[0]) {
-        /* A copy that was begun anew has to come as far as the view first. */
+        /* A copy that was begun again has to come as far as the view first. */
         check(view, chiplog_follower_wait_for(copy, view->applied, CHIPLOG_FOREVER, &error), error);
         start = CHIPLOG_START_INDEX;
         value = view->applied + 1;

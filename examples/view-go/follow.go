@@ -247,7 +247,7 @@ func (f *follower) skip(first uint64) error {
 	next := f.view.applied + 1
 	if f.view.log != "" || first <= next {
 		return final{fmt.Errorf("discarded: record %d, which this view needs next, is gone (the log begins with %d); it has to "+
-			"be made anew from a snapshot of what the records said", next, first)}
+			"be made again from a snapshot of what the records said", next, first)}
 	}
 	if f.until < first {
 		return final{fmt.Errorf("discarded: records %d to %d are gone", next, first-1)}

@@ -70,7 +70,7 @@ def follow(view: View, copy: chiplog.Follower, until: int) -> None:
     if view.log is not None and view.log != log:
         raise SystemExit(f"view: the servers have log {log}, and the tables are of log {view.log}")
     if view.log is not None:
-        copy.wait_for(view.applied)  # a copy that was begun anew has to come as far as the view first
+        copy.wait_for(view.applied)  # a copy that was begun again has to come as far as the view first
     elif (first := copy.info().first) > 1:
         print(f"discarded: records 1 to {first - 1} are gone; this view begins with record {first}", flush=True)
     start = chiplog.Start.first() if view.log is None else view.applied + 1
@@ -101,7 +101,7 @@ def main() -> None:
                 follow(view, copy, arguments.until)
         except chiplog.DiscardedError as error:
             what = f"record {view.applied + 1}, which this view needs next, is gone"
-            raise SystemExit(f"view: discarded: {what} ({error}); it has to be made anew") from error
+            raise SystemExit(f"view: discarded: {what} ({error}); it has to be made again") from error
         except chiplog.Error as error:
             raise SystemExit(f"view: {error}") from error
     print(view.summary())

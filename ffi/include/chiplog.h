@@ -12,7 +12,7 @@
  *   block, wait for the same log or client, or throw; a callback that does blocks everybody, or itself for ever; what can be
  *   recognised is refused as CHIPLOG_INVALID_ARGUMENT.
  *   The callback of chiplog_trace, to which chiplog tells what it notices on its own, can run on any thread.
- *   chiplog's own threads have all signals blocked. It sets no signal handler, reads no environment variable (but for
+ *   chiplog's own threads have all signals blocked. It sets no signal handler, reads no environment variable (except for
  *   one that tokio, on which clients and followers run, looks for: TOKIO_UNSTABLE_SHARDED_BLOCKING_QUEUE), writes to no
  *   standard stream, and ends no process. SIGPIPE does not come of it.
  *
@@ -31,13 +31,13 @@
  * ERRORS
  *   Functions that can fail return chiplog_status_t: CHIPLOG_OK, which is 0, or the number of a kind. Where `error` is not
  *   NULL, `*error` is set: to NULL, or to an error, which is the caller's, to be closed. A place that a result goes to is
- *   written only on success, but for handles, which are set to NULL first.
+ *   written only on success, except for handles, which are set to NULL first.
  *   CHIPLOG_POISONED, CHIPLOG_UNAVAILABLE and CHIPLOG_TIMEOUT of an append leave it open whether it is in the log, or will
  *   be; over the network CHIPLOG_CLOSED does too. In a session it can be sent again under its number.
  *
  * FORK
  *   A handle belongs to the process that made it. In a forked child every call with it is CHIPLOG_FORKED, and closing it
- *   there touches nothing of the parent's; records that were read stay readable. The child may open what it likes anew.
+ *   there touches nothing of the parent's; records that were read stay readable. The child may open what it likes again.
  *
  * STRUCTS THAT GROW
  *   A struct that begins with `size` may be longer in a later version. Options are filled by their init function; of what is
@@ -1303,7 +1303,7 @@ void chiplog_log_options_for_segments(chiplog_log_options_t *options,
 
 /**
  * Opens the log in `directory`, or makes one there if the options say so. `options`: NULL for the defaults.
- * Ownership: `directory`, `options`: borrowed for the call, but for the clock's context. `*log`: the caller's, to be closed.
+ * Ownership: `directory`, `options`: borrowed for the call, except for the clock's context. `*log`: the caller's, to be closed.
  * Any thread. Blocks while recovery reads the last segment.
  * Errors: LOCKED, NOT_FOUND, INVALID_ARGUMENT, CORRUPT (the message names file and offset), UNSUPPORTED, IO, FULL.
  */
@@ -1468,7 +1468,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_discard(chiplog_log_t *log,
                                             chiplog_error_t **error);
 
 /**
- * The options that the log was opened with, but for the clock. `options->size` has to be set.
+ * The options that the log was opened with, except for the clock. `options->size` has to be set.
  * Ownership: `log` borrowed; `options` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
@@ -1902,7 +1902,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_descriptor(chiplog_reader_t *re
  * is called. The reader stays where it is: chiplog_reader_position tells where another one goes on. It is still to be
  * closed: at any time, also at once, while the call on the other thread is just ending. The other way round is of no use:
  * a reader that was closed cannot be cancelled.
- * Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, but for
+ * Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, except for
  * that callback of a reader of files. Again: nothing happens. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
 chiplog_status_t chiplog_reader_cancel(chiplog_reader_t *reader,

@@ -150,7 +150,7 @@ fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
     }
 }
 
-/// The names of the statuses, but for CHIPLOG_OK.
+/// The names of the statuses, except for CHIPLOG_OK.
 fn chiplog_kinds(header: &str) -> Vec<&str> {
     let begin = header.find("#define CHIPLOG_IO ").unwrap();
     let end = header.find("#define CHIPLOG_CANCELLED ").unwrap();

@@ -574,7 +574,7 @@ async fn a_batch_that_is_refused_for_what_it_is_fails_alone() {
             [(8, 1), (8, 2)]
         );
         assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
-        // The limits were asked for anew.
+        // The limits were asked for again.
         let error = producer.append(&[1; 100]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge);
     }
@@ -641,7 +641,7 @@ async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
     assert!(at_old.is_empty(), "{at_old:?}");
 }
 
-/// Each call began to connect anew, and gave a silent server its whole time anew: a reader that was asked with short
+/// Each call began to connect again, and gave a silent server its whole time again: a reader that was asked with short
 /// time-outs, as by programs that look for signals, never came to a server that was far or off, nor away from it.
 #[tokio::test]
 async fn a_reader_that_is_asked_for_short_times_gets_on() {

@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 
 /// With no descriptor left, appends go on as long as there is a segment to write to, then fail with a named
-/// error. Nothing acknowledged is lost, and with descriptors again the log goes on (opened anew if it must be).
+/// error. Nothing acknowledged is lost, and with descriptors again the log goes on (opened again if it must be).
 #[test]
 fn without_descriptors_appends_fail_cleanly() {
     let dir = tempfile::tempdir().unwrap();

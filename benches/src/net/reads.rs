@@ -83,7 +83,7 @@ pub(crate) fn uncached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
     let files = servers.files(1)?;
     let mut seen = RemoteScans { figures: Vec::new(), limits: Vec::new() };
     for _ in 0..bench.rounds {
-        // What a process has mapped stays in the cache: the server is begun anew.
+        // What a process has mapped stays in the cache: the server is begun again.
         servers.kill(1);
         raw::drop_caches(&files)?;
         seen.limits.push(raw::read_files(&files, CAT_BYTES, Ahead::Kernel)?);

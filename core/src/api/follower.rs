@@ -165,7 +165,7 @@ impl Followed {
         Self::start(&*disk, opened, options)
     }
 
-    /// Removes a follower's log, so that it can begin anew: when it is damaged, or follows a history that is not the
+    /// Removes a follower's log, so that it can begin again: when it is damaged, or follows a history that is not the
     /// source's. Nothing is lost that its source still has. The directory stays.
     ///
     /// ```

@@ -409,7 +409,7 @@ impl Log {
 
     pub(crate) fn check_fork(&self) -> Result<()> {
         if self.inner.fork.is_child() {
-            let what = "this handle was made before fork(); open the log anew in the child once the parent has closed it";
+            let what = "this handle was made before fork(); open the log again in the child once the parent has closed it";
             return Err(Error::new(ErrorKind::Forked, what));
         }
         Ok(())
@@ -681,7 +681,7 @@ impl Log {
     /// such a majority, neither comes about.
     ///
     /// # Errors
-    /// As [`Log::change_members`], but for voters that are not heard.
+    /// As [`Log::change_members`], except for voters that are not heard.
     pub fn force_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_force_members(changes, timeout)?.wait().map(drop)

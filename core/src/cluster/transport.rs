@@ -3,7 +3,7 @@
 //!
 //! What a transport has to do, and no more: deliver an [`Envelope`] to the inbox of the node it is for, or not at
 //! all. It may lose, delay, double and, between different pairs of nodes, reorder; one stream from a node to
-//! another should keep its order, for speed, but for what is urgent. Damage is found by checksums before raft sees a message.
+//! another should keep its order, for speed, except for what is urgent. Damage is found by checksums before raft sees a message.
 //!
 //! Must not know: raft, blocks.
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  entries ──> sequencer: does it follow? ──> plan ──> write (1 pwritev) ──> publish
-//!  state   ──> sequencer: anew            ──> plan: a jump ──> first moves ──> write ──> publish
+//!  state   ──> sequencer: again            ──> plan: a jump ──> first moves ──> write ──> publish
 //!  begin_sync() ──> fdatasync, anywhere ──> end_sync(): durable; files of what was discarded go
 //! ```
 //!
@@ -79,7 +79,7 @@ pub(crate) struct Following {
     to_drop: VecDeque<(u64, Index)>,
     /// Bytes of entries planned and not written.
     planned: u64,
-    /// Bytes written and not synced, but for those that the sync under way covers.
+    /// Bytes written and not synced, except for those that the sync under way covers.
     unsynced: u64,
     /// Retention by age goes by this clock. A thread that writes looks at it first.
     clock: LogClock,

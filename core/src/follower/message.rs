@@ -89,7 +89,7 @@ pub enum FeedFrom {
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let fed = log.feed(FeedFrom::First)?.next(1 << 20)?.expect("a feed that begins anew gives a state first");
+/// let fed = log.feed(FeedFrom::First)?.next(1 << 20)?.expect("a feed that begins again gives a state first");
 /// let (head, pieces) = fed.encode(); // as it travels
 /// assert_eq!(Fed::decode(head, pieces)?, fed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -287,7 +287,7 @@ impl Fed {
     }
 
     /// The reverse of [`Self::encode`]. The pieces may be cut elsewhere than they were, as long as they come in order.
-    /// Every byte is checked. What a source of a later version of chiplog gave can be read as well, but for what it says that
+    /// Every byte is checked. What a source of a later version of chiplog gave can be read as well, except for what it says that
     /// this one cannot understand.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
 /// let mut feed = log.feed(FeedFrom::First)?;
-/// let Some(Fed::State(state)) = feed.next(1 << 20)? else { panic!("a feed that begins anew gives a state first") };
+/// let Some(Fed::State(state)) = feed.next(1 << 20)? else { panic!("a feed that begins again gives a state first") };
 /// let copy = Followed::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
 /// log.append(b"x")?;
 /// while let Some(fed) = feed.next(1 << 20)? {
@@ -139,7 +139,7 @@ impl Feed {
     /// at the tail, or if this log is not as far as the follower yet. Blocks for the disk only; a feed that begins at a
     /// record reads up to one segment once.
     ///
-    /// A state comes first if the feed begins anew, and whenever what comes next was discarded here: then the
+    /// A state comes first if the feed begins again, and whenever what comes next was discarded here: then the
     /// follower has to jump.
     ///
     /// # Errors
@@ -211,7 +211,7 @@ impl Feed {
         }
     }
 
-    /// The last entry given, or begun behind; `None` before the state of a feed that begins anew.
+    /// The last entry given, or begun behind; `None` before the state of a feed that begins again.
     pub fn position(&self) -> Option<(RaftIndex, Term)> {
         match self.standing {
             Standing::Begins(_) => None,

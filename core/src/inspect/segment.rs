@@ -229,7 +229,7 @@ pub(super) fn walk(
         id: SegmentId(0),
         chain: *chain,
         successor: successor.and_then(|s| s.opening),
-        anew: successor.is_some_and(|s| s.is_anew(s.log_first.unwrap_or_default())),
+        again: successor.is_some_and(|s| s.is_anew(s.log_first.unwrap_or_default())),
         adjoins: successor.is_some_and(|s| s.number == found.number + 1),
         unbegun: found.unbegun,
         dead,
@@ -251,8 +251,8 @@ struct Walk<'w, 's, 'v> {
     id: SegmentId,
     chain: Chain,
     successor: Option<BlockHeader>,
-    /// Whether the successor begins anew, so that nothing here need lead to it.
-    anew: bool,
+    /// Whether the successor begins again, so that nothing here need lead to it.
+    again: bool,
     /// Whether the successor's number is the next one: then it must begin where this one ends, or before.
     adjoins: bool,
     /// Of the segment, as the survey saw it.
@@ -376,7 +376,7 @@ impl Walk<'_, '_, '_> {
     fn is_outdated(&self, footer: &Footer) -> bool {
         let Some(next) = self.successor else { return false };
         footer.last_raft > next.raft_index
-            || (self.adjoins && footer.last_raft < next.raft_index && !self.anew)
+            || (self.adjoins && footer.last_raft < next.raft_index && !self.again)
     }
 
     /// Whether the segment holds blocks: an opening, or, if that is gone, any later block or a footer.
@@ -533,7 +533,7 @@ impl Walk<'_, '_, '_> {
         let (raft, records) = self.chain.gap_to(Some(&known));
         let short = footer.is_some_and(|f| end.data_end < u64::from(f.data_end));
         let gone = raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact));
-        if gone && !short && footer.is_none() && self.anew {
+        if gone && !short && footer.is_none() && self.again {
             self.chain = Chain::default();
         } else if short || gone {
             let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));

@@ -26,7 +26,7 @@ impl Canceller {
     }
 
     /// The wait that is under way with its reader, and every later one, ends at once as `Cancelled`; its hook is called. Never
-    /// blocks but for that hook. Again: nothing happens. Not to be called in a signal handler.
+    /// blocks except for that hook. Again: nothing happens. Not to be called in a signal handler.
     pub fn cancel(&self) {
         self.positions.cancel(self.owner, &self.cancel);
     }

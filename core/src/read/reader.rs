@@ -2,7 +2,7 @@
 //! single look-up by index.
 //!
 //! Zero copies for uncompressed batches: a record is a slice of the mapping, and whoever holds it holds the
-//! segment. A batch's checksum is verified when the reader comes to it, each time anew: memory and disk rot.
+//! segment. A batch's checksum is verified when the reader comes to it, each time again: memory and disk rot.
 //!
 //! Must not know: the writer.
 

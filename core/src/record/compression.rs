@@ -129,7 +129,7 @@ pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<
     }
 }
 
-/// The length that an lz4 block unpacks to; None: it does not. Follows its sequences: each has literals and, but for the
+/// The length that an lz4 block unpacks to; None: it does not. Follows its sequences: each has literals and, except for the
 /// last one, a match that begins up to 65,535 bytes back.
 fn lz4_length(packed: &[u8]) -> Option<usize> {
     let mut rest = packed;

@@ -158,7 +158,7 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Op
     let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             let what = format!(
-                "{error}; what is damaged here stands in the log that is followed: `Followed::reset` this directory, and follow anew"
+                "{error}; what is damaged here stands in the log that is followed: `Followed::reset` this directory, and follow again"
             );
             Error::caused(ErrorKind::Corrupt, what, &error)
         }

@@ -683,7 +683,7 @@ impl State {
                 self.failed = Some(error);
                 self.failed_at = Some(now);
             }
-            // What failed for want of room may have been under way when the discard came: try anew.
+            // What failed for want of room may have been under way when the discard came: try again.
             Outcome::Spare(name) => {
                 self.spare.push(name);
                 self.failed = None;

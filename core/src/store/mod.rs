@@ -46,7 +46,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use truncate::Turn;
 
-/// A block to be written: its header but for what depends on the file, and its body in pieces.
+/// A block to be written: its header except for what depends on the file, and its body in pieces.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
     pub(crate) kind: Kind,

@@ -131,7 +131,7 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
     ))
 }
 
-/// Prepared files follow the last segment without a gap, but for a crash (or a look from outside) while the
+/// Prepared files follow the last segment without a gap, except for a crash (or a look from outside) while the
 /// lowest of them is being made of an old file. So a gap proves nothing: it cannot be refused.
 fn warn_of_gap(disk: &dyn Disk, last: u64, leftovers: &[Leftover]) {
     if let Some(missing) = first_missing(last, leftovers) {
@@ -310,7 +310,7 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
 fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
-    let mut learner = learner.anew();
+    let mut learner = learner.again();
     let mut past = Past { learner: &mut *learner, to: index };
     let why = walk.run(&mut scanner, &mut past)?.unwrap_or("the segment ends here");
     if walk.end.raft != index {
@@ -348,8 +348,8 @@ impl Learn for Past<'_> {
         self.learner.commit()
     }
 
-    fn anew(&self) -> Box<dyn Learn + '_> {
-        self.learner.anew()
+    fn again(&self) -> Box<dyn Learn + '_> {
+        self.learner.again()
     }
 }
 
@@ -409,7 +409,7 @@ impl Learn for Chain {
         RaftIndex(0)
     }
 
-    fn anew(&self) -> Box<dyn Learn + '_> {
+    fn again(&self) -> Box<dyn Learn + '_> {
         Box::new(*self)
     }
 }

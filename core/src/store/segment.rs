@@ -484,7 +484,7 @@ impl Segments {
         self.read(|list| {
             let n = list.partition_point(|s| s.number < segment.number);
             let same = list.get(n).filter(|s| s.number == segment.number);
-            // A read-only handle has looked at the log anew.
+            // A read-only handle has looked at the log again.
             let renewed =
                 |s: &&Arc<Segment>| s.id == segment.id && Arc::as_ptr(s) != std::ptr::from_ref(segment);
             if let Some(renewed) = same.filter(renewed) {

@@ -25,7 +25,7 @@ pub(crate) fn travel(fed: &Fed) -> Fed {
 pub(crate) fn state(source: &Log, from: FeedFrom) -> FedState {
     match travel(&source.feed(from).unwrap().next(1).unwrap().unwrap()) {
         Fed::State(state) => state,
-        other => panic!("a feed that begins anew gives a state first, not {other:?}"),
+        other => panic!("a feed that begins again gives a state first, not {other:?}"),
     }
 }
 

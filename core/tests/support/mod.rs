@@ -77,7 +77,7 @@ impl SessionModel {
     }
 }
 
-/// What the log should hold after some commands, but for the records' bytes.
+/// What the log should hold after some commands, except for the records' bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub first: Index,

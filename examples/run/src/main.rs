@@ -362,7 +362,7 @@ fn discarded(
         }
         check(&view, start(&view, &view.files, quarter)?, &summary, hash)?;
         // Its copy may have what comes next: another one has to be begun.
-        view.files.copy = view.files.copy.map(|copy| copy.with_file_name("copy-anew"));
+        view.files.copy = view.files.copy.map(|copy| copy.with_file_name("copy-again"));
         late.push(view);
     }
     println!(

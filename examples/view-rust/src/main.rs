@@ -130,7 +130,7 @@ fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
 fn start(copy: &Follower, view: &View) -> Result<Reader> {
     let next = view.applied().next();
     if view.log().is_some() {
-        // A copy that was begun anew, or lost its newest files, has to come as far as the view first.
+        // A copy that was begun again, or lost its newest files, has to come as far as the view first.
         while let Err(error) = copy.wait_for(view.applied(), TELL) {
             match error.kind() {
                 ErrorKind::Timeout => tell_events(copy),
@@ -173,7 +173,7 @@ fn read(reader: &mut Reader) -> Result<Vec<RecordBatch>> {
 fn named(error: chiplog::Error, next: Index) -> Box<dyn Error + Send + Sync> {
     match error.kind() {
         ErrorKind::Discarded => format!(
-            "discarded: record {next}, which this view needs next, is gone ({error}); it has to be made anew from a snapshot \
+            "discarded: record {next}, which this view needs next, is gone ({error}); it has to be made again from a snapshot \
              of what the records said"
         )
         .into(),

@@ -203,7 +203,7 @@ pub(crate) unsafe fn batch_of(records: *const chiplog_slice_t, count: usize) -> 
 }
 
 /// Opens the log in `directory`, or makes one there if the options say so. `options`: NULL for the defaults.
-/// Ownership: `directory`, `options`: borrowed for the call, but for the clock's context. `*log`: the caller's, to be closed.
+/// Ownership: `directory`, `options`: borrowed for the call, except for the clock's context. `*log`: the caller's, to be closed.
 /// Any thread. Blocks while recovery reads the last segment.
 /// Errors: LOCKED, NOT_FOUND, INVALID_ARGUMENT, CORRUPT (the message names file and offset), UNSUPPORTED, IO, FULL.
 ///
@@ -551,7 +551,7 @@ pub unsafe extern "C" fn chiplog_log_submit_discard(
     }
 }
 
-/// The options that the log was opened with, but for the clock. `options->size` has to be set.
+/// The options that the log was opened with, except for the clock. `options->size` has to be set.
 /// Ownership: `log` borrowed; `options` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! Reader: one for all logs: the embedded one, a viewer's, a follower's, and over the network.
 //!
 //! ```text
-//! descriptor: raised ──> take what is there ──> nothing left: lowered, the hook set anew ──> raised when there is more
+//! descriptor: raised ──> take what is there ──> nothing left: lowered, the hook set again ──> raised when there is more
 //! ```
 //!
 //! Invariants:
@@ -598,7 +598,7 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
 /// is called. The reader stays where it is: chiplog_reader_position tells where another one goes on. It is still to be
 /// closed: at any time, also at once, while the call on the other thread is just ending. The other way round is of no use:
 /// a reader that was closed cannot be cancelled.
-/// Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, but for
+/// Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, except for
 /// that callback of a reader of files. Again: nothing happens. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety

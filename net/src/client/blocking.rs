@@ -57,7 +57,7 @@ impl Runtime {
     fn check_fork(&self) -> Result<()> {
         if self.fork.is_child() {
             let what =
-                "this client was made before fork(): its thread is in the parent; connect anew in the child";
+                "this client was made before fork(): its thread is in the parent; connect again in the child";
             return Err(Error::new(ErrorKind::Forked, what));
         }
         Ok(())

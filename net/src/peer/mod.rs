@@ -63,7 +63,7 @@ const FEATURES: u32 = SECOND_STREAM;
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 /// The most threads that carry messages, besides the one that takes connections in.
 const WORKERS_MAX: usize = 2;
-/// Pings and their answers wait behind what is large: so long they may, but for those of the first stream's dialler, who
+/// Pings and their answers wait behind what is large: so long they may, except for those of the first stream's dialler, who
 /// tells whether the other side is there. That the way is gone is noticed sooner: [`Shared::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
 /// How long it counts that somebody called while there was no log.

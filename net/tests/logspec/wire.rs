@@ -106,7 +106,7 @@ async fn streams_of_any_authority_are_served() {
     }
     // The ok arm is there, and empty.
     assert_eq!(raw.data(1).await, message(b"\x0a\x00"));
-    // All headers from the table, but for the two that are in every table.
+    // All headers from the table, except for the two that are in every table.
     let second = [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
     raw.send(&frame(HEADERS, END_HEADERS, 3, &second)).await;
     raw.send(&frame(DATA, END_STREAM, 3, &message(b"\x08\x01"))).await;

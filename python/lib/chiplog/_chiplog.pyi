@@ -250,7 +250,7 @@ class Ticket:
         returns. What a callback raises goes to `sys.unraisablehook`. At the end of the program those that are due are
         called, and no others. A forked child calls none of its parent's.
 
-        Does not block, but for what `fn` does. Raises `TypeError`: `fn` is not to be called."""
+        Does not block, except for what `fn` does. Raises `TypeError`: `fn` is not to be called."""
     def __await__(self) -> Generator[Any, None, int]: ...
     def __reduce__(self) -> NoReturn: ...
 
@@ -266,7 +266,7 @@ class Log:
     `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
 
     To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-    close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options` and `poison_cause`; readers
+    close it. After `close()` calls raise `ClosedError`, except for `close`, `path`, `options` and `poison_cause`; readers
     go on to the end."""
 
     def __new__(cls, dir: _Dir, options: Options | None = None) -> Self: ...
@@ -316,7 +316,7 @@ class Log:
     def try_submit_batch(self, records: Iterable[Buffer], codec: _Codec = "none") -> Ticket:
         """As `submit_batch`, with `records` and `codec`, but raises `BusyError` where the queue is full.
 
-        Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken."""
+        Does not block, except for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken."""
     def check_room(self, bytes: int) -> None:
         """Looks whether the capacity has room for an append of `bytes` bytes, besides all that waits. Returns None.
 
@@ -335,7 +335,7 @@ class Log:
         """Appends records as one batch, all or none; what is awaited gives the index of the first once they are stored.
 
         `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
-        bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, but for the packing, without the GIL.
+        bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, except for the packing, without the GIL.
         Room in the queue is awaited for as long as it takes. Who is cancelled does not know whether they are appended.
 
         Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
@@ -568,7 +568,7 @@ class Session:
     def try_submit_batch(self, records: Iterable[Buffer], codec: _Codec = "none") -> Ticket:
         """As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room or another thread is at it.
 
-        Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken."""
+        Does not block, except for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken."""
     def close(self) -> None:
         """Ends the session once all of it is answered: the log forgets it. Without that it can be resumed. Returns None.
 
@@ -927,7 +927,7 @@ class Follower:
     `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or an option.
 
     To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-    close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options`, `poison_cause`, `status`
+    close it. After `close()` calls raise `ClosedError`, except for `close`, `path`, `options`, `poison_cause`, `status`
     and the events that are left; readers go on to the end of what is here."""
 
     def __new__(

@@ -127,7 +127,7 @@ class Closed:
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether every record is in the log, but for those whose failure a flush has told."""
+        """Whether every record is in the log, except for those whose failure a flush has told."""
         return not self.left and self.failed is None
 
 

@@ -38,7 +38,7 @@ use std::time::Duration;
 /// `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or an option.
 ///
 /// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-/// close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options`, `poison_cause`, `status`
+/// close it. After `close()` calls raise `ClosedError`, except for `close`, `path`, `options`, `poison_cause`, `status`
 /// and the events that are left; readers go on to the end of what is here.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Follower {

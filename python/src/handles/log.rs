@@ -32,7 +32,7 @@ use std::path::PathBuf;
 /// `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
 ///
 /// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-/// close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options` and `poison_cause`; readers
+/// close it. After `close()` calls raise `ClosedError`, except for `close`, `path`, `options` and `poison_cause`; readers
 /// go on to the end.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Log {
@@ -174,7 +174,7 @@ impl Log {
 
     /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where the queue is full.
     ///
-    /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
+    /// Does not block, except for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         let log = self.log()?;
@@ -220,7 +220,7 @@ impl Log {
     /// Appends records as one batch, all or none; what is awaited gives the index of the first once they are stored.
     ///
     /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
-    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, but for the packing, without the GIL.
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, except for the packing, without the GIL.
     /// Room in the queue is awaited for as long as it takes. Who is cancelled does not know whether they are appended.
     ///
     /// Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this

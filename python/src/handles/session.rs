@@ -204,7 +204,7 @@ impl Session {
 
     /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room or another thread is at it.
     ///
-    /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
+    /// Does not block, except for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::now())?.0)

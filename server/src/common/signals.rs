@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks a command to end in order, the second ends the process. SIGHUP: read anew.
+//! Ctrl-C and SIGTERM: the first asks a command to end in order, the second ends the process. SIGHUP: read again.
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;

@@ -80,7 +80,7 @@ pub(crate) struct Server {
     pub(crate) http: Option<SocketAddr>,
     founder: Founder,
     transport: Arc<PeerTransport>,
-    /// Told when certificates and tokens are to be read anew.
+    /// Told when certificates and tokens are to be read again.
     pub(crate) reload: Arc<Notify>,
     doors: Doors,
     /// Told when streams have to end.

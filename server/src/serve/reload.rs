@@ -1,4 +1,4 @@
-//! Reload: certificates and tokens, read anew while the server runs: now and then, and when it is told to (SIGHUP).
+//! Reload: certificates and tokens, read again while the server runs: now and then, and when it is told to (SIGHUP).
 //!
 //! Invariants:
 //! - What cannot be used changes nothing: what was in use stays, and that is said in the log and in the figures until it
@@ -116,12 +116,12 @@ impl<T: PartialEq + Send> Reloadable for Watched<T> {
             Ok(new) => {
                 (self.used, self.trouble) = (new, None);
                 reloads.done.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(name, "read anew; new connections and calls go by it");
+                tracing::info!(name, "read again; new connections and calls go by it");
             }
             Err(why) => {
                 reloads.failed.fetch_add(1, Ordering::Relaxed);
                 if aloud || self.trouble.as_ref() != Some(&why) {
-                    tracing::error!(name, why, "CANNOT BE READ ANEW: what was in use before stays in use");
+                    tracing::error!(name, why, "CANNOT BE READ AGAIN: what was in use before stays in use");
                 }
                 self.trouble = Some(why);
             }
@@ -133,7 +133,7 @@ impl<T: PartialEq + Send> Reloadable for Watched<T> {
     }
 }
 
-/// All that can be read anew.
+/// All that can be read again.
 #[derive(Default)]
 pub(super) struct Reloader {
     things: Vec<Box<dyn Reloadable>>,
@@ -275,7 +275,7 @@ impl Reloader {
                 _ = ending.wait_for(|e| *e) => return,
             };
             if aloud {
-                tracing::info!(things = self.things.len(), "told to read certificates and tokens anew");
+                tracing::info!(things = self.things.len(), "told to read certificates and tokens again");
             }
             let looking = tokio::task::spawn_blocking(move || {
                 self.look(aloud);
@@ -284,7 +284,7 @@ impl Reloader {
             match looking.await {
                 Ok(this) => self = this,
                 Err(_) => {
-                    tracing::error!("reading anew panicked: certificates and tokens stay as they are");
+                    tracing::error!("reading again panicked: certificates and tokens stay as they are");
                     return;
                 }
             }

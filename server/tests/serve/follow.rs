@@ -114,7 +114,7 @@ fn a_copy_that_is_killed_goes_on_where_it_was() {
 
     // At the same place, so that the second one finds it; and whoever feeds it then is killed.
     let mut copy = Copy::start(&path, &["--cluster", &cluster, "--listen", &listen]);
-    assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it is not begun anew");
+    assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it is not begun again");
     let source = copy.event("connected")["server"].as_str().unwrap().to_owned();
     let leads = leader(&all);
     let source = servers.iter().position(|s| s.client == source).unwrap();

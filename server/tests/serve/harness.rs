@@ -161,7 +161,7 @@ impl Server {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// Bytes of memory that the process has, but for files.
+    /// Bytes of memory that the process has, except for files.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = format!("/proc/{}/status", self.child.as_ref().unwrap().id());
         let status = fs::read_to_string(status).unwrap();
@@ -184,7 +184,7 @@ impl Server {
         self.child.take().unwrap().wait().unwrap();
     }
 
-    /// SIGHUP: certificates and tokens are read anew.
+    /// SIGHUP: certificates and tokens are read again.
     pub(crate) fn hang_up(&self) {
         self.signal(Signal::HUP);
     }

@@ -32,7 +32,7 @@ impl Tmpfs {
         &self.0
     }
 
-    /// Mounts it anew: `ro`, `rw`, `size=…`.
+    /// Mounts it again: `ro`, `rw`, `size=…`.
     #[allow(dead_code, reason = "not every test that has one needs it")]
     pub(crate) fn remount(&self, how: &str) {
         let done =

@@ -339,7 +339,7 @@ impl Protocol {
         self.weigh(me, node);
     }
 
-    /// `introduction.rs`, `weigh_answers`, but for what passes with time: [`Self::be_patient`].
+    /// `introduction.rs`, `weigh_answers`, except for what passes with time: [`Self::be_patient`].
     fn weigh(&self, me: &mut Node, node: usize) {
         if me.introduction.on && !me.introduction.votes && Self::has_majority(me, node) {
             let others = me.known_voters() & !one(node);

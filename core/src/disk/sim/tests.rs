@@ -461,7 +461,7 @@ fn history_replays_to_the_same_disk() {
             let (a, b) = choice(&mut rng);
             assert_eq!((a.fingerprint(), &a), (b.fingerprint(), &b), "seed {seed}, state {n}");
         }
-        // Everything kept is what reads saw, but for what the failed call forgot.
+        // Everything kept is what reads saw, except for what the failed call forgot.
         if disk.faults_fired() == 0 {
             assert_eq!(disk.state().crash(|v| v - 1), disk.visible());
         }

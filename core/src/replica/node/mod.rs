@@ -165,7 +165,7 @@ pub(crate) struct Node {
     shortage: Option<ErrorKind>,
 }
 
-/// What the status was made of. It is made anew at once when who leads or who is a member has changed.
+/// What the status was made of. It is made again at once when who leads or who is a member has changed.
 struct Shown {
     lead: (Role, Term, Option<NodeId>),
     membership: Membership,

@@ -73,7 +73,7 @@ struct Pending {
     promise: Promise,
     /// Where it was proposed, once it was.
     at: Option<RaftIndex>,
-    /// Whether it is in force but for leaving the joint configuration.
+    /// Whether it is in force except for leaving the joint configuration.
     joint: bool,
 }
 

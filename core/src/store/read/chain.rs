@@ -24,7 +24,7 @@ pub(crate) trait Learn {
     /// The last entry known committed as of the blocks learnt: of a log on its own, the last one.
     fn commit(&self) -> RaftIndex;
     /// Another one like it that has learnt nothing, to look at the log's past with.
-    fn anew(&self) -> Box<dyn Learn + '_>;
+    fn again(&self) -> Box<dyn Learn + '_>;
 }
 
 /// Walks a segment's blocks from its opening block on.

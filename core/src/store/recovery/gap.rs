@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What is missing is known from both sides: the entries after `before`, up to the one that `after` follows; and their
-//! bytes must fill the hole, for an entry's block is the same on every replica but for the header's salt and
+//! bytes must fill the hole, for an entry's block is the same on every replica except for the header's salt and
 //! `durable_upto`. Blocks that are no entries can have stood between: what they took is filled by a marker, behind the
 //! entries, or wherever the segment's block index says that a block begins.
 //!

@@ -111,7 +111,7 @@ impl Follow {
         Ok(self.walk.segment.clone())
     }
 
-    /// Whether the log has to be surveyed anew: it went on elsewhere; or what was hidden of older segments can be
+    /// Whether the log has to be surveyed again: it went on elsewhere; or what was hidden of older segments can be
     /// shown; or the segment that is followed is gone, because the writer has discarded it meanwhile, and perhaps
     /// used its file again.
     pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {

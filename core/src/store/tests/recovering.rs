@@ -28,8 +28,8 @@ impl Learn for Beside<'_> {
         self.learnt.commit()
     }
 
-    fn anew(&self) -> Box<dyn Learn + '_> {
-        self.learnt.anew()
+    fn again(&self) -> Box<dyn Learn + '_> {
+        self.learnt.again()
     }
 }
 

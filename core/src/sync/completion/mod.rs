@@ -260,7 +260,7 @@ impl Ticket {
     ///
     /// # Errors
     /// Those of `wait`; and `Timeout`: the append is still under way and **may still become durable**. Ask
-    /// this ticket again; appending the record anew may put it into the log twice (a session prevents that).
+    /// this ticket again; appending the record again may put it into the log twice (a session prevents that).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Appended> {
         // A time-out beyond what a clock can express is none.
         let deadline = Instant::now().checked_add(timeout);

@@ -1,4 +1,4 @@
-//! Simulated clusters: whole replicas, real but for their threads, over simulated disks, networks and clocks, in virtual
+//! Simulated clusters: whole replicas, real except for their threads, over simulated disks, networks and clocks, in virtual
 //! time. A run is a function of its seed: what it finds, it finds again.
 //!
 //! ```

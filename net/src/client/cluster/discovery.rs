@@ -458,7 +458,7 @@ impl Servers {
                 let mut known = self.known();
                 if term < known.term {
                     // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
-                    // another cluster that has begun to count anew.
+                    // another cluster that has begun to count again.
                     let since = *known.outdated.get_or_insert_with(Instant::now);
                     if since.elapsed() < self.options.timeout / 2 {
                         let what =

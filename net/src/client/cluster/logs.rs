@@ -48,7 +48,7 @@ mod tests {
             let both = [(address, &third), ("h1:1", &first)];
             assert_eq!(meant_log(&both).as_deref(), Some("a"), "{address}");
         }
-        // A majority was made anew: what is left of the old log is meant all the same.
+        // A majority was made again: what is left of the old log is meant all the same.
         let (second, third) = (told("b", 2, &[2, 3]), told("b", 3, &[2, 3]));
         let all = [("h2:1", &second), ("h3:1", &third), ("h1:1", &first)];
         assert_eq!(meant_log(&all).as_deref(), Some("a"));

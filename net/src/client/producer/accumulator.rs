@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Invariants:
-//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order, but for one that cannot be
+//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order, except for one that cannot be
 //!   encoded.
 //! - Once `gone`, everything is settled, and nothing is pushed any more.
-//! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, but for one record
+//! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, except for one record
 //!   when nothing else is there.
 //! - No foreign code (callbacks, wakers) runs while the lock is held.
 //! - Of every record that is not acknowledged somebody is told: whoever takes a delivery's result, a callback, a flush, a

@@ -44,7 +44,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// Whether every record is in the log, but for those whose failure a flush by this handle has told.
+    /// Whether every record is in the log, except for those whose failure a flush by this handle has told.
     pub fn all_acknowledged(&self) -> bool {
         self.left.is_empty() && self.failed.is_none()
     }

@@ -75,7 +75,7 @@ struct Sent {
 /// What batches are stamped with.
 struct Stamp {
     codec: Codec,
-    /// None: there is none, or it has to be opened anew.
+    /// None: there is none, or it has to be opened again.
     session: Option<SessionId>,
     /// The next batch's number in the session.
     next: u64,
@@ -382,7 +382,7 @@ impl Pump {
                 self.prove().await;
             }
             ErrorKind::TooLarge | ErrorKind::InvalidArgument if clear => {
-                // Limits can have changed with the leader: they are asked for anew.
+                // Limits can have changed with the leader: they are asked for again.
                 self.doubt_server();
                 self.settle_front(&Err(error.clone()));
                 self.retire();

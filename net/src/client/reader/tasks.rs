@@ -1,5 +1,5 @@
 //! Errands: what is done for a reader on tasks of their own, so that it goes on while nobody asks the reader, and is not
-//! begun anew when somebody asks it again. Each has its own deadline.
+//! begun again when somebody asks it again. Each has its own deadline.
 
 use crate::client::cluster::discovery::Avoid;
 use crate::client::retry::deadline::within;

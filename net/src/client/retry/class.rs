@@ -17,7 +17,7 @@ pub enum ErrorClass {
     Fatal,
     /// The same request can succeed later, at the same server.
     Retriable,
-    /// The same request can succeed at another server: who leads has to be found out anew.
+    /// The same request can succeed at another server: who leads has to be found out again.
     RefreshMetadata,
 }
 

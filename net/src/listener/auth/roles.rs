@@ -3,7 +3,7 @@
 //! Invariants:
 //! - With tokens, a method that the table does not name is refused, whoever asks.
 //! - Only digests of tokens are held. A token is compared by its digest, in constant time, with all that are known.
-//! - A call goes on for as long as its token lets it in: when tokens are replaced, those that are open are checked anew.
+//! - A call goes on for as long as its token lets it in: when tokens are replaced, those that are open are checked again.
 //!
 //! **A new method gets its line in [`METHODS`], and nowhere else.**
 //!
@@ -386,7 +386,7 @@ mod tests {
     use prost::Message as _;
     use std::collections::BTreeSet;
 
-    /// All methods of what is compiled in, but for those between replicas, which have a listener of their own.
+    /// All methods of what is compiled in, except for those between replicas, which have a listener of their own.
     #[test]
     fn the_table_names_every_method_and_no_other() {
         let protos = prost_types::FileDescriptorSet::decode(crate::wire::proto::DESCRIPTORS).unwrap();

@@ -1,11 +1,11 @@
-//! Headers: a compressed header block (HPACK, RFC 7541) written anew so that it needs no table of earlier headers, with
+//! Headers: a compressed header block (HPACK, RFC 7541) written again so that it needs no table of earlier headers, with
 //! another `:authority` where that is none.
 //!
 //! Names and values are kept and written as they came, packed or not: only what has to be known is unpacked: the
 //! authority, and the lengths of what enters the table, because they decide what leaves it. The receiver checks the
 //! rest.
 //!
-//! (Libraries were looked at. Those that decode whole blocks build their Huffman table anew for each string, or panic
+//! (Libraries were looked at. Those that decode whole blocks build their Huffman table again for each string, or panic
 //! on a number that is cut off; the table for Huffman codes is `httlib-huffman`'s.)
 //!
 //! Invariants: the table is what the sender believes it to be; `size` is the sum of its entries, at most `size_max`.
@@ -39,7 +39,7 @@ pub(super) struct Broken;
 
 type Result<T> = std::result::Result<T, Broken>;
 
-/// Writes the blocks of one connection anew.
+/// Writes the blocks of one connection again.
 #[derive(Debug)]
 pub(super) struct Rewriter {
     /// The newest first.
@@ -89,13 +89,13 @@ impl Rewriter {
         Self { table: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
     }
 
-    /// The block anew, and whether an authority was replaced in it.
+    /// The block again, and whether an authority was replaced in it.
     ///
     /// # Errors
     /// It is no block, or too large: the table is of no use any more.
     pub(super) fn rewrite(&mut self, block: &[u8]) -> Result<(Vec<u8>, bool)> {
         let mut rest = block;
-        let mut anew = Vec::with_capacity(block.len() + AUTHORITY.len());
+        let mut again = Vec::with_capacity(block.len() + AUTHORITY.len());
         let mut mended = false;
         while let Some(&first) = rest.first() {
             if first & 0x80 != 0 {
@@ -105,10 +105,10 @@ impl Rewriter {
                     None if index == AUTHORITY_INDEX => {
                         let name = Name::Static(AUTHORITY_INDEX);
                         let header = Header { name, value: Bytes::new(), unsound: true };
-                        mended |= write(&mut anew, &header, 0);
+                        mended |= write(&mut again, &header, 0);
                     }
-                    None => write_number(&mut anew, 0x80, 7, index),
-                    Some(header) => mended |= write(&mut anew, header, 0),
+                    None => write_number(&mut again, 0x80, 7, index),
+                    Some(header) => mended |= write(&mut again, header, 0),
                 }
             } else if first & 0xe0 == 0x20 {
                 let size = number(&mut rest, 5)?;
@@ -120,16 +120,16 @@ impl Rewriter {
             } else {
                 let enters = first & 0x40 != 0;
                 let (header, bytes) = self.literal(&mut rest, if enters { 6 } else { 4 }, enters)?;
-                mended |= write(&mut anew, &header, if enters { 0 } else { first & 0x10 });
+                mended |= write(&mut again, &header, if enters { 0 } else { first & 0x10 });
                 if enters {
                     self.enter(header, bytes);
                 }
             }
-            if anew.len() > BLOCK_BYTES_MAX {
+            if again.len() > BLOCK_BYTES_MAX {
                 return Err(Broken);
             }
         }
-        Ok((anew, mended))
+        Ok((again, mended))
     }
 
     /// A header that stands in the block; and, if asked for, how many bytes it has unpacked.
@@ -310,12 +310,12 @@ mod tests {
         let mut block = vec![0x41, bad.len() as u8]; // with indexing, the name from the static table
         block.extend_from_slice(bad);
         for block in [&block[..], &[0xbe], &[0x81]] {
-            let (anew, mended) = rewriter.rewrite(block).unwrap();
+            let (again, mended) = rewriter.rewrite(block).unwrap();
             assert!(mended);
-            assert_eq!(read(&anew), [(b":authority".to_vec(), AUTHORITY.to_vec())]);
+            assert_eq!(read(&again), [(b":authority".to_vec(), AUTHORITY.to_vec())]);
         }
-        let (anew, mended) = rewriter.rewrite(b"\x01\x09[::1]:700").unwrap();
-        assert_eq!((read(&anew)[0].1.as_slice(), mended), (&b"[::1]:700"[..], false));
+        let (again, mended) = rewriter.rewrite(b"\x01\x09[::1]:700").unwrap();
+        assert_eq!((read(&again)[0].1.as_slice(), mended), (&b"[::1]:700"[..], false));
     }
 
     /// A byte can stand for a header of four thousand.
@@ -350,7 +350,7 @@ mod tests {
     }
 
     proptest! {
-        /// What comes out says the same without a table, but for authorities that are none.
+        /// What comes out says the same without a table, except for authorities that are none.
         #[test]
         fn blocks_say_the_same(blocks in prop::collection::vec(prop::collection::vec(header(), 0..8), 1..12)) {
             let (mut encoder, mut rewriter) = (Encoder::with_dynamic_size(4096), Rewriter::new());
@@ -359,7 +359,7 @@ mod tests {
                 for header in &headers {
                     encoder.encode(header.clone(), &mut block).unwrap();
                 }
-                let (anew, mended) = rewriter.rewrite(&block).unwrap();
+                let (again, mended) = rewriter.rewrite(&block).unwrap();
                 let unsound = |(name, value): &(Vec<u8>, Vec<u8>)| {
                     name == b":authority" && Authority::try_from(&value[..]).is_err()
                 };
@@ -368,7 +368,7 @@ mod tests {
                 let wanted: List = sent.into_iter().map(|header| {
                     if unsound(&header) { (header.0, AUTHORITY.to_vec()) } else { header }
                 }).collect();
-                prop_assert_eq!(read(&anew), wanted);
+                prop_assert_eq!(read(&again), wanted);
             }
         }
 
@@ -377,8 +377,8 @@ mod tests {
         fn any_bytes(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..5)) {
             let mut rewriter = Rewriter::new();
             for block in blocks {
-                if let Ok((anew, _)) = rewriter.rewrite(&block) {
-                    prop_assert!(anew.len() <= BLOCK_BYTES_MAX);
+                if let Ok((again, _)) = rewriter.rewrite(&block) {
+                    prop_assert!(again.len() <= BLOCK_BYTES_MAX);
                 }
                 prop_assert!(rewriter.size <= rewriter.size_max);
                 prop_assert_eq!(rewriter.table.iter().map(|e| e.size).sum::<usize>(), rewriter.size);

@@ -7,13 +7,13 @@
 //! ```text
 //! socket ──> frames: all but HEADERS pass where they are
 //!                    HEADERS (+ CONTINUATION): decompressed ──> sound: pass where they are
-//!                                                          └──> not: written anew, and all later ones too
+//!                                                          └──> not: written again, and all later ones too
 //! ```
 //!
 //! Invariants:
-//! - until the first block is written anew, every byte passes as it came: the receiver's table of headers is the
+//! - until the first block is written again, every byte passes as it came: the receiver's table of headers is the
 //!   sender's. From then on blocks are written so that they use no table (see `headers`);
-//! - what can't be understood passes as it came, for the receiver to judge; once blocks are written anew, it ends the
+//! - what can't be understood passes as it came, for the receiver to judge; once blocks are written again, it ends the
 //!   connection;
 //! - at most [`HEADERS_BYTES_MAX`] of a header block, and one read more, are held.
 //!
@@ -70,7 +70,7 @@ const PRIORITY: u8 = 0x20;
 pub struct Mended<T> {
     io: T,
     frames: Frames,
-    /// Written anew, or looked at: to be handed out.
+    /// Written again, or looked at: to be handed out.
     ready: BytesMut,
     /// Came in after that, and was not looked at.
     held: BytesMut,
@@ -95,7 +95,7 @@ impl<T> Mended<T> {
 struct Frames {
     at: At,
     rewriter: Rewriter,
-    /// Whether blocks are written anew.
+    /// Whether blocks are written again.
     rewriting: bool,
 }
 
@@ -167,7 +167,7 @@ impl Frames {
         let Some((head, block)) = Head::parse(data).zip(block(&data[..extent])) else {
             return self.give_up(data);
         };
-        let Ok((anew, mended)) = self.rewriter.rewrite(&block) else { return self.give_up(data) };
+        let Ok((again, mended)) = self.rewriter.rewrite(&block) else { return self.give_up(data) };
         if !self.rewriting && !mended {
             self.at = At::Within(extent);
             return self.step(data);
@@ -176,7 +176,7 @@ impl Frames {
             tracing::debug!("a client's :authority is no authority; it gets another one");
         }
         self.rewriting = true;
-        Ok(Step::Instead(extent, head.frames(&anew)))
+        Ok(Step::Instead(extent, head.frames(&again)))
     }
 
     /// What can't be understood is left to the receiver, if that has seen all that came before.
@@ -287,9 +287,9 @@ impl<T: AsyncRead + Unpin> Mended<T> {
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.frames.step(&self.held)? {
             Step::Pass(count) => self.ready = self.held.split_to(count),
-            Step::Instead(count, anew) => {
+            Step::Instead(count, again) => {
                 self.held.advance(count);
-                self.ready = anew;
+                self.ready = again;
             }
             Step::More if self.ended => self.ready = self.held.split(), // cut off in its midst
             Step::More => ready!(self.poll_held(context))?,
@@ -311,8 +311,8 @@ impl<T: AsyncRead + Unpin> Mended<T> {
                     self.held.extend_from_slice(&come[passed..]);
                     break;
                 }
-                Step::Instead(count, anew) => {
-                    self.ready = anew;
+                Step::Instead(count, again) => {
+                    self.ready = again;
                     self.held.extend_from_slice(&come[passed + count..]);
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Service: the native service as tonic serves it: the generated one, but for `Read`, whose answers go out as they stand
+//! Service: the native service as tonic serves it: the generated one, except for `Read`, whose answers go out as they stand
 //! in the log. A call that means another log is refused before anything else.
 
 use super::Native;

@@ -1,4 +1,4 @@
-//! Service: `logspec.Log` as tonic serves it: the generated one, but for `Read`, whose answers go out as they stand in the
+//! Service: `logspec.Log` as tonic serves it: the generated one, except for `Read`, whose answers go out as they stand in the
 //! log, or as they were unpacked.
 
 use super::LogspecService;

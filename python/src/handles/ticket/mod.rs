@@ -146,7 +146,7 @@ impl Ticket {
     /// returns. What a callback raises goes to `sys.unraisablehook`. At the end of the program those that are due are
     /// called, and no others. A forked child calls none of its parent's.
     ///
-    /// Does not block, but for what `fn` does. Raises `TypeError`: `fn` is not to be called.
+    /// Does not block, except for what `fn` does. Raises `TypeError`: `fn` is not to be called.
     fn add_done_callback(slf: Bound<'_, Self>, r#fn: Bound<'_, PyAny>) -> PyResult<()> {
         let (ticket, function) = (slf.get(), r#fn);
         if !function.is_callable() {

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ConfigCommand, ui: &Ui) -> Result<Exit> {
             crate::serve::check(&config)?;
             if config.node == 0 {
                 return Err(Failure::usage(format!(
-                    "{} is in order, but for `node`, which has to be given: `node = N` in the file, --node N, or CHIPLOG_NODE in the environment",
+                    "{} is in order, except for `node`, which has to be given: `node = N` in the file, --node N, or CHIPLOG_NODE in the environment",
                     file.display()
                 )));
             }

@@ -20,7 +20,7 @@ Examples:
 ///
 /// Prints two halves: the token, which the client shows (--token-file, or CHIPLOG_TOKEN), and a line for the file of
 /// tokens that the servers read (`auth.tokens`). With --out the token goes to a file, and only the line is printed. The line holds the token's role and its SHA-256: who reads it cannot
-/// make the token of it. Nothing is stored, but for the token itself where --out says so: in a file that only its owner
+/// make the token of it. Nothing is stored, except for the token itself where --out says so: in a file that only its owner
 /// may read.
 ///
 /// Roles: read (records, positions, status), append (and read), admin (all: also discards, and changes of the cluster).

@@ -448,7 +448,7 @@ fn discard_and_verify(story: &Story, summary: &mut Summary, witness: &Witness, t
     story.discarded(summary)?;
     log.close()?;
 
-    // Opened anew: what is checked is what the files say.
+    // Opened again: what is checked is what the files say.
     let log = Log::open(&witness.plan().dir, witness.plan().options())?;
     let mut seen = Seen::new(summary.records, first);
     witness.check(&mut log.reader(Start::First)?, text, &mut seen)?;

@@ -42,7 +42,7 @@ Examples:
 /// SIGTERM and Ctrl-C end it in order: it is not ready any more, takes no new calls, lets another replica lead, ends
 /// its streams and closes the log (status 0). A second signal ends it at once; nothing confirmed is lost by that.
 ///
-/// SIGHUP has it read certificates and tokens anew; it also looks at them by itself. What cannot be used changes nothing,
+/// SIGHUP has it read certificates and tokens again; it also looks at them by itself. What cannot be used changes nothing,
 /// and is said in its log and its figures.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]

@@ -313,7 +313,7 @@ impl Replica {
         self.heard_within(self.cluster.election_timeout, now)
     }
 
-    /// Whether another replica was heard within the last election time-out. Raft's own word for it starts anew every election
+    /// Whether another replica was heard within the last election time-out. Raft's own word for it starts again every election
     /// time-out, with nobody heard yet.
     pub(super) fn is_heard(&self, node: NodeId, now: Moment) -> bool {
         let at = self.peers.heard_at.get(&node);

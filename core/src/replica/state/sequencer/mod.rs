@@ -445,7 +445,7 @@ impl Sequencer {
         Decision::Write(block, result)
     }
 
-    /// What a command in the log does, but for opening a session.
+    /// What a command in the log does, except for opening a session.
     fn take_effect(&mut self, command: Command) {
         let mut effect = None;
         match command {
@@ -751,7 +751,7 @@ impl Learn for Replayed<'_> {
         self.sequencer.known_committed()
     }
 
-    fn anew(&self) -> Box<dyn Learn + '_> {
+    fn again(&self) -> Box<dyn Learn + '_> {
         let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
         Box::new(Replayed { sequencer, options: self.options })
     }

@@ -119,7 +119,7 @@ impl Stage {
         }
     }
 
-    /// Whatever can happen now, happens; syncs end, but for those that are held.
+    /// Whatever can happen now, happens; syncs end, except for those that are held.
     fn settle(&mut self) {
         for _ in 0..1_000 {
             let mut sent = Vec::new();

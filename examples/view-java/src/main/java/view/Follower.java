@@ -258,7 +258,7 @@ final class Follower implements AutoCloseable {
     if (!view.log().isEmpty() || first <= next) {
       throw new Final(
           "discarded: record " + next + ", which this view needs next, is gone (the log begins with " + first
-              + "); it has to be made anew from a snapshot of what the records said");
+              + "); it has to be made again from a snapshot of what the records said");
     }
     if (until < first) {
       throw new Final("discarded: records " + next + " to " + (first - 1) + " are gone");
