@@ -121,7 +121,7 @@ impl<T: PartialEq + Send> Reloadable for Watched<T> {
             Err(why) => {
                 reloads.failed.fetch_add(1, Ordering::Relaxed);
                 if aloud || self.trouble.as_ref() != Some(&why) {
-                    tracing::error!(name, why, "CANNOT BE READ AGAIN: what was in use before stays in use");
+                    tracing::error!(name, why, "reload failed; still using the previous one");
                 }
                 self.trouble = Some(why);
             }

@@ -109,7 +109,7 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
     let left: String = lines.lines().filter(|l| !l.starts_with("read:")).map(|l| format!("{l}\n")).collect();
     fs::write(&tokens, "nonsense").unwrap();
     server.hang_up();
-    wait("it says so", || server.said().contains("CANNOT BE READ AGAIN").then_some(()));
+    wait("it says so", || server.said().contains("reload failed").then_some(()));
     assert!(!server.said().contains("nonsense"), "it might have been a token");
     with(&read, &["info", &server.client]).ok();
     fs::write(&tokens, left).unwrap();

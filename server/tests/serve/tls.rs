@@ -266,7 +266,7 @@ fn a_server_is_the_node_that_its_certificate_names() {
     };
     put([&others[0], &others[1]]);
     second.hang_up();
-    wait("it says so", || second.said().contains("CANNOT BE READ AGAIN").then_some(()));
+    wait("it says so", || second.said().contains("reload failed").then_some(()));
     broken(1);
     put([&others[0], &keep[1]]);
     second.hang_up();
