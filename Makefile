@@ -67,7 +67,11 @@ examples: ## every example on real text, one after the other. RUN_FLAGS="--recor
 	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
 	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
-test: loom fuzz-short sim-bugs test-python unit ## all tests; the unit, integration and documentation tests come last
+# The unit, integration and documentation tests come last, so that the last lines are those of cargo test.
+test: ## all tests
+	@for part in loom fuzz-short sim-bugs test-python; do from=$$(date +%s); \
+	  $(MAKE) --no-print-directory $$part || exit 1; echo "== $$part took $$(($$(date +%s) - from)) s"; done
+	@$(MAKE) --no-print-directory unit
 
 TESTED := --workspace --features chiplog/sim
 # More threads than processors: many tests wait, for servers that start and for time-outs.
