@@ -24,7 +24,10 @@ fn options_of_a_directory_are_set_shown_and_taken_back() {
     );
     let dumped = run(&["dump", log, "--json"]).ok().out;
     assert!(dumped.contains("set_options"), "{dumped}");
-    let shown = set_of(log, &["--unset", "retention_seconds", "--set", "retention_bytes=none"]);
+    let back = ["--unset", "retention_seconds", "--set", "retention_bytes=none"];
+    let refused = run(&[&["options", log][..], &back].concat());
+    assert!(refused.code == 2 && refused.err.contains("leader's own retention_seconds"), "{}", refused.err);
+    let shown = set_of(log, &[&back[..], &["--yes"]].concat());
     assert_eq!(shown, json!({ "retention_bytes": "none" }));
     run(&["verify", log]).ok();
     for wrong in [

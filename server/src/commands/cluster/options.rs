@@ -379,9 +379,13 @@ mod tests {
         for word in ["700 records", "10.0 MiB", "about 140 of the oldest (2.0 MiB)"] {
             assert!(told.contains(word), "{told}");
         }
-        for harmless in [None, Some(10 << 20), Some(u64::MAX)] {
+        for harmless in [Some(10 << 20), Some(u64::MAX)] {
             assert_eq!(of(harmless), None);
         }
+        assert!(of(None).unwrap().contains("the leader's own retention_bytes holds"));
+        let empty = Held { bytes: 0, records: 0, ..held };
+        assert_eq!(loss(&[(LogOption::RetentionBytes, None)], &empty), None);
+        let held = Held { bytes: 10 << 20, records: 700, ..empty };
         assert_eq!(loss(&[(LogOption::CapacityBytes, Some(1))], &held), None);
     }
 
