@@ -408,25 +408,32 @@ impl Gather {
 
     fn tell(&self, waiting: Waiting, result: &Result<Index>, cause: Cause) {
         let Waiting { number, cost, records, tellings, .. } = waiting;
-        let mut settled = u64::from(records);
-        if let Err(error) = result
-            && error.kind() != ErrorKind::SequenceForgotten
-        {
-            // Before anybody hears of it, and in one step: each record is counted once at any time.
+        let records = u64::from(records);
+        // Counted before anybody hears of it, and in one step: each record counts once at any time, and one that is
+        // acknowledged no more.
+        let settled_later = {
             let mut state = self.state();
-            state.failures += 1;
-            state.failed = Some(error.clone());
-            let untold = tellings.fail(error, cause, &self.untold);
-            state.records -= untold;
-            settled -= untold;
-        }
+            match result {
+                Err(error) if error.kind() != ErrorKind::SequenceForgotten => {
+                    state.failures += 1;
+                    state.failed = Some(error.clone());
+                    let untold = tellings.fail(error, cause, &self.untold);
+                    state.records -= untold;
+                    records - untold
+                }
+                _ => {
+                    state.records -= records;
+                    0
+                }
+            }
+        };
         // First: who hears that it is settled can rely on everybody having heard how.
         tellings.tell(result);
         {
             let mut state = self.state();
             state.settled_to = state.settled_to.max(number);
             state.buffered -= cost;
-            state.records -= settled;
+            state.records -= settled_later;
         }
         self.settled.notify_waiters();
     }
