@@ -1,4 +1,4 @@
-//! What a program holds: a log, a session, a log that it only reads, a follower.
+//! The handles of a program: a log, a session, a log that it only reads, a follower.
 
 pub(crate) mod follower;
 pub(crate) mod log;

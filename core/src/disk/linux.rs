@@ -267,11 +267,11 @@ fn not_ours(e: &io::Error) -> bool {
 /// write into them changes no metadata, as after a write of zeros.
 const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
 
-/// False: the kernel, the file system or the device cannot.
+/// False: the kernel, the file system or the device cannot, or a signal came; the zeros have to be written.
 fn write_zeroes(file: &File, range: &Range<u64>) -> io::Result<bool> {
     match fallocate(file, WRITE_ZEROES, range.start, range.end - range.start) {
         Ok(()) => Ok(true),
-        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(false),
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::INTR) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }

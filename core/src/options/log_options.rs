@@ -423,7 +423,7 @@ mod tests {
         check(LogOption::SessionsMax, 4096, 64 << 20).unwrap();
         let refused = check(LogOption::SessionsMax, 4096, 1 << 20).unwrap_err().to_string();
         assert!(refused.contains("node 2") && refused.contains("sessions_max of 4096"), "{refused}");
-        // Of what was set before, only what is changed is looked at.
+        // Options that were set before and are not changed are not checked.
         let mut options = LogOptions::default();
         options.set(LogOption::RecordBytesMax, Some(100 << 20));
         options.check_room_of(NodeId(2), 1 << 20, &[LogOption::RetentionAge], &leader).unwrap();

@@ -1,4 +1,4 @@
-//! What enters a replica: proposals, messages, requests of the program.
+//! The inputs of a replica: proposals, messages, requests of the program.
 
 pub(crate) mod inbox;
 pub(crate) mod proposals;

@@ -51,7 +51,7 @@ type SegmentBytes = u32;
 #[derive(Debug, Default)]
 pub(super) struct OptionChanges {
     pending: Vec<Pending>,
-    /// What members that know the log's options have said.
+    /// The answers of members that know the log's options.
     know: BTreeMap<NodeId, SegmentBytes>,
     /// When the members were asked first, and last.
     asked: Option<(Moment, Moment)>,
@@ -60,7 +60,7 @@ pub(super) struct OptionChanges {
 /// What learners have said of the versions that they read, since this replica leads.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
-    /// What those that know the log's options have said, and when last: a learner can be started again with other segments.
+    /// The answers of learners that know the log's options, with their times: a learner can be restarted with other segments.
     know: BTreeMap<NodeId, (SegmentBytes, Moment)>,
     /// When each of the others was asked first, and whether it was named since.
     asked: BTreeMap<NodeId, (Moment, bool)>,
