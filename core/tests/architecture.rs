@@ -1,8 +1,8 @@
-//! Which room may use which: the arrows of ARCHITECTURE.md, checked against what the sources say.
+//! The order of rooms in ARCHITECTURE.md, checked against the sources.
 //!
 //! [`HOUSES`] lists the rooms of each crate from the ground up: a folder, or a file on its own. The files of a room may use
-//! each other, without a circle, and those of the rooms above theirs in the list. The other tables say where a thing may be
-//! touched at all; a file's line `Must not know: …` is held against its `use` lines, as far as [`WORDS`] has its words.
+//! each other, without a cycle, and those of the rooms before theirs in the list. The other tables restrict where a thing may be
+//! used at all. A file's line `Must not know: …` is checked against its `use` lines, as far as [`WORDS`] has its words.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

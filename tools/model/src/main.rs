@@ -1,8 +1,8 @@
 //! A model of introductions, membership and removal, with crashes and durability, checked exhaustively within bounds.
 //!
 //! The model abstracts `core/src/replica/`: terms, votes, a log of changes of membership, commits, synced and unsynced writes,
-//! and the answers that a restarted replica waits for. ARCHITECTURE.md, "The model of membership", says which rule stands for which
-//! function, and what is left out. Each rule can be switched off, to see which failure it prevents.
+//! and the answers that a restarted replica waits for. `docs/internals/membership-model.md` lists the
+//! function behind each rule, and what is left out. Each rule can be switched off, to see which failure it prevents.
 
 mod calm;
 mod checks;
