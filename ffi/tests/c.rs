@@ -235,7 +235,8 @@ fn the_c_of_the_readmes_runs() {
     let installed = Installed::get();
     let dir = tempfile::tempdir().unwrap();
     let root = support::here().parent().unwrap();
-    let text = ["README.md", "ffi/README.md"].map(|name| fs::read_to_string(root.join(name)).unwrap()).concat();
+    let text =
+        ["README.md", "ffi/README.md"].map(|name| fs::read_to_string(root.join(name)).unwrap()).concat();
     let pieces: Vec<&str> =
         text.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let wanted = ["durable at 1\n", "durable at 1\n", "at 2, and at 2 again\n"];
