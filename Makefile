@@ -1,18 +1,18 @@
 # The one entry to the project: every recipe below is a command that you could type yourself.
 #
-#     make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
+#   make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
-#     make examples        every example on real text; the same view in every language, all with the same tables at the end
-#     make test    every test: about half an hour on two cores from nothing
+#   make examples        every example on real text; the same view in every language, all with the same tables at the end
+#   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
-#     make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
-#                  a soak of three
-#     make model   every state that a cluster of three to five can reach, within bounds; SIZE=3 one size alone
-#     make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
+#   make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
+#                a soak of three
+#   make model   every state that a cluster of three to five can reach, within bounds; SIZE=3 one size alone
+#   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
-#     make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
+#   make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
 # Seconds each fuzz target runs in `make fuzz`; `make test` gives each three.

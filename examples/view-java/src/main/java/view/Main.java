@@ -13,9 +13,9 @@ import java.util.List;
  *     --cluster 127.0.0.1:7411,127.0.0.1:7414 --db view.db [--until INDEX]
  *
  *   Main      arguments
- *     Follower  which server, one stream after the other; checks that nothing is missing
- *     Batch     batches as they are in the log, checked and unpacked
- *     View      the tables, and their position
+ *   Follower  which server, one stream after the other; checks that nothing is missing
+ *   Batch     batches as they are in the log, checked and unpacked
+ *   View      the tables, and their position
  * </pre>
  */
 public final class Main {
