@@ -79,7 +79,7 @@ def follow(view: View, copy: chiplog.Follower, until: int) -> None:
     while view.applied < until:
         if batches.reader.wait(TELL_SECONDS):
             view.apply(log, next(batches), until)
-        # # Also for the last records before a pause.
+        # Also for the last records before a pause.
         if view.applied > told and (view.applied >= until or time.monotonic() - told_at >= TELL_SECONDS):
             told, told_at = view.applied, time.monotonic()
             print(f"applied index {told}, fed by {copy.status().server or 'no server at the moment'}", flush=True)
