@@ -457,7 +457,7 @@ def judge_all(known: Known, sample: list[Mutant], again: bool) -> None:
     if not due:
         return
     copied()
-    # # The whole sample, judged or not: a run that continues finds its build there.
+    # The whole sample, judged or not: a run that continues finds its build there.
     together = {n: mutant for n, mutant in numbered.items() if not known.of(mutant).get("alone", mutant.constant)}
     binaries, guilty = built_together(together)
     for number, mutant in guilty.items():

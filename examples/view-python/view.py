@@ -94,7 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     view = View(arguments.db)
     if view.applied < arguments.until:
-        # # A new view takes the first existing record; one that has begun needs the very next record.
+        # A new view takes the first existing record; one that has begun needs the very next record.
         start = chiplog.Start.first() if view.log is None else view.applied + 1
         try:
             with chiplog.Follower(arguments.dir, arguments.cluster.split(","), start) as copy:
