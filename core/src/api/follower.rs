@@ -518,7 +518,7 @@ impl Shared {
 
 impl std::fmt::Debug for FollowerLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Followed").field("log", &self.log).finish()
+        f.debug_struct("FollowerLog").field("log", &self.log).finish()
     }
 }
 

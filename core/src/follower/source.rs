@@ -480,7 +480,7 @@ impl Drop for FollowSource {
 
 impl std::fmt::Debug for FollowSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Feed").field("log", &self.log).field("standing", &self.standing).finish()
+        f.debug_struct("FollowSource").field("log", &self.log).field("standing", &self.standing).finish()
     }
 }
 

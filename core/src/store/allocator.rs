@@ -71,7 +71,7 @@ pub(crate) struct BackgroundJob(Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for BackgroundJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Errand")
+        f.write_str("BackgroundJob")
     }
 }
 
