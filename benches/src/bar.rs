@@ -30,7 +30,7 @@ pub(crate) struct Bar {
     pub met: bool,
     /// How good the ratio is: 1 is just met, 2 twice as good as required.
     pub merit: f64,
-    /// What figure and limit are, and further observations.
+    /// The meaning of figure and limit, and further observations.
     pub note: String,
     /// For a bar about connections: rates by connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

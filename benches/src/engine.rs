@@ -120,7 +120,7 @@ pub(crate) fn fill(log: &Log, pool: &Pool, bytes: u64, record_bytes: usize, batc
     Ok(n)
 }
 
-/// What the writer did between two readings of its counters.
+/// The writer's work between two readings of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     pub(crate) count: u64,

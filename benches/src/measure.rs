@@ -80,7 +80,7 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-/// What the whole process has used so far, including threads that ended.
+/// The use of the whole process so far, including threads that ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// User and system time.

@@ -164,7 +164,7 @@ pub(crate) fn random(bench: &Bench, log: &ScratchLog, record_bytes: usize) -> Re
     Ok(Random { figures, limits, latency: latencies.summary() })
 }
 
-/// What a fresh process measures when it opens a log: see [`probe`].
+/// The measurements of a fresh process that opens a log: see [`probe`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Probe {
     /// How long `Log::open` took.

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! - Nothing is sent beyond the windows that the server granted.
-//! - What the server may send is more than a run ever receives: this side never has to grant more.
+//! - The server may send more than a run ever receives: this side never has to grant more.
 //!
 //! Must not know: sockets, what requests and answers say.
 

@@ -25,7 +25,7 @@ pub(crate) fn identify(bytes: &[u8]) -> Option<(u64, u64)> {
     (record(writer, number) == bytes).then_some((writer, number))
 }
 
-/// What one side has reported of a record.
+/// The report of one side about a record.
 #[derive(Clone, Copy, Debug)]
 enum Half {
     Acknowledged(Index),
