@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// The common options that concern output.
 #[derive(Clone, Copy, Debug)]
-Print results as JSON.
-    /// Results as JSON.
-    Print no progress and no summaries.
-    /// No progress, no summaries.
+pub(crate) struct Ui {
+    /// Print results as JSON.
+    pub(crate) json: bool,
+    /// Print no progress and no summaries.
     pub(crate) quiet: bool,
     /// Log messages about the work like all other events, because a service's output is read as one log.
     pub(crate) logs: bool,

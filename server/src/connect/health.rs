@@ -244,8 +244,7 @@ fn cut_off(found: &Found, s: &StatusResponse) -> Option<(State, String)> {
         return None;
     }
     if s.role() == Role::Leader {
-        let what =
-            format!("it believes that it leads, but node {} was elected later", leader.node);
+        let what = format!("it believes that it leads, but node {} was elected later", leader.node);
         return Some((State::CutOff, what));
     }
     let progress = leader.peers.iter().find(|p| p.node == s.node)?;

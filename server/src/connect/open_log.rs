@@ -126,8 +126,7 @@ pub(crate) fn unreadable(error: chiplog::Error) -> Failure {
 
 /// If there is no log: says so, and what to do.
 fn missing(error: &chiplog::Error) -> Option<Failure> {
-    let advice =
-        "give a log's directory or a server's HOST:PORT, or make a log there with `chiplog append`";
+    let advice = "give a log's directory or a server's HOST:PORT, or make a log there with `chiplog append`";
     (error.kind() == ErrorKind::NotFound)
         .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
 }

@@ -73,7 +73,11 @@ impl Collector for Figures {
         let mut page = Page { encoder };
         let version = [(env!("CARGO_PKG_VERSION").to_owned(), 1)];
         page.family("build_info", "1 for the version that runs", "version", MetricType::Gauge, &version)?;
-        page.gauge("ready", "1 if clients should use this server", u64::from(not_ready(&self.host).is_none()))?;
+        page.gauge(
+            "ready",
+            "1 if clients should use this server",
+            u64::from(not_ready(&self.host).is_none()),
+        )?;
         of_clients(&mut page, self.host.gauges())?;
         if let Some(log) = self.host.opened() {
             of_log(&mut page, log)?;
@@ -96,7 +100,13 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     let refused = |refusals: &Refusals| Refusal::ALL.map(|r| (r.name().to_owned(), refusals.read(r)));
     let (clients, peers) = (refused(&figures.refusals), refused(figures.transport.refusals()));
     let counter = MetricType::Counter;
-    page.family("refused", "requests and connections that the listener for clients refused or ended", "reason", counter, &clients)?;
+    page.family(
+        "refused",
+        "requests and connections that the listener for clients refused or ended",
+        "reason",
+        counter,
+        &clients,
+    )?;
     page.family("peer_refused", "the same for the listener for peers", "reason", counter, &peers)?;
     let used = figures.budget.used_bytes() as u64;
     page.gauge("inflight_bytes", "bytes of received messages that are not in the log's queue yet", used)?;
@@ -117,7 +127,11 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
     page.counter("reloads", "reloads that replaced certificates or tokens", read(done))?;
     page.counter("reload_failures", "reloads whose files could not be used", read(failed))?;
-    page.gauge("reload_broken", "sets of files that cannot be used now: the old ones stay in use", read(broken))
+    page.gauge(
+        "reload_broken",
+        "sets of files that cannot be used now: the old ones stay in use",
+        read(broken),
+    )
 }
 
 fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
@@ -167,7 +181,11 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.counter("blocks", "blocks written", stats.blocks)?;
     page.counter("written_bytes", "bytes of blocks written", stats.bytes)?;
     page.counter("rolls", "segments begun", stats.rolls)?;
-    page.counter("scrubbed_bytes", "bytes of blocks that the scrubber read and checked", stats.scrubbed_bytes)?;
+    page.counter(
+        "scrubbed_bytes",
+        "bytes of blocks that the scrubber read and checked",
+        stats.scrubbed_bytes,
+    )?;
     page.counter("damaged", "damaged places found", stats.damaged)?;
     page.counter("repaired", "damaged places repaired from other replicas", stats.repaired)?;
     page.gauge("damaged_places", "places that are damaged at present", log.damaged_places())?;
@@ -208,7 +226,9 @@ fn histograms(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
 fn of_peers(page: &mut Page<'_>, traffic: &[PeerTraffic]) -> fmt::Result {
     type Value = fn(&PeerTraffic) -> u64;
     let rows: [(&str, &str, MetricType, Value); 8] = [
-        ("peer_connected", "1 if the stream to the peer is connected", MetricType::Gauge, |t| t.connected.into()),
+        ("peer_connected", "1 if the stream to the peer is connected", MetricType::Gauge, |t| {
+            t.connected.into()
+        }),
         ("peer_queue_bytes", "bytes that wait to be sent to the peer", MetricType::Gauge, |t| t.queue_bytes),
         ("peer_sent", "messages sent", MetricType::Counter, |t| t.sent),
         ("peer_sent_bytes", "bytes sent", MetricType::Counter, |t| t.sent_bytes),

@@ -568,7 +568,8 @@ fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Resu
         [("listen.client", client_at, tls.key.is_some()), ("listen.peer", peer_at, tls.peer_key.is_some())]
     {
         if !safe && !at.ip().is_loopback() && !config.insecure {
-            let tokens = if config.auth.tokens.is_some() { ", and tokens could be read on the network" } else { "" };
+            let tokens =
+                if config.auth.tokens.is_some() { ", and tokens could be read on the network" } else { "" };
             let what = format!(
                 "{key} {at} is open to other machines without TLS{tokens}: configure tls, or pass --insecure"
             );

@@ -319,8 +319,9 @@ fn tell(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui)
         std::thread::sleep(Duration::from_millis(100));
     };
     let Some(outcome) = outcome else {
-        return ui
-            .result(&shown, |_| format!("{done}; no leader answers: `chiplog status` shows which nodes vote"));
+        return ui.result(&shown, |_| {
+            format!("{done}; no leader answers: `chiplog status` shows which nodes vote")
+        });
     };
     shown["voters"] = json!(outcome.voters);
     shown["silent"] = json!(outcome.silent);
@@ -333,7 +334,10 @@ fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: 
     let asker = Asker::new(&of.connect, ui)?;
     let (_, leader) = asker.leader(&of.cluster)?;
     let Some(member) = leader.members.iter().find(|m| m.node == node) else {
-        return Err(Failure::new(ErrorKind::Membership, format!("node {node} is not a member of the cluster")));
+        return Err(Failure::new(
+            ErrorKind::Membership,
+            format!("node {node} is not a member of the cluster"),
+        ));
     };
     let or = |new: Option<&str>, old: &String| new.map_or_else(|| old.clone(), str::to_owned);
     let address = SetAddress {
@@ -385,7 +389,8 @@ fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
     });
     changed.map_err(|failure| match failure.kind() {
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => {
-            let words = "check with `chiplog status` whether the change was made, or run the same command again";
+            let words =
+                "check with `chiplog status` whether the change was made, or run the same command again";
             failure.with_words(words)
         }
         _ => failure,

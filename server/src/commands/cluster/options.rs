@@ -336,7 +336,9 @@ fn remote(
         let option = LogOption::from_name(&name).ok_or_else(|| {
             Failure::new(
                 ErrorKind::Unsupported,
-                format!("the log has the option {name}, which this version does not know: use a newer chiplog"),
+                format!(
+                    "the log has the option {name}, which this version does not know: use a newer chiplog"
+                ),
             )
         })?;
         options.set(option, value);

@@ -172,8 +172,7 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
 /// Backs servers up: a follower copies the log until it has every wanted record, then the copy is sealed.
 fn servers(list: &[String], args: &BackUp, ui: &Ui) -> Result<Backup> {
     // Everything confirmed until now. Nothing is made before that is known.
-    let otherwise =
-        "; `--stale` backs up what an answering replica has, perhaps without the newest records";
+    let otherwise = "; `--stale` backs up what an answering replica has, perhaps without the newest records";
     let info = Remote::connect(list, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
     let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);

@@ -134,8 +134,9 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
     match ports.find(is_taken) {
         None => Ok(()),
         Some(port) => {
-            let what =
-                format!("port {port} is in use; choose nine others by --port FIRST, or any free ones by --port 0");
+            let what = format!(
+                "port {port} is in use; choose nine others by --port FIRST, or any free ones by --port 0"
+            );
             Err(Failure::new(ErrorKind::Locked, what))
         }
     }

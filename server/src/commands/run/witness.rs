@@ -294,7 +294,11 @@ fn send(reports: &[Report]) -> Result<()> {
     let mut bytes = Vec::with_capacity(reports.len() * REPORT_BYTES);
     reports.iter().for_each(|r| r.encode(&mut bytes));
     let sent = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), &bytes))?;
-    if sent == bytes.len() { Ok(()) } else { system("the pipe to the witness accepted only part of a report") }
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        system("the pipe to the witness accepted only part of a report")
+    }
 }
 
 /// Everything that was acknowledged to the children of a run.
@@ -471,7 +475,9 @@ impl Witness {
                 return promise(format!("record {number} was acknowledged at {index}, but it is at {at}"));
             }
             if hash != hash_seen {
-                return promise(format!("record {number}, index {index}, differs from what was acknowledged"));
+                return promise(format!(
+                    "record {number}, index {index}, differs from what was acknowledged"
+                ));
             }
         }
         Ok(())

@@ -190,7 +190,8 @@ impl Journal {
         if known != log {
             let hex = |id: LogId| chiplog_net::wire::ids::to_hex(id.get());
             let (path, known, log) = (self.path.display(), hex(known), hex(log));
-            let what = format!("session file {path} belongs to log {known}, but these servers have log {log}");
+            let what =
+                format!("session file {path} belongs to log {known}, but these servers have log {log}");
             return Err(Failure::usage(what));
         }
         Ok(self.state.open.front().map(|cut| (session, cut.number)))
@@ -276,7 +277,10 @@ mod tests {
         assert!(journal.is_done_as_before(&sum(&["a"])) && !journal.is_done_as_before(&sum(&["A"])));
         let open = journal.open_cuts();
         assert!(open.len() == 1 && Journal::is_as_before(&open[0], &sum(&["a", "b", "c"])));
-        assert!(!Journal::is_as_before(&open[0], &sum(&["a", "bc", ""])), "the checksum includes where records end");
+        assert!(
+            !Journal::is_as_before(&open[0], &sum(&["a", "bc", ""])),
+            "the checksum includes where records end"
+        );
         journal.cut(&sum(&["a", "b", "c", "d"])).unwrap();
         journal.acked().unwrap();
         journal.acked().unwrap();

@@ -208,15 +208,15 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
         }
         Target::Servers(servers) => {
             if let Some(option) = args.log.given() {
-                return Err(Failure::usage(format!("{option} works only with directories: servers have their own options")));
+                return Err(Failure::usage(format!(
+                    "{option} works only with directories: servers have their own options"
+                )));
             }
             let remote = Remote::connect(servers, &args.connect, ui)?;
             let sink: Arc<dyn Sink> = match &args.session_file {
                 None => Arc::new(Servers::new(remote, &plan)),
                 Some(_) if args.threads > 1 => {
-                    return Err(Failure::usage(
-                        "--session-file works with one thread: leave out --threads",
-                    ));
+                    return Err(Failure::usage("--session-file works with one thread: leave out --threads"));
                 }
                 Some(path) => {
                     let journal = Journal::open(path)?;

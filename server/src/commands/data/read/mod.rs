@@ -183,7 +183,9 @@ impl Form<'_> {
 
 pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
     if ui.json && (args.format.is_some() || args.length_prefixed) {
-        return Err(Failure::usage("--json is a format of its own: leave out --format and --length-prefixed"));
+        return Err(Failure::usage(
+            "--json is a format of its own: leave out --format and --length-prefixed",
+        ));
     }
     let start = start(args)?;
     let form = match &args.format {

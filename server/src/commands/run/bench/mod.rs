@@ -68,7 +68,9 @@ pub(crate) fn run(args: Bench, ui: &Ui) -> Result<Exit> {
                 servers::run(&list, &args.load, seconds, args.bench.quick(), &args.connect, ui)?;
             }
             Target::Directory(_) => {
-                return Err(Failure::usage(format!("{one} is neither a workload nor HOST:PORT: see `chiplog bench --help`")));
+                return Err(Failure::usage(format!(
+                    "{one} is neither a workload nor HOST:PORT: see `chiplog bench --help`"
+                )));
             }
         },
         _ => return Err(Failure::usage("give the servers of one cluster, separated by commas")),

@@ -99,9 +99,7 @@ fn file_system(e: &Examination) -> Option<Finding> {
         kind if kind.starts_with("fuse.") => {
             Some(warning(format!("{kind}: whether a sync reaches the disk depends on the program behind it")))
         }
-        _ => {
-            Some(note(format!("{kind} is unknown to this command; chiplog is tested on ext4 and xfs")))
-        }
+        _ => Some(note(format!("{kind} is unknown to this command; chiplog is tested on ext4 and xfs"))),
     }
 }
 
@@ -117,7 +115,9 @@ fn options(e: &Examination) -> Vec<Finding> {
         ));
     }
     if fs.has("sync") || fs.has("dirsync") {
-        all.push(warning("mounted with sync: every write waits for the disk twice, because a log syncs by itself"));
+        all.push(warning(
+            "mounted with sync: every write waits for the disk twice, because a log syncs by itself",
+        ));
     }
     let spins = e.device.as_ref().is_some_and(|d| d.rotational == Some(true));
     // Virtual disks often report a platter that they do not have; a fast sync shows that.
