@@ -273,7 +273,7 @@ impl Asker {
     }
 }
 
-/// What to do about a server that cannot be reached.
+/// Advice on a server that cannot be reached.
 pub(crate) struct Advice {
     /// The text to append to the error; may be empty.
     pub(crate) words: &'static str,

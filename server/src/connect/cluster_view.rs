@@ -5,7 +5,7 @@
 //! - A round takes up to twice the time that one server may take: once for the known servers, once for those
 //!   they name.
 //! - A replica is reported once, even if it was queried at several addresses.
-//! - What a server of another log reports is never used as information about the cluster.
+//! - The report of a server of another log is never used as information about the cluster.
 //!
 //! Must not know: how anything is shown.
 
@@ -266,8 +266,8 @@ impl Survey {
                 let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
                 // If other servers answer, a silent one is most likely down. That is reported without advice
                 // on the address.
-                let mends = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
-                let why = format!("{}{mends}", from_first_status(&status));
+                let advised = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
+                let why = format!("{}{advised}", from_first_status(&status));
                 let is_stranger = is_stranger(&status);
                 let mistrusts = TlsMismatch::of(&status);
                 found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger });

@@ -215,7 +215,7 @@ fn wiped(found: &Found, server: &str, s: &StatusResponse) -> Option<(State, Stri
     })
 }
 
-/// What a server that belongs to no cluster is waiting for.
+/// Explains what a server that belongs to no cluster is waiting for.
 fn waiting(found: &Found, server: &str, s: &StatusResponse) -> String {
     let listed = found.member_at(server, s).map(|member| member.node);
     match listed.or((s.called_as != 0).then_some(s.called_as)) {

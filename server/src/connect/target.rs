@@ -63,7 +63,7 @@ fn is_bare(path: &Path) -> bool {
 /// Parses a directory that a command makes. A URL and `host:port` are refused.
 ///
 /// # Errors
-/// What to write instead.
+/// The message says what to write instead.
 pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     match text.parse()? {
         Target::Directory(path) => Ok(path),
@@ -76,7 +76,7 @@ pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
 /// Checks that a server or a directory is not given as a URL.
 ///
 /// # Errors
-/// What to write instead.
+/// The message says what to write instead.
 pub(crate) fn check_no_url(text: &str) -> Result<(), String> {
     let Some((_, rest)) = text.split_once("://") else { return Ok(()) };
     let host = rest.split(['/', '?']).next().unwrap_or_default();

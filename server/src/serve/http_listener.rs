@@ -44,7 +44,7 @@ pub(super) struct Door {
 /// The bits of an IPv6 address that name a network. A host can use every address within one.
 const NETWORK_BITS: u32 = 64;
 
-/// What counts as one address: an IPv4 address, or an IPv6 network.
+/// The unit that counts as one address: an IPv4 address, or an IPv6 network.
 fn address(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),

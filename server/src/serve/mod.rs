@@ -64,7 +64,7 @@ use tonic_health::server::HealthReporter;
 /// How often a server without a replica checks whether a cluster calls it.
 const CALLERS: Duration = Duration::from_millis(100);
 
-/// What to do if the directory holds no replica.
+/// The action if the directory holds no replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
     /// Wait for a command.

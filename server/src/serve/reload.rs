@@ -72,7 +72,7 @@ struct Watched<T> {
     load: Box<Load<T>>,
     apply: Box<Apply<T>>,
     used: T,
-    /// What is wrong with the files.
+    /// The error of the files, if they cannot be used.
     trouble: Option<String>,
 }
 

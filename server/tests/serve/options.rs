@@ -126,7 +126,7 @@ fn server_whose_file_differs_warns_and_obeys_the_log() {
     for server in &servers {
         assert_eq!(set_of(&server.client, &[]), shown);
     }
-    // What would be discarded at once is reported first.
+    // The command first reports what would be discarded at once.
     let refused = run(&["options", &cluster, "--set", "retention_bytes=3MiB"]);
     assert!(refused.code == 2 && refused.err.contains("--yes"), "{} {}", refused.code, refused.err);
     assert!(refused.err.contains("700 records") && refused.err.contains("at once"), "{}", refused.err);

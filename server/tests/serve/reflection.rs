@@ -1,4 +1,4 @@
-//! What servers report to grpcurl and similar programs by reflection.
+//! The reports of servers to grpcurl and similar programs, by reflection.
 
 use crate::harness::{one, runtime};
 use prost::Message as _;

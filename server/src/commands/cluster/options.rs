@@ -150,7 +150,7 @@ fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
     Ok(())
 }
 
-/// What a log holds at present.
+/// The contents of a log at present.
 struct Held {
     bytes: u64,
     records: u64,

@@ -89,7 +89,7 @@ struct Shown {
     leader: Option<Leader>,
 }
 
-/// What a replica's directory records about its cluster.
+/// The cluster according to a replica's directory.
 #[derive(Serialize)]
 struct Replica {
     /// None: it was not added yet, or was removed.

@@ -195,7 +195,7 @@ fn play(args: &Demo, text: &Text, dir: &Path, ui: &Ui) -> Result<Story> {
     let witness = Witness::new(plan);
     let readers = Followers::default();
     thread::scope(|scope| {
-        // Whatever fails first, the readers must not wait for records that never arrive.
+        // After any failure the readers must not wait for records that never arrive.
         let _stop = StopAtEnd(&readers.stop);
         let program = std::env::current_exe().map_err(Trouble::from)?;
         let mut child = witness.start(&program)?;

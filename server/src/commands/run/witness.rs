@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// What can go wrong.
+/// The failures of a run.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// The log broke a promise. The checks look for this.

@@ -34,7 +34,7 @@ pub(super) struct Plan {
 /// batch.
 const BATCH_BYTES_TARGET: usize = 1 << 20;
 
-/// What is durable so far.
+/// The records that are durable so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     batches: AtomicU64,

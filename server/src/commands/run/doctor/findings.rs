@@ -1,4 +1,4 @@
-//! What the facts mean for a log, in plain words. Pure functions: facts in, findings out.
+//! The meaning of the facts for a log, in plain words. Pure functions: facts in, findings out.
 
 use super::Examination;
 use crate::common::format;

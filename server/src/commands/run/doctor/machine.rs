@@ -1,4 +1,4 @@
-//! What the kernel reports about a directory's file system and device, our limits, and the machine.
+//! The kernel's facts about a directory's file system and device, our limits, and the machine.
 //!
 //! Everything except the file system and its space is optional: it is left out if `/proc` or `/sys` does not
 //! show it.
