@@ -11,7 +11,7 @@ mod witness;
 #[path = "support/tmpfs.rs"]
 mod tmpfs;
 
-use chiplog::{ErrorKind, Index, Log, Options, Start, Viewer};
+use chiplog::{ErrorKind, Index, Log, Options, ReadOnlyLog, Start};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::Command;
@@ -88,7 +88,7 @@ fn fifty_kills_under_load_lose_nothing() {
 
     // Once more from the first record, read-only.
     check_on(&witness, &text, &mut seen).close().unwrap();
-    let viewer = Viewer::open(&witness.plan().dir).unwrap();
+    let viewer = ReadOnlyLog::open(&witness.plan().dir).unwrap();
     assert_eq!(viewer.info().first, first);
     let mut again = Seen::new(witness.plan().total, first);
     witness.check(&mut viewer.reader(Start::First).unwrap(), &text, &mut again).unwrap();
@@ -108,7 +108,7 @@ fn second_process_is_refused_until_the_first_is_killed() {
     let output = Command::new(CHIPLOG).arg("discard").arg(path).arg("2").output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr)); // "try later"
     // A read-only view needs no lock and disturbs nothing.
-    assert!(Viewer::open(path).unwrap().info().first == Index(1));
+    assert!(ReadOnlyLog::open(path).unwrap().info().first == Index(1));
     assert!(child.kill().unwrap());
     let log = Log::open(path, witness.plan().options()).unwrap();
     log.append(b"mine now").unwrap();
@@ -131,7 +131,7 @@ fn stopped_writer_continues_where_it_stopped() {
         kill_process(pid, Signal::STOP).unwrap();
         sleep(Duration::from_millis(60));
         // The full read at the end checks what was read while it was stopped.
-        let viewer = viewer.get_or_insert_with(|| Viewer::open(&witness.plan().dir).unwrap());
+        let viewer = viewer.get_or_insert_with(|| ReadOnlyLog::open(&witness.plan().dir).unwrap());
         let mut seen = Seen::new(witness.plan().total, Index(1));
         let mut reader = viewer.reader(Start::First).unwrap();
         let mut expected = Vec::new();
@@ -235,7 +235,7 @@ fn log_on_a_read_only_file_system_can_be_read() {
     assert!(matches!(error.kind(), ErrorKind::Io), "{error:?}");
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     {
-        let viewer = Viewer::open(&path).unwrap();
+        let viewer = ReadOnlyLog::open(&path).unwrap();
         assert_eq!(viewer.read(Index(1)).unwrap().data[..], b"written before"[..]);
     }
     tmpfs.remount("rw");

@@ -41,7 +41,7 @@ use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::served::gauges;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
 use chiplog_net::wire::ids::to_hex;
@@ -77,7 +77,7 @@ pub(crate) enum First {
 
 /// A running server.
 pub(crate) struct Server {
-    pub(crate) host: Arc<Host>,
+    pub(crate) host: Arc<LogSlot>,
     pub(crate) config: Config,
     pub(crate) address: Address,
     pub(crate) http: Option<SocketAddr>,
@@ -210,7 +210,7 @@ impl Server {
             transport: transport.clone(),
             started: Instant::now(),
         };
-        let host = Host::new();
+        let host = LogSlot::new();
         if let Some(log) = open(&founder, first).await? {
             host.open(log);
         }
@@ -361,7 +361,7 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
 }
 
 /// While there is no replica: notes whether a cluster calls this server as its member, and warns once.
-async fn watch_callers(host: Arc<Host>, transport: Arc<PeerTransport>, own: NodeId) {
+async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: NodeId) {
     let mut told = None;
     while host.opened().is_none() {
         let caller = transport.caller();
@@ -468,7 +468,7 @@ fn hand_over(log: &Log, patience: Duration) {
 
 /// Reports changes to the health service, five times a second.
 async fn tell_health(
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     mut reporter: HealthReporter,
     names: &'static [&'static str],
     mut ending: watch::Receiver<bool>,

@@ -9,7 +9,7 @@ use crate::serve::config::Over;
 use crate::serve::environment;
 use crate::serve::{Config, First, Server, awaits_its_leader};
 use chiplog::{Log, LogId};
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use clap::Args;
 use sd_notify::NotifyState;
@@ -247,7 +247,7 @@ fn announce(server: &Server, ui: &Ui) {
 /// Warns once if a server has another address than its cluster has stored: the others cannot reach it. A
 /// replica may be behind the cluster's state, and a leader announces its new address itself, so the server
 /// waits a while first.
-async fn warn_if_moved(host: Arc<Host>, here: Address) {
+async fn warn_if_moved(host: Arc<LogSlot>, here: Address) {
     let mut since = None;
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
@@ -276,7 +276,7 @@ async fn warn_if_moved(host: Arc<Host>, here: Address) {
 
 /// Reports what a waiting server waits for, unless a cluster calls it as its member; it `listens` for that
 /// first. Reports again when the server has a replica, and when the replica hears from its leader.
-async fn announce_founding(host: Arc<Host>, node: u64, client: String, listens: Duration, ui: Ui) {
+async fn announce_founding(host: Arc<LogSlot>, node: u64, client: String, listens: Duration, ui: Ui) {
     if host.opened().is_none() {
         tokio::time::sleep(listens).await;
         if host.opened().is_none() && host.called_as().is_none() {
