@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! listen.client ── tonic ──> services ──┐
-//! listen.http ──── axum ──> probes ─────┼──> Host ──> Log ──> PeerTransport ──> listen.peer of the others
+//! listen.http ──── axum ──> probes ─────┼──> LogSlot ──> Log ──> PeerTransport ──> listen.peer of the others
 //! listen.peer ──── PeerTransport (a thread of its own) ──> Log
 //! ```
 //!
