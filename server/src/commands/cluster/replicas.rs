@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 /// The log and its leader, as text. `answered`: whether any server answered.
 pub(crate) fn title(log_id: Option<&str>, leader: Option<u64>, answered: bool) -> (String, String) {
-    let nobody = if answered { "no leader" } else { "leader unknown" };
-    let leader = leader.map_or(nobody.into(), |n| format!("node {n} leads"));
+    let none = if answered { "no leader" } else { "leader unknown" };
+    let leader = leader.map_or(none.into(), |n| format!("node {n} leads"));
     let unknown = if answered { "not made yet" } else { "unknown" };
     (format!("log {}", log_id.unwrap_or(unknown)), leader)
 }
