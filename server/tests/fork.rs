@@ -14,12 +14,12 @@ fn forked_child_is_refused_and_the_parent_unharmed() {
     log.append(b"before the fork").unwrap();
     let mut session = log.open_session().unwrap();
 
-    // // SAFETY: fork has no conditions on memory. No other thread of this process holds a lock that the
+    // SAFETY: fork has no conditions on memory. No other thread of this process holds a lock that the
     // child needs: the thread of the test harness only waits, and idle threads of the log hold none.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // // SAFETY: sets a timer of this process: a child that hangs is killed, which fails the test.
+        // SAFETY: sets a timer of this process: a child that hangs is killed, which fails the test.
         unsafe { libc::alarm(20) };
         let forked = |r: Result<()>| matches!(r, Err(e) if e.kind() == ErrorKind::Forked && e.is_fatal());
         let mut refused = 0;

@@ -34,7 +34,7 @@ impl Exit {
             | ErrorKind::TooLarge
             | ErrorKind::Unauthenticated
             | ErrorKind::PermissionDenied
-            // // No such member, or one too few: the command does not fit this cluster.
+            // No such member, or one too few: the command does not fit this cluster.
             | ErrorKind::Membership => Self::Usage,
             ErrorKind::Corrupt | ErrorKind::Undecodable => Self::Corrupt,
             ErrorKind::NotFound | ErrorKind::Discarded | ErrorKind::OutOfRange => Self::NotFound,

@@ -339,7 +339,7 @@ fn is_refused(status: &Status) -> bool {
 pub(crate) fn tls_advice(status: &Status) -> &'static str {
     match TlsMismatch::of(status) {
         Some(TlsMismatch::Wanted) => "; give --tls-authority or CHIPLOG_TLS_AUTHORITY",
-        // // A port of probes has no TLS either, and everyone could read a token that is sent there without
+        // A port of probes has no TLS either, and everyone could read a token that is sent there without
         // TLS.
         Some(TlsMismatch::NotSpoken) => {
             "; is this its address for clients (listen.client)? For a server without TLS leave out --tls-authority and CHIPLOG_TLS_AUTHORITY"

@@ -136,7 +136,7 @@ impl Network {
     /// Moves this thread, and the processes it starts from now on, into the hub's network.
     fn enter(&self) {
         let hub = File::open(Path::new("/run/netns").join(self.namespace(HUB))).unwrap();
-        // // SAFETY: takes an open descriptor and a number; it moves this thread alone.
+        // SAFETY: takes an open descriptor and a number; it moves this thread alone.
         let moved = unsafe { libc::setns(hub.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(moved, 0, "{}", std::io::Error::last_os_error());
     }
