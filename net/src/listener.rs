@@ -191,18 +191,18 @@ impl<T: Send + 'static> Incoming<T> {
         let place = match self.places.take(remote.ip()) {
             Ok((place, limit)) => {
                 if let Some(limit) = limit {
-                    self.count(limit, remote, "the oldest one that showed no token makes room");
+                    self.count(limit, remote, "closed the oldest connection that has sent no valid token");
                 }
                 place
             }
             Err(limit) => {
-                self.count(limit, remote, "a new one is closed at once");
+                self.count(limit, remote, "closed the new connection");
                 return None;
             }
         };
         let unacknowledged = self.unacknowledged.map_or(Ok(()), |limit| tcp::give_up(&stream, limit));
         if let Err(error) = stream.set_nodelay(true).and(unacknowledged) {
-            tracing::debug!(%error, "a connection ended before it began");
+            tracing::debug!(%error, "a connection ended before it was accepted");
         }
         let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
@@ -226,15 +226,15 @@ impl<T: Send + 'static> Incoming<T> {
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }
                 Ok(Err((error, stream))) => (error, Some(stream)),
-                Err(_) => (io::Error::new(io::ErrorKind::TimedOut, "it took too long"), None),
+                Err(_) => (io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long"), None),
             };
             let refused = refusals.count(Refusal::Handshake);
             // Who dials again does so often.
             match refused.is_power_of_two() {
                 true if is_certificate(&why) => {
-                    tracing::warn!(%remote, %why, refused, "a certificate was not taken: TLS did not come about")
+                    tracing::warn!(%remote, %why, refused, "TLS handshake failed: a certificate was rejected")
                 }
-                true => tracing::info!(%remote, %why, refused, "TLS did not come about"),
+                true => tracing::info!(%remote, %why, refused, "TLS handshake failed"),
                 false => {}
             }
             if let Some(stream) = left {

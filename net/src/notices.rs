@@ -133,7 +133,7 @@ impl Notices {
     pub fn tell(severity: Severity, callback: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Result<()> {
         refuse_inside()?;
         if !is_subscribed() {
-            let what = "this program has a subscriber of `tracing` already, which is told everything: notices go there";
+            let what = "this program already has a `tracing` subscriber, which receives the notices";
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         change(own_place()?, severity.code(), Some(Box::new(callback)));
@@ -160,7 +160,7 @@ impl Notices {
 
 fn refuse_inside() -> Result<()> {
     if Notices::is_inside() {
-        return Err(Error::new(ErrorKind::InvalidArgument, "called in the callback for notices"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "called from the callback for notices"));
     }
     Ok(())
 }

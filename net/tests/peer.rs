@@ -260,7 +260,7 @@ fn who_is_not_meant_is_refused() {
         (PeerHello { to_directory: bytes(1), ..right.clone() }, "directory"),
         (PeerHello { from: 1, ..right.clone() }, "this node"),
         (PeerHello { from: 0, ..right.clone() }, "node 0"),
-        (PeerHello { from_directory: Bytes::new(), ..right.clone() }, "without a directory"),
+        (PeerHello { from_directory: Bytes::new(), ..right.clone() }, "sent no directory id"),
     ] {
         let status = greet(replica.address, hello(wrong)).unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition, "{status}");

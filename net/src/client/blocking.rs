@@ -56,8 +56,7 @@ impl Runtime {
 
     fn check_fork(&self) -> Result<()> {
         if self.fork.is_child() {
-            let what =
-                "this client was made before fork(): its thread is in the parent; connect again in the child";
+            let what = "the client was created before fork() and its thread runs in the parent; connect again in the child";
             return Err(Error::new(ErrorKind::Forked, what));
         }
         Ok(())
@@ -346,7 +345,7 @@ impl Producer {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
+#[must_use = "without the delivery's result it is unknown whether the record was appended"]
 pub struct Delivery {
     delivery: super::Delivery,
     runtime: Arc<Runtime>,
@@ -375,7 +374,7 @@ impl Delivery {
         let delivery = self.delivery.clone();
         self.runtime.wait(async {
             let late = |_| {
-                let what = format!("the record was not settled within {timeout:?}; it may still be appended");
+                let what = format!("the record has no result after {timeout:?}; it may still be appended");
                 Error::new(ErrorKind::Timeout, what)
             };
             tokio::time::timeout(timeout, delivery).await.map_err(late)?

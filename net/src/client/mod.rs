@@ -150,7 +150,10 @@ impl Client {
     ) -> Result<Self> {
         let seeds: Vec<String> = servers.into_iter().map(Into::into).collect();
         if seeds.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "a client needs the address of a server"));
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "no server address was given; a client needs at least one",
+            ));
         }
         for seed in &seeds {
             check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;

@@ -57,6 +57,7 @@ pub(crate) fn check() -> Result<()> {
         Some(For::Client) => "client",
         Some(For::Follower) => "follower",
     };
-    let what = format!("called in a callback, on a {whose}'s thread, where nothing can be waited for");
+    let what =
+        format!("blocking call from a callback, which runs on a {whose}'s thread; wait on another thread");
     Err(Error::new(ErrorKind::InvalidArgument, what))
 }

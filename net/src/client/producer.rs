@@ -101,7 +101,7 @@ impl Producer {
     /// As [`send`](Self::send).
     pub async fn append(&self, record: &[u8]) -> Result<Delivery> {
         let delivery = self.gather().push_wait(record, Tell::Delivery, self.handle.block_max).await?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
     /// As [`append`](Self::append), but never waits, and needs no runtime.
@@ -110,7 +110,7 @@ impl Producer {
     /// As [`send`](Self::send); `Busy` when there is no room.
     pub fn try_append(&self, record: &[u8]) -> Result<Delivery> {
         let delivery = self.gather().push(record, Tell::Delivery).map_err(|(error, _)| error)?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
     /// As [`send`](Self::send), and calls `callback` once with the record's index, or with why it has none, on the
@@ -150,7 +150,7 @@ impl Producer {
     /// As [`send_batch`](Self::send_batch).
     pub async fn append_batch(&self, records: &[impl AsRef<[u8]>]) -> Result<Delivery> {
         let delivery = self.gather().push_batch_wait(records, Tell::Delivery, self.handle.block_max).await?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
     /// Sends at once what lingers, and waits until all records given before the call are settled.
@@ -207,7 +207,7 @@ impl Drop for Handle {
         if records > 0 {
             tracing::warn!(
                 records,
-                "a producer was dropped with records that are not acknowledged: they are sent as long as its runtime lives"
+                "a producer was dropped with unacknowledged records; they are sent as long as its runtime lives"
             );
         }
         self.gather.dropped();

@@ -335,7 +335,7 @@ impl RemoteReader {
             return Ok(Step::Batch(self.accept(wire)?));
         }
         if let Some(done) = self.errand.join_next().await {
-            let died = |_| Error::new(ErrorKind::Unavailable, "the reader's task was ended");
+            let died = |_| Error::new(ErrorKind::Unavailable, "the reader's task ended");
             return match done.map_err(died)? {
                 Done::Opened(opened) => self.opened(opened),
                 Done::Told(error, info) => Ok(self.told(error, info?)),
@@ -363,7 +363,7 @@ impl RemoteReader {
         let message = match timeout_at(silent_at, open.stream.message()).await {
             Ok(message) => message.map_err(|status| from_status(&status))?,
             Err(_) => {
-                let what = format!("{} was silent for {silence:?}", open.server);
+                let what = format!("{} sent nothing for {silence:?}", open.server);
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
         };
@@ -424,7 +424,7 @@ impl RemoteReader {
 
     fn take(&mut self, response: ReadResponse) -> Result<()> {
         if self.has_better() {
-            tracing::debug!(server = self.server(), "goes on at a server that is nearer to what is wanted");
+            tracing::debug!(server = self.server(), "switching to a preferred server");
             self.stream = None;
             self.avoid.clear();
         }
@@ -445,7 +445,7 @@ impl RemoteReader {
             let mut others = self.avoid.clone();
             others.insert(open.server.clone());
             if self.client.servers().has_other(&self.options.from, &others, may_read_copies(self.place)) {
-                let what = format!("{} has no room for what is new", open.server);
+                let what = format!("{} cannot store new records: it is full", open.server);
                 return Err(Error::new(ErrorKind::Full, what));
             }
         }
@@ -464,7 +464,7 @@ impl RemoteReader {
             open.newest.spawn(tasks::newest(self.client.clone()));
         }
         if open.behind >= 3 {
-            let what = format!("{} does not get what others have", open.server);
+            let what = format!("{} does not receive records that other servers have", open.server);
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
         if level {
@@ -498,10 +498,13 @@ impl RemoteReader {
         let timestamp = Timestamp(wire.timestamp_nanos / NANOS_PER_MILLI);
         let stored = StoredBatch::decode(Index(wire.first), timestamp, wire.batch)?;
         let Place::Next(next) = self.place else {
-            return Err(Error::new(ErrorKind::Unavailable, "the server did not say where it begins"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the server did not send the start of the stream",
+            ));
         };
         if stored.first() > next || stored.last() < next {
-            let what = format!("records {} to {} came where {next} was due", stored.first(), stored.last());
+            let what = format!("received records {} to {}, expected {next}", stored.first(), stored.last());
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         // Only what is sound says that the server is well again, or that there is nothing more.
@@ -553,7 +556,10 @@ impl RemoteReader {
         if error.kind() != ErrorKind::Discarded || !self.client.servers().is_mere_copy(server) {
             return error;
         }
-        Error::new(ErrorKind::Unavailable, format!("{server}, a copy, keeps less than the log: {error}"))
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("{server} is a copy that holds fewer records than the log: {error}"),
+        )
     }
 
     /// Leaves a server that failed. Some: it is of no use to look for another one.
@@ -566,7 +572,7 @@ impl RemoteReader {
             if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
                 self.client.servers().doubt(&server);
             }
-            tracing::debug!(server, %error, "left a server");
+            tracing::debug!(server, %error, "leaving a server");
             self.avoid.insert(server);
         }
         if error.kind() == ErrorKind::OutOfRange {

@@ -164,7 +164,7 @@ impl Events {
             state = match end.map(|end| end.saturating_duration_since(Instant::now())) {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => {
-                    let what = format!("nothing happened within {timeout:?}");
+                    let what = format!("no event within {timeout:?}");
                     return Err(Error::new(ErrorKind::Timeout, what));
                 }
                 Some(left) => {

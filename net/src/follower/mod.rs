@@ -150,7 +150,7 @@ impl Follower {
         let invalid = |what: String| Error::new(ErrorKind::InvalidArgument, what);
         let seeds: Vec<String> = cluster.into_iter().map(Into::into).collect();
         if seeds.is_empty() {
-            return Err(invalid("a follower needs the address of a server".into()));
+            return Err(invalid("no server address was given; a follower needs at least one".into()));
         }
         for seed in &seeds {
             check_host_port(seed).map_err(|e| invalid(e.to_string()))?;
@@ -358,7 +358,7 @@ impl Shared {
             // Not waited for here: a hook on one of the copy's own threads may have the last handle, and wait for this one.
             let close = move || {
                 if let Err(error) = followed.close() {
-                    tracing::warn!(dir = %followed.log().path().display(), %error, "a copy was not closed in order");
+                    tracing::warn!(dir = %followed.log().path().display(), %error, "closing the copy failed");
                 }
             };
             // Without a thread to be had, the last handle closes it.
@@ -396,5 +396,5 @@ impl Shared {
 /// There is another log at `place` than the one that is wanted.
 fn other_log(place: &str, wanted: LogId, found: LogId) -> Error {
     let (wanted, found) = (to_hex(wanted.get()), to_hex(found.get()));
-    Error::new(ErrorKind::Diverged, format!("{place} has log {found}, and log {wanted} is wanted"))
+    Error::new(ErrorKind::Diverged, format!("{place} has log {found}, not log {wanted}"))
 }

@@ -89,7 +89,7 @@ impl FollowerOptions {
             ("backoff_max", self.backoff_max),
         ] {
             if time < Duration::from_millis(1) || time > DAY {
-                let what = format!("option {name} is {time:?}; it has to be from 1 ms to a day");
+                let what = format!("option {name} is {time:?}; it must be from 1 ms to 24 h");
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }

@@ -177,7 +177,7 @@ impl Sources {
         let of = |kind, what: String| Error::new(kind, format!("{address}: {what}"));
         let told = told.map_err(|e| of(e.kind(), e.to_string()))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
-            let what = format!("it speaks revisions {} to {} only", told.protocol_min, told.protocol_max);
+            let what = format!("it supports only revisions {} to {}", told.protocol_min, told.protocol_max);
             return Err(of(ErrorKind::Unsupported, what));
         }
         if told.logs.is_empty() {
@@ -190,7 +190,7 @@ impl Sources {
         }
         if log.is_none() && !has(self.needs) {
             let what = format!(
-                "version {} cannot begin a copy at a time, or so many records before the end: upgrade it, or begin at an index",
+                "version {} cannot start a copy at a time or a number of records before the end; upgrade it, or start at an index",
                 told.version
             );
             return Err(of(ErrorKind::Unsupported, what));

@@ -163,7 +163,7 @@ impl Task {
                 () = sleep_until(heard + silence) => {
                     let now = upstream.bytes.load(Ordering::Relaxed);
                     if std::mem::replace(&mut arrived, now) == now {
-                        let what = format!("{} was silent for {silence:?}", upstream.server);
+                        let what = format!("{} sent nothing for {silence:?}", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
                     heard = Instant::now(); // a large message is on its way
@@ -191,7 +191,7 @@ impl Task {
                     let lags = upstream.last < self.elsewhere && !std::mem::take(&mut stored);
                     behind = if lags { behind + 1 } else { 0 };
                     if behind >= 3 && self.sources.has_other(&upstream.server) {
-                        let what = format!("{} does not get what others have", upstream.server);
+                        let what = format!("{} does not receive records that other servers have", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
                     if asking.is_none() {
@@ -229,7 +229,7 @@ impl Task {
         };
         let theirs = ids::from_bytes(&first.log_id).filter(|id| *id != 0).map(LogId);
         let Some(theirs) = theirs else {
-            return Err(unavailable(format!("{server} did not say which log it has")));
+            return Err(unavailable(format!("{server} did not send its log's id")));
         };
         if let Some(ours) = log.filter(|ours| *ours != theirs) {
             return Err(Failure::Refused(super::other_log(&server, ours, theirs)));
@@ -238,7 +238,7 @@ impl Task {
             && first.committed < raft.get()
             && self.sources.has_other(&server)
         {
-            return Err(unavailable(format!("{server} has less than is here")));
+            return Err(unavailable(format!("{server} has fewer records than this copy")));
         }
         let mut upstream = Upstream { server, stream, bytes, last: Index(0), fed: false };
         self.connected(&upstream.server);
@@ -314,7 +314,7 @@ impl Task {
         if let (Fed::State(_), Some(_)) = (&fed, self.followed())
             && !self.sources.is_gone(server)
         {
-            let what = format!("{server} has discarded what comes next here");
+            let what = format!("{server} has discarded the records that follow this copy");
             return Err(Failure::Elsewhere(Error::new(ErrorKind::Discarded, what)));
         }
         let (shared, from) = (self.shared.clone(), server.to_owned());
@@ -324,7 +324,8 @@ impl Task {
             drop(shared);
             taken
         });
-        let panicked = |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing what came panicked"));
+        let panicked =
+            |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing received records panicked"));
         let jumped = taking.await.map_err(panicked)??;
         self.sources.came();
         if let Some((from, to)) = jumped.filter(|(from, to)| from < to) {
@@ -366,7 +367,7 @@ impl Task {
     }
 
     fn tell(&mut self, server: Option<String>, error: &Error) {
-        tracing::debug!(server, %error, "a follower looks for another server");
+        tracing::debug!(server, %error, "a follower is looking for another server");
         self.shared.state().last_error = Some(error.clone());
         let now = (server.clone(), error.kind());
         if self.told.as_ref() != Some(&now) {
@@ -411,7 +412,7 @@ fn store(shared: &Shared, server: &str, fed: Fed) -> Result<Option<(Index, Index
             None
         }
         (None, _) => {
-            let what = format!("{server} did not say where the log begins");
+            let what = format!("{server} did not send where the log begins");
             return Err(Failure::Server(Error::new(ErrorKind::Corrupt, what)));
         }
     };

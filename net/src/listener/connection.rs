@@ -148,37 +148,39 @@ impl<T> Connection<T> {
     /// Looks whether a limit was reached; otherwise the task is woken for the next look.
     fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.place.poll_taken_away(context).is_ready() {
-            return Err(timed_out("its place was taken away: too many connections, and it proved nothing"));
+            return Err(timed_out(
+                "closed to make room: too many connections, and this one sent no valid token",
+            ));
         }
         while !self.ended && self.look.as_mut().poll(context).is_ready() {
             let remote = self.arrival.remote();
             if self.missing > 0 {
                 self.refusals.count(Refusal::Handshake);
-                tracing::info!(%remote, "a connection said nothing in time, and is closed");
-                return Err(timed_out("no HTTP/2 preface came in time"));
+                tracing::info!(%remote, "closed a connection: nothing was received in time");
+                return Err(timed_out("no HTTP/2 preface was received in time"));
             }
             let now = Instant::now();
             let blocked_max = self.limits.slow_reader.unwrap_or(BLOCKED);
             if self.blocked_since.is_some_and(|since| now.duration_since(since) >= blocked_max) {
                 self.refusals.count(Refusal::SlowReader);
-                tracing::warn!(%remote, "a client takes nothing of what is written: its connection is closed");
-                return Err(timed_out("slow reader: nothing can be written"));
+                tracing::warn!(%remote, "closed a connection: the client reads nothing");
+                return Err(timed_out("slow reader: the client reads nothing from the connection"));
             }
             let look = self.arrival.calls().look(now, self.limits.idle, self.limits.slow_reader);
             for _ in 0..look.cut {
                 self.refusals.count(Refusal::SlowReader);
-                tracing::warn!(%remote, "a client takes nothing of an answer: the call is ended");
+                tracing::warn!(%remote, "ended a call: the client reads nothing of the answer");
             }
             match look.verdict {
                 Verdict::On(next) => self.look.as_mut().reset(next),
                 Verdict::Idle => {
                     self.refusals.count(Refusal::Idle);
-                    tracing::debug!(%remote, "an idle connection is closed");
+                    tracing::debug!(%remote, "closed an idle connection");
                     self.ended = true;
                 }
                 Verdict::Stuck => {
-                    tracing::warn!(%remote, "a client takes nothing of an answer that was ended: its connection is closed");
-                    return Err(timed_out("slow reader: what was sent is not taken"));
+                    tracing::warn!(%remote, "closed a connection: the client reads nothing of an answer that was ended");
+                    return Err(timed_out("slow reader: the client does not read the answer"));
                 }
             }
         }
@@ -228,7 +230,7 @@ impl<T: AsyncWrite + Unpin> Connection<T> {
         self.watch(context)?;
         if self.ended {
             // Reading would tell that it has ended, but who waits to write does not read.
-            return Poll::Ready(Err(timed_out("an idle connection")));
+            return Poll::Ready(Err(timed_out("the connection was idle")));
         }
         done
     }

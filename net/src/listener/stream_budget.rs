@@ -124,7 +124,7 @@ impl<S> CallBudgeted<S> {
         if let Some((token, arrival)) = shown
             && !arrival.shows(token, payer)
         {
-            let what = "the token of this call is in use on as many connections as it may be: close some, or try again later";
+            let what = "too many connections use this call's token; close some, or try again later";
             return Err(self.refuse(Refusal::ConnectionsOfToken, what));
         }
         let share = payer.try_take(Resource::Streams, 1).map_err(|tier| self.no_place(tier.name()))?;
@@ -132,7 +132,7 @@ impl<S> CallBudgeted<S> {
     }
 
     fn no_place(&self, of: &str) -> Status {
-        let what = format!("the calls {of} that are open are at their limit: end some, or try again later");
+        let what = format!("too many open calls {of}; end some, or try again later");
         self.refuse(Refusal::Streams, &what)
     }
 

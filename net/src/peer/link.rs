@@ -127,12 +127,12 @@ fn say(link: &Link, status: &Status) {
     match status.code() {
         _ if is_tls(status) => {
             let why = causes(status);
-            tracing::warn!(%node, address, why, "no connection to a peer: TLS did not come about")
+            tracing::warn!(%node, address, why, "cannot connect to a peer: TLS handshake failed")
         }
         Code::FailedPrecondition | Code::PermissionDenied => {
-            tracing::warn!(%node, address, why, "a peer refuses this replica")
+            tracing::warn!(%node, address, why, "a peer rejects this replica")
         }
-        _ => tracing::info!(%node, address, why, "no connection to a peer"),
+        _ => tracing::info!(%node, address, why, "cannot connect to a peer"),
     }
 }
 
@@ -195,16 +195,17 @@ async fn dial(
     let begin = async {
         let mut answers = client.messages(outgoing).await?.into_inner();
         let answer = answers.message().await?;
-        Ok::<_, Status>((answers, answer.ok_or_else(|| Status::unavailable("it said nothing"))?))
+        Ok::<_, Status>((answers, answer.ok_or_else(|| Status::unavailable("the peer sent no greeting"))?))
     };
-    let late = |_| Status::deadline_exceeded("it did not answer the greeting");
+    let late = |_| Status::deadline_exceeded("the peer did not answer the greeting in time");
     let (answers, answer) = tokio::time::timeout(2 * shared.silence(), begin).await.map_err(late)??;
     if answer.from != link.node.get() || answer.log_id != log {
-        let what = format!("node {} of another log or another node answers there", answer.from);
+        let what =
+            format!("node {} answers at this address, with another number or another log", answer.from);
         return Err(Status::failed_precondition(what));
     }
     if answer.protocol != PROTOCOL {
-        let what = format!("it speaks protocol {}; this replica speaks {PROTOCOL}", answer.protocol);
+        let what = format!("the peer uses protocol {}; this replica uses {PROTOCOL}", answer.protocol);
         return Err(Status::failed_precondition(what));
     }
     Ok((answers, answer))
@@ -258,7 +259,7 @@ async fn ended(answers: &mut Streaming<PeerHello>) -> Status {
     loop {
         match answers.message().await {
             Ok(Some(_)) => {}
-            Ok(None) => return Status::unavailable("it ended the stream"),
+            Ok(None) => return Status::unavailable("the peer ended the stream"),
             Err(status) => return status,
         }
     }

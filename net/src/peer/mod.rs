@@ -331,7 +331,8 @@ impl PeerTransport {
     /// `InvalidArgument`: they cannot be used, or the transport was started without TLS. Then nothing has changed.
     pub fn replace_tls(&self, tls: PeerTls) -> chiplog::Result<()> {
         let Some(secured) = &self.shared.tls else {
-            let what = "the way between replicas was started without TLS";
+            let what =
+                "the transport between replicas was started without TLS; restart the server to enable it";
             return Err(chiplog::Error::new(ErrorKind::InvalidArgument, what));
         };
         secured.server.replace(&tls.identity())?;
@@ -347,7 +348,7 @@ impl PeerTransport {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.join().is_err() {
-                tracing::error!("the thread of the peers' transport panicked");
+                tracing::error!("the thread of the transport between replicas panicked");
             }
             self.shared.forget();
         }
@@ -363,7 +364,7 @@ impl Drop for PeerTransport {
 impl Transport for PeerTransport {
     fn attach(&self, node: NodeId, inbox: Inbox) {
         if node != self.shared.node {
-            tracing::error!(%node, of = %self.shared.node, "the transport is another node's: nothing will arrive");
+            tracing::error!(%node, of = %self.shared.node, "the transport belongs to another node: no message will arrive");
             return;
         }
         let mut state = self.shared.write();

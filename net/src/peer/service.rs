@@ -97,14 +97,14 @@ impl Peer for PeerService {
     ) -> Result<Response<Self::MessagesStream>, Status> {
         let arrival = request.extensions().get::<Arrival>().cloned();
         let mut incoming = request.into_inner();
-        let late = |_| Status::deadline_exceeded("no Hello came");
+        let late = |_| Status::deadline_exceeded("no Hello arrived in time");
         let first = tokio::time::timeout(IDLE, incoming.message()).await.map_err(late)??;
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
-            return Err(Status::failed_precondition("a stream begins with a Hello"));
+            return Err(Status::failed_precondition("a stream must begin with a Hello"));
         };
         let admitted = self.identify(&hello, arrival.as_ref()).and_then(|()| admit(&self.shared, &hello));
         let sender = admitted.inspect_err(|status| {
-            tracing::debug!(from = hello.from, why = status.message(), "refused a peer");
+            tracing::debug!(from = hello.from, why = status.message(), "rejected a peer");
         })?;
         if let Some(arrival) = &arrival {
             arrival.prove();
@@ -145,7 +145,7 @@ impl PeerService {
             format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
         let refused = self.shared.refusals.count(Refusal::PermissionDenied);
         if refused.is_power_of_two() {
-            tracing::warn!(%node, refused, "a peer's certificate is not that of the node it says it is"); // it comes again
+            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // it comes again
         }
         Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
     }
@@ -158,15 +158,15 @@ impl PeerService {
 fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     let refuse = |what: String| Err(Status::failed_precondition(what));
     let id = |bytes: &[u8]| {
-        ids::from_bytes(bytes).ok_or_else(|| Status::failed_precondition("an id has to have 16 bytes"))
+        ids::from_bytes(bytes).ok_or_else(|| Status::failed_precondition("an id must have 16 bytes"))
     };
     if hello.protocol != PROTOCOL {
-        return refuse(format!("protocol {}; this replica speaks {PROTOCOL}", hello.protocol));
+        return refuse(format!("the caller uses protocol {}; this replica uses {PROTOCOL}", hello.protocol));
     }
     let which = match hello.stream {
         0 => Which::First,
         1 => Which::Second,
-        n => return refuse(format!("stream {n}: this replica takes streams 0 and 1")),
+        n => return refuse(format!("stream {n} is unknown; this replica accepts streams 0 and 1")),
     };
     let (log, directory) = (id(&hello.log_id)?, DirectoryId(id(&hello.from_directory)?));
     let (node, to_directory) = (NodeId(hello.from), id(&hello.to_directory)?);
@@ -178,26 +178,26 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     };
     if log != me.log.get() {
         return refuse(format!(
-            "it is of log {}, this replica of {}",
+            "the caller has log {}, this replica has log {}",
             ids::to_hex(log),
             ids::to_hex(me.log.get())
         ));
     }
     if hello.to != shared.node.get() {
-        return refuse(format!("it is for node {}; this is node {}", hello.to, shared.node));
+        return refuse(format!("the stream is for node {}; this is node {}", hello.to, shared.node));
     }
     if node.is_none() || node == shared.node || directory.get() == 0 {
-        return refuse(format!("no peer is node {node} without a directory, or this node itself"));
+        return refuse(format!("node {node} is this node itself, or sent no directory id"));
     }
     if to_directory != 0 && to_directory != me.directory.get() {
         return refuse(format!(
-            "the directory of node {} is not the one meant: its disk was emptied or replaced",
+            "the directory of node {} has another id: its disk was emptied or replaced",
             shared.node
         ));
     }
     match state.members.get(&node) {
         Some(known) if known.directory.get() != 0 && known.directory != directory => {
-            return refuse(format!("node {node} comes with a directory that the cluster does not know"));
+            return refuse(format!("node {node} has a directory id that the cluster does not know"));
         }
         Some(_) => {}
         None => {
@@ -231,18 +231,18 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
     loop {
         let message = tokio::select! {
             biased;
-            _ = &mut replaced => return Status::aborted("another stream of the same node took its place"),
+            _ = &mut replaced => return Status::aborted("replaced by another stream of the same node"),
             message = incoming.message() => message,
         };
         let envelope = match message {
             Ok(Some(PeerMessage { message: Some(peer_message::Message::Envelope(envelope)) })) => envelope,
-            Ok(Some(_)) => return Status::invalid_argument("only messages follow the Hello"),
+            Ok(Some(_)) => return Status::invalid_argument("only messages may follow the Hello"),
             Ok(None) => return Status::ok(""),
             Err(status) => return status,
         };
         let PeerEnvelope { head, bodies, to_directory } = envelope;
         let Some(to_directory) = ids::from_bytes(&to_directory) else {
-            return Status::invalid_argument("an id has to have 16 bytes");
+            return Status::invalid_argument("an id must have 16 bytes");
         };
         let mut envelope = Envelope {
             log: LogId(me.log.get()),

@@ -78,7 +78,7 @@ impl Drop for Feeding {
 /// That a server has no replica and a cluster calls it, in words; `member init` would make another cluster in its place.
 pub fn without_replica(server: &str, called_as: NodeId) -> String {
     format!(
-        "{server} has no replica, and a cluster has node {called_as} at its address: was its directory emptied, or is it not mounted? Ask another server of that cluster"
+        "{server} has no replica, but a cluster has node {called_as} at its address; check whether its directory was emptied or is not mounted, and use another server of that cluster"
     )
 }
 
@@ -143,7 +143,7 @@ impl Host {
         }
         let meant = String::from_utf8_lossy(meant.as_bytes());
         let what = format!(
-            "this server has log {ours}, and log {meant} is meant: it is of another cluster, or its directory was lost and a new cluster made in its place"
+            "this server has log {ours}, but the call is for log {meant}: the server belongs to another cluster, or its directory was lost and a new cluster was created"
         );
         Err(to_status(&Error::new(ErrorKind::Diverged, what), None))
     }
@@ -156,7 +156,7 @@ impl Host {
         if name.is_empty() || name == DEFAULT_LOG {
             return Ok(());
         }
-        let what = format!("there is no log {name:?} on this server; its only one is {DEFAULT_LOG:?}");
+        let what = format!("this server has no log {name:?}, only {DEFAULT_LOG:?}");
         Err(to_status(&Error::new(ErrorKind::NotFound, what), None))
     }
 
@@ -169,7 +169,7 @@ impl Host {
         self.check_name(name)?;
         let unavailable = |what| to_status(&Error::new(ErrorKind::Unavailable, what), None);
         if self.is_draining() {
-            return Err(unavailable("this server is about to end"));
+            return Err(unavailable("this server is shutting down"));
         }
         if let Some(log) = self.log.get() {
             return Ok(log);
@@ -179,7 +179,7 @@ impl Host {
                 to_status(&Error::new(ErrorKind::Unavailable, without_replica("this server", node)), None)
             }
             None => unavailable(
-                "this server is not part of a cluster yet: `chiplog member init`, or add it to one",
+                "this server is not part of a cluster yet; run `chiplog member init`, or add it to a cluster",
             ),
         })
     }

@@ -100,7 +100,7 @@ impl AdminService {
                 return Ok((log.clone(), false));
             }
             if host.is_draining() {
-                return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
+                return Err(refusal(ErrorKind::Unavailable, "this server is shutting down"));
             }
             let log = blocking(move || found(founding)).await?.map_err(|e| to_status(&e, None))?;
             host.open(log.clone());
@@ -135,10 +135,10 @@ impl Admin for AdminService {
         let (log, made) = self.found(Founding::Init { force }).await?;
         let log_id = ids::to_hex(log.info().log_id.get());
         if !made {
-            let what = format!("this server is part of a cluster already, that of log {log_id}");
+            let what = format!("this server is already part of the cluster of log {log_id}");
             return Err(refusal(ErrorKind::Membership, what));
         }
-        tracing::info!(log_id, "a new cluster");
+        tracing::info!(log_id, "created a new cluster");
         Ok(Response::new(InitResponse { log_id }))
     }
 
@@ -148,20 +148,23 @@ impl Admin for AdminService {
         let info = log.info();
         if info.log_id.get() != wanted {
             let what = format!(
-                "this server is part of a cluster already, that of log {}",
+                "this server is already part of the cluster of log {}",
                 ids::to_hex(info.log_id.get())
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
         if log.status().role == chiplog::Role::Removed {
             let what = format!(
-                "node {} was removed from the cluster, and this directory takes no part in it any more: start the server in an empty one, under a number that was never used",
+                "node {} was removed from the cluster, and its directory cannot join again; start the server in an empty directory under a number that was never used",
                 self.node
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
         if made {
-            tracing::info!(log_id = ids::to_hex(wanted), "joins a cluster, whose leader has to add it");
+            tracing::info!(
+                log_id = ids::to_hex(wanted),
+                "joining a cluster; its leader must add this server"
+            );
         }
         let Address { peer, client, zone } = self.address.clone();
         Ok(Response::new(JoinResponse {
@@ -231,7 +234,7 @@ impl Admin for AdminService {
         let log = self.host.log(&log)?;
         let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
         if changes.is_empty() {
-            return Err(refusal(ErrorKind::InvalidArgument, "no option of the log is named"));
+            return Err(refusal(ErrorKind::InvalidArgument, "no option was given"));
         }
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
         self.answered(log.submit_set_log_options(&changes, timeout)).await?;
@@ -245,7 +248,7 @@ impl Admin for AdminService {
         let log = self.host.log(&request.get_ref().log)?;
         let log = log.clone();
         let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
-            return Err(refusal(ErrorKind::Busy, "another scrub of this server is under way"));
+            return Err(refusal(ErrorKind::Busy, "another scrub of this server is running"));
         };
         let (responses, stream) = mpsc::channel(4);
         tokio::task::spawn_blocking(move || scrub(&log, &responses, permit));
@@ -406,7 +409,7 @@ fn options(log: &Log) -> Vec<WireOption> {
 fn option(change: &WireOption) -> Result<(LogOption, Option<u64>), Status> {
     let option = LogOption::from_name(&change.name).ok_or_else(|| {
         let names = LogOption::ALL.map(LogOption::name).join(", ");
-        let what = format!("{:?} is no option of a log; there are {names}", change.name);
+        let what = format!("{:?} is not an option of a log; the options are {names}", change.name);
         refusal(ErrorKind::InvalidArgument, what)
     })?;
     Ok((option, change.value))
@@ -430,7 +433,9 @@ fn change(change: MemberChange) -> Result<Change, Status> {
         Some(WireChange::Promote(node)) => Change::Promote(NodeId(node)),
         Some(WireChange::Demote(node)) => Change::Demote(NodeId(node)),
         Some(WireChange::Remove(node)) => Change::Remove(NodeId(node)),
-        None => return Err(refusal(ErrorKind::InvalidArgument, "a change that says nothing")),
+        None => {
+            return Err(refusal(ErrorKind::InvalidArgument, "the change has neither a value nor a reset"));
+        }
     })
 }
 

@@ -234,7 +234,7 @@ where
     let mut requests = Streaming::new_request(decoder, body, None, Some(REQUEST_BYTES_MAX));
     let answers = match requests.message().await {
         Ok(Some(request)) => begin(&request),
-        Ok(None) => Err(Status::invalid_argument("this call needs a request")),
+        Ok(None) => Err(Status::invalid_argument("the call has no request message")),
         Err(status) => Err(status),
     };
     match answers {

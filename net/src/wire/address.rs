@@ -51,7 +51,7 @@ impl Address {
         check_host_port(&peer)?;
         check_host_port(&client)?;
         if zone.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(NotAnAddress(format!("zone {zone:?} holds a space or a control character")));
+            return Err(NotAnAddress(format!("zone {zone:?} contains a space or a control character")));
         }
         Ok(Self { peer, client, zone })
     }
@@ -62,20 +62,20 @@ impl Address {
 /// # Errors
 /// It is not.
 pub fn check_host_port(text: &str) -> Result<(), NotAnAddress> {
-    let wrong = |why: &str| Err(NotAnAddress(format!("{text:?} is no host:port: {why}")));
+    let wrong = |why: &str| Err(NotAnAddress(format!("{text:?} is not host:port: {why}")));
     let Some((host, port)) = text.rsplit_once(':') else { return wrong("it has no port") };
     if !port.parse::<u16>().is_ok_and(|p| p > 0) {
-        return wrong("a port is a number from 1 to 65535");
+        return wrong("the port must be a number from 1 to 65535");
     }
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     match bare {
         Some(v6) if v6.parse::<std::net::Ipv6Addr>().is_err() => {
-            wrong("there is no IPv6 address in the brackets")
+            wrong("the brackets do not contain an IPv6 address")
         }
-        None if host.contains(':') => wrong("an IPv6 address goes in brackets"),
+        None if host.contains(':') => wrong("an IPv6 address must be in brackets"),
         None if host.is_empty() => wrong("it has no host"),
         None if host.chars().any(|c| c.is_whitespace() || c.is_control() || "/@?#".contains(c)) => {
-            wrong("a character that no host has")
+            wrong("the host contains an invalid character")
         }
         _ => Ok(()),
     }

@@ -94,23 +94,23 @@ impl TlsMismatch {
 impl fmt::Display for TlsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wanted => f.write_str("what answers there may want TLS, and this client speaks none"),
-            Self::NotSpoken => f.write_str("what answers there speaks no TLS, and this client does"),
+            Self::Wanted => f.write_str("the server may require TLS, and this client does not use it"),
+            Self::NotSpoken => f.write_str("the server does not use TLS, and this client does"),
             Self::Untrusted => {
-                f.write_str("the server's certificate is of another authority than this client trusts")
+                f.write_str("the server's certificate is not signed by the authority that this client trusts")
             }
-            Self::Refused => f.write_str("the server wants a certificate of the client, one that it trusts"),
+            Self::Refused => f.write_str("the server requires a client certificate that it trusts"),
             Self::Expired { not_after, now } => {
                 let (not_after, now) = (utc(*not_after), utc(*now));
-                write!(f, "the server's certificate expired at {not_after}; it is {now} here")
+                write!(f, "the server's certificate expired at {not_after}; this machine's time is {now}")
             }
             Self::NotYetValid { not_before, now } => {
                 let (not_before, now) = (utc(*not_before), utc(*now));
-                write!(f, "the server's certificate is valid only from {not_before}; it is {now} here")
+                write!(f, "the server's certificate is valid only from {not_before}; this machine's time is {now}")
             }
-            Self::OtherHost => f.write_str("the server's certificate does not name the host that was dialled"),
+            Self::OtherHost => f.write_str("the server's certificate does not name the host in the address"),
             Self::OwnExpired => f.write_str(
-                "the server refuses the client's certificate: it has expired, or is not valid yet, by the server's clock",
+                "the server rejects the client's certificate: by the server's clock it has expired or is not valid yet",
             ),
         }
     }
@@ -205,7 +205,7 @@ mod tests {
             (CertificateError::NotValidYetContext { time, not_before }, "only from 1970-01-03T00:00:00Z"),
         ] {
             let text = TlsMismatch::of(&rustls::Error::InvalidCertificate(error)).unwrap().to_string();
-            assert!(text.contains(told) && text.ends_with("it is 1970-01-02T00:00:00Z here"), "{text}");
+            assert!(text.contains(told) && text.ends_with("time is 1970-01-02T00:00:00Z"), "{text}");
         }
         let alert = rustls::Error::AlertReceived(AlertDescription::CertificateExpired);
         assert_eq!(TlsMismatch::of(&alert), Some(TlsMismatch::OwnExpired));

@@ -35,7 +35,7 @@ pub fn from_hex(text: &str) -> chiplog::Result<u128> {
         Ok(id) if id != 0 && text.len() == DIGITS && !text.starts_with('+') => Ok(id),
         _ => {
             let what = format!(
-                "{text:?} is no id, which has {DIGITS} hexadecimal digits: all that `chiplog status` and `chiplog info` show"
+                "{text:?} is not an id; give all {DIGITS} hexadecimal digits that `chiplog status` and `chiplog info` show"
             );
             Err(Error::new(ErrorKind::InvalidArgument, what))
         }

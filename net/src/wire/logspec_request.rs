@@ -135,7 +135,7 @@ fn check_size(bytes: usize, batch_bytes_max: usize) -> chiplog::Result<()> {
     if bytes + RECORD_BYTES + BATCH_HEAD_BYTES <= batch_bytes_max {
         return Ok(());
     }
-    let what = format!("a proposal of {bytes} bytes; a batch of the log holds {batch_bytes_max}");
+    let what = format!("a proposal has {bytes} bytes; a batch of the log holds up to {batch_bytes_max}");
     Err(Error::new(ErrorKind::TooLarge, what))
 }
 

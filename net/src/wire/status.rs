@@ -118,7 +118,7 @@ pub fn from_first_status(status: &Status) -> Error {
     if !is_stranger(status) {
         return from_status(status);
     }
-    let what = "what answers there is no chiplog server for clients: peers and probes have ports of their own, and a copy that follows can only be read";
+    let what = "this address does not serve chiplog clients: ports for peers and for probes are separate, and a follower's port only serves reads";
     Error::new(ErrorKind::Unavailable, what)
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
 fn told_by(status: &Status) -> String {
     let message = status.message();
     if message.is_empty() && status.code() == Code::Unimplemented {
-        return "the server does not know this call: it is of an earlier version".into();
+        return "the server does not know this call: it runs an earlier version".into();
     }
     let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
     let Some(source) = std::error::Error::source(status) else { return text };
@@ -191,7 +191,10 @@ mod tests {
             let error = from_first_status(&Status::unimplemented(words));
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             let told = error.to_string();
-            assert!(told.contains("ports of their own") && !told.contains("grpc-status"), "{told}");
+            assert!(
+                told.contains("does not serve chiplog clients") && !told.contains("grpc-status"),
+                "{told}"
+            );
         }
         let ours = to_status(&Error::new(ErrorKind::Unsupported, "member 2 is too old"), None);
         assert_eq!(from_first_status(&ours).kind(), ErrorKind::Unsupported);

@@ -106,10 +106,10 @@ fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
     let chain = certificates("certificate", &identity.certificate)?;
     let leaf = chain[0].clone(); // there is one
     let key = PrivateKeyDer::from_pem_slice(&identity.key)
-        .map_err(|e| wrong(format!("there is no private key in PEM: {e}")))?;
+        .map_err(|e| wrong(format!("no private key in PEM: {e}")))?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(format!("TLS cannot be used: {e}")))?;
+        .map_err(|e| wrong(format!("cannot set up TLS: {e}")))?;
     let builder = match &identity.authority {
         None => builder.with_no_client_auth(),
         Some(authority) => {
@@ -138,15 +138,15 @@ pub(crate) fn check_client(authority: &[u8], identity: Option<(&[u8], &[u8])>) -
     // Of many, such as a system's, some may be of a kind that is not understood. All of them may not.
     let (usable, _) = roots.add_parsable_certificates(certificates("tls_authority", authority)?);
     if usable == 0 {
-        return Err(wrong("tls_authority: there is no certificate in it that can be understood"));
+        return Err(wrong("tls_authority: no valid certificate found"));
     }
     let Some((certificate, key)) = identity else { return Ok(()) };
     let chain = certificates("tls_certificate", certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|e| wrong(format!("tls_key: there is no private key in PEM: {e}")))?;
+        .map_err(|e| wrong(format!("tls_key: no private key in PEM: {e}")))?;
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(format!("TLS cannot be used: {e}")))?
+        .map_err(|e| wrong(format!("cannot set up TLS: {e}")))?
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
         .map_err(|e| wrong(format!("tls_certificate and tls_key cannot be used together: {e}")))?;
@@ -156,7 +156,7 @@ pub(crate) fn check_client(authority: &[u8], identity: Option<(&[u8], &[u8])>) -
 fn certificates(of: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
-        Ok(all) if all.is_empty() => Err(wrong(format!("{of}: there is no certificate in PEM"))),
+        Ok(all) if all.is_empty() => Err(wrong(format!("{of}: no certificate in PEM"))),
         Ok(all) => Ok(all),
         Err(e) => Err(wrong(format!("{of}: not PEM: {e}"))),
     }
@@ -231,12 +231,16 @@ impl Validity {
         let Self { not_before, not_after } = self;
         let now = now.as_secs();
         if now > not_after {
-            let what = format!("the certificate expired at {}; it is {} here", utc(not_after), utc(now));
+            let what =
+                format!("the certificate expired at {}; this machine's time is {}", utc(not_after), utc(now));
             return Err(wrong(what));
         }
         if now < not_before {
-            let what =
-                format!("the certificate is valid only from {}; it is {} here", utc(not_before), utc(now));
+            let what = format!(
+                "the certificate is valid only from {}; this machine's time is {}",
+                utc(not_before),
+                utc(now)
+            );
             return Err(wrong(what));
         }
         Ok(())
@@ -257,11 +261,11 @@ pub(crate) fn names_node(certificate: &CertificateDer<'_>, node: NodeId) -> bool
 /// `InvalidArgument`: says what they will not take.
 pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
     let chain = certificates("certificate", &identity.certificate)?;
-    let Some((leaf, between)) = chain.split_first() else { return Err(wrong("there is no certificate")) };
+    let Some((leaf, between)) = chain.split_first() else { return Err(wrong("no certificate was given")) };
     if !names_node(leaf, node) {
         let name = node_name(node);
         return Err(wrong(format!(
-            "the certificate does not name {name} (subjectAltName DNS:{name}): the other replicas take this server for nobody"
+            "the certificate does not name {name}, so other replicas will reject this server; add subjectAltName DNS:{name}"
         )));
     }
     let now = UnixTime::now();
@@ -270,9 +274,7 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
     let trusted = Arc::new(roots(authority)?);
     let of_authority = |e: &dyn fmt::Display| wrong(format!("the authority: {e}"));
     let refused = |e: &dyn fmt::Display| {
-        wrong(format!(
-            "the other replicas will not take the certificate, if they have the same authority: {e}"
-        ))
+        wrong(format!("replicas with the same authority will reject the certificate: {e}"))
     };
     let name = ServerName::try_from(node_name(node)).map_err(wrong)?;
     WebPkiServerVerifier::builder_with_provider(trusted.clone(), provider())
@@ -294,12 +296,11 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
 /// `InvalidArgument`: it does not, or is none.
 pub fn check_host(certificate: &[u8], host: &str) -> Result<()> {
     let chain = certificates("certificate", certificate)?;
-    let leaf = chain.first().ok_or_else(|| wrong("there is no certificate"))?;
+    let leaf = chain.first().ok_or_else(|| wrong("no certificate was given"))?;
     let parsed = ParsedCertificate::try_from(leaf).map_err(|e| wrong(format!("the certificate: {e}")))?;
     let name = ServerName::try_from(host).map_err(|e| wrong(format!("{host}: {e}")))?;
-    verify_server_name(&parsed, &name).map_err(|_| {
-        wrong(format!("the certificate does not name {host}, by which clients reach this server"))
-    })
+    verify_server_name(&parsed, &name)
+        .map_err(|_| wrong(format!("the certificate does not name {host}, the host that clients connect to")))
 }
 
 #[cfg(test)]

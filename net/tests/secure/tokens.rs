@@ -193,7 +193,7 @@ async fn connections_of_a_token_are_bounded() {
     }
     let status = ask(&channels[2], "a").await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-    assert!(status.message().contains("the token of this call"), "{status}");
+    assert!(status.message().contains("use this call's token"), "{status}");
     server.refused(Refusal::ConnectionsOfToken, 1).await;
     ask(&channels[2], "b").await.unwrap();
     // A connection that is closed makes room.

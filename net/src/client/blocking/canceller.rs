@@ -54,5 +54,5 @@ impl Canceller {
 }
 
 fn error() -> Error {
-    Error::new(ErrorKind::Cancelled, "the reader was cancelled; another one goes on at its position")
+    Error::new(ErrorKind::Cancelled, "the reader was cancelled; open another reader at its position")
 }

@@ -257,7 +257,7 @@ impl Drop for Reader {
 }
 
 async fn within<T>(timeout: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record came within {timeout:?}"));
+    let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record arrived within {timeout:?}"));
     tokio::time::timeout(timeout, work).await.map_err(nothing)?
 }
 

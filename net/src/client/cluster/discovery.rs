@@ -178,12 +178,7 @@ fn leave_usurpers(heard: &mut Vec<Answer>) {
         let other = answer.told.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
         if let Some(other) = other {
             let (address, log_id) = (&answer.address, &other.log_id);
-            tracing::warn!(
-                address,
-                log_id,
-                meant,
-                "a server of another log stands where a member was: it is left alone"
-            );
+            tracing::warn!(address, log_id, meant, "ignored a server of another log at a member's address");
         }
         other.is_none()
     });
@@ -232,7 +227,7 @@ impl Servers {
                 Ok(asked) => asked,
                 Err(_) => {
                     let who = if thorough { "server" } else { "leader" };
-                    let what = format!("no {who} was found in time; asked {}", self.seeds.join(", "));
+                    let what = format!("no {who} found in time; asked {}", self.seeds.join(", "));
                     return Err(Error::new(ErrorKind::Unavailable, what));
                 }
             };
@@ -462,7 +457,7 @@ impl Servers {
                     let since = *known.outdated.get_or_insert_with(Instant::now);
                     if since.elapsed() < self.options.timeout / 2 {
                         let what =
-                            format!("{leader} leads in an earlier election, and nobody in a later one");
+                            format!("{leader} leads in an earlier term, and no server leads in a later one");
                         return Err(Error::new(ErrorKind::Unavailable, what).into());
                     }
                 }
@@ -475,7 +470,8 @@ impl Servers {
                 Some(error) if !answered => Unfound { error, hopeless },
                 failed => {
                     let more = failed.map_or_else(String::new, |error| format!("; {error}"));
-                    let what = "no leader is known: an election is under way, or too few servers run";
+                    let what =
+                        "no leader is known: an election is in progress, or too few servers are running";
                     Error::new(ErrorKind::Unavailable, format!("{what}{more}")).into()
                 }
             }),
@@ -514,7 +510,7 @@ impl Servers {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
             let what = format!(
-                "{address} speaks revisions {} to {} of the service, and this client {} to {}",
+                "{address} supports revisions {} to {} of the service, and this client {} to {}",
                 told.protocol_min,
                 told.protocol_max,
                 PROTOCOL.start(),
@@ -525,7 +521,7 @@ impl Servers {
         if told.node == 0 && !told.follows {
             let what = match told.called_as {
                 0 => format!(
-                    "{address} is not part of a cluster yet; `chiplog member init {address}` makes one"
+                    "{address} is not part of a cluster yet; create one with `chiplog member init {address}`"
                 ),
                 node => without_replica(&address, NodeId(node)),
             };
@@ -545,7 +541,7 @@ impl Servers {
             }
         } else if !told.log_id.is_empty() && told.log_id != known.log_id {
             let what = format!(
-                "{address} is of log {}, and another server that was named of log {}",
+                "{address} has log {}, and another given server has log {}; give servers of one cluster",
                 told.log_id, known.log_id
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));
@@ -623,8 +619,9 @@ impl Servers {
     fn endpoint(&self, address: &str) -> Result<Endpoint> {
         let options = &self.options;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{address:?} is no address: {e}")))?;
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|e| {
+            Error::new(ErrorKind::InvalidArgument, format!("{address:?} is not a valid address: {e}"))
+        })?;
         if let Some(tls) = &options.tls {
             endpoint = tls.apply(endpoint)?;
         }

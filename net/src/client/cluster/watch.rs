@@ -192,7 +192,7 @@ impl Watch {
                 }
                 Some(Ok(Opened::Failed(broken))) => return Err(broken),
                 _ => {
-                    let error = Error::new(ErrorKind::Unavailable, "the watch's task was ended");
+                    let error = Error::new(ErrorKind::Unavailable, "the watch's task ended");
                     return Err(Broken { error, server: None, hint: None });
                 }
             }
@@ -270,7 +270,11 @@ async fn open(
     match timeout_at(until, stub.watch(request)).await {
         Ok(Ok(stream)) => Opened::Stream(server, stream.into_inner()),
         Ok(Err(status)) => failed(from_status(&status), Some(server), leader_of(&status)),
-        Err(_) => failed(Error::new(ErrorKind::Unavailable, "no answer in time"), Some(server), None),
+        Err(_) => failed(
+            Error::new(ErrorKind::Unavailable, "the server did not answer in time"),
+            Some(server),
+            None,
+        ),
     }
 }
 

@@ -39,7 +39,7 @@ impl ClientTls {
         }
         endpoint
             .tls_config(config)
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("TLS cannot be used: {e}")))
+            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("cannot set up TLS: {e}")))
     }
 }
 

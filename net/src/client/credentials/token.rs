@@ -80,7 +80,7 @@ impl Bearer {
     pub fn new(options: &ClientOptions, server: &str) -> Result<Self> {
         let Some(token) = &options.token else { return Ok(Self { token: None, log: LogMark::default() }) };
         if options.tls.is_none() && !options.token_in_plain_text && !is_loopback(server) {
-            let what = format!("the token would go to {server} in plain text: use TLS");
+            let what = format!("not sending the token to {server} in plain text; use TLS");
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let value: Option<MetadataValue<Ascii>> = format!("Bearer {}", token.0.trim()).parse().ok();

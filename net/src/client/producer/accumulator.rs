@@ -130,7 +130,8 @@ impl Drop for Tellings {
         if self.outcome.is_none() && self.callbacks.is_empty() {
             return;
         }
-        let what = "the producer's task ended before the record was acknowledged: it may be in the log";
+        let what =
+            "the producer's task ended before the record was acknowledged; the record may be in the log";
         self.tell_all(&Err(Error::new(ErrorKind::Closed, what)));
     }
 }
@@ -232,13 +233,19 @@ impl Gather {
         }
         if record.len() > bounds.record_bytes_max {
             drop(state);
-            let what =
-                format!("a record of {} bytes; the servers take {}", record.len(), bounds.record_bytes_max);
+            let what = format!(
+                "the record has {} bytes; the servers accept up to {}",
+                record.len(),
+                bounds.record_bytes_max
+            );
             return Err((Error::new(ErrorKind::TooLarge, what), tell));
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
-            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            let what = format!(
+                "the buffer is full: {} bytes of records are not acknowledged yet",
+                bounds.buffer_bytes
+            );
             return Err((Error::new(ErrorKind::Busy, what), tell));
         }
         let bytes = record.len() + RECORD_OVERHEAD_BYTES;
@@ -287,12 +294,12 @@ impl Gather {
         }
         let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
         let what = match () {
-            () if records.is_empty() => "a batch has at least one record".to_owned(),
+            () if records.is_empty() => "the batch is empty; a batch needs at least one record".to_owned(),
             () if largest > bounds.record_bytes_max => {
-                format!("a record of {largest} bytes; the servers take {}", bounds.record_bytes_max)
+                format!("a record has {largest} bytes; the servers accept up to {}", bounds.record_bytes_max)
             }
             () if BATCH_HEADER_BYTES + bytes > bounds.batch_bytes => {
-                format!("a batch of {bytes} bytes; at most {} are taken", bounds.batch_bytes)
+                format!("the batch has {bytes} bytes; the limit is {}", bounds.batch_bytes)
             }
             () => String::new(),
         };
@@ -303,7 +310,10 @@ impl Gather {
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
-            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            let what = format!(
+                "the buffer is full: {} bytes of records are not acknowledged yet",
+                bounds.buffer_bytes
+            );
             return Err((Error::new(ErrorKind::Busy, what), tell));
         }
         let mut builder = BatchBuilder::new();
@@ -506,7 +516,7 @@ impl Gather {
         self.work.notify_one();
         let settled = self.settled_when(|state| state.settled_to >= target);
         if timeout_at(deadline, settled).await.is_err() {
-            let what = "not all records were acknowledged in time; they still can be";
+            let what = "some records were not acknowledged in time; they may still be appended";
             return Err(Error::new(ErrorKind::Timeout, what));
         }
         let state = self.state();

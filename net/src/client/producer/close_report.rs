@@ -30,7 +30,7 @@ pub struct Unacknowledged {
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "it tells of records that are not in the log"]
+#[must_use = "it lists records that are not in the log"]
 #[non_exhaustive]
 pub struct Closed {
     /// The records that were not acknowledged by then, in their order. Those that had failed before are not kept:

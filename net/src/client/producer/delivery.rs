@@ -111,7 +111,7 @@ impl Outcome {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
+#[must_use = "without the delivery's result it is unknown whether the record was appended"]
 pub struct Delivery {
     outcome: Arc<Outcome>,
     offset: u32,

@@ -76,22 +76,22 @@ impl ProducerOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         if !(BATCH_BYTES_MIN..=BATCH_BYTES_MAX).contains(&self.batch_bytes) {
-            return refuse("option batch_bytes has to be from 45 bytes to 256 MiB");
+            return refuse("option batch_bytes must be from 45 bytes to 256 MiB");
         }
         if !(1..=BATCH_RECORDS_MAX).contains(&self.batch_records) {
-            return refuse("option batch_records has to be from 1 to 1,048,576");
+            return refuse("option batch_records must be from 1 to 1,048,576");
         }
         if !(1..=1024).contains(&self.inflight_max) {
-            return refuse("option inflight_max has to be from 1 to 1,024");
+            return refuse("option inflight_max must be from 1 to 1,024");
         }
         if self.request_timeout.is_zero() || self.delivery_timeout.is_zero() {
-            return refuse("options request_timeout and delivery_timeout have to be more than nothing");
+            return refuse("options request_timeout and delivery_timeout must be greater than zero");
         }
         if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
-            return refuse("option session needs a number from 1, and exactly_once");
+            return refuse("option session must be at least 1, and requires exactly_once");
         }
         if self.linger >= self.delivery_timeout {
-            return refuse("option linger has to be less than delivery_timeout");
+            return refuse("option linger must be less than delivery_timeout");
         }
         Ok(())
     }

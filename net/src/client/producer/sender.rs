@@ -226,7 +226,7 @@ impl Pump {
                 () = sleep_until(wake) => {
                     let now = Instant::now();
                     if self.under_way > 0 && now >= silent_at {
-                        return Err(Error::new(ErrorKind::Unavailable, "no answer in time").into());
+                        return Err(Error::new(ErrorKind::Unavailable, "the server did not answer in time").into());
                     }
                     if now >= self.due() {
                         return Err(Error::new(ErrorKind::Timeout, "not acknowledged in time").into());
@@ -239,7 +239,7 @@ impl Pump {
     /// Finds the leader, sees to it that there is a session, and gives the connection.
     async fn prepare(&mut self) -> Result<Stub> {
         let due = self.due();
-        let timed_out = |_| Error::new(ErrorKind::Timeout, "no connection to a leader in time");
+        let timed_out = |_| Error::new(ErrorKind::Timeout, "could not connect to a leader in time");
         let leader = timeout_at(due, self.client.servers().leader(due)).await.map_err(timed_out)??;
         if self.options.exactly_once && self.stamp.session.is_none() {
             if let Some(old) = self.retired {
@@ -313,7 +313,7 @@ impl Pump {
     fn answered(&mut self, answer: AppendResponse) -> Result<(), Broken> {
         let nonsense = |what| Err(Broken::from(Error::new(ErrorKind::Unavailable, what)));
         let Some(front) = self.unacked.front().filter(|_| self.under_way > 0) else {
-            return nonsense("the server answered what it was not asked");
+            return nonsense("the server sent an acknowledgement for no batch of this stream");
         };
         let result = match answer.result {
             Some(Outcome::Appended(at)) if at.count == front.batch.count() && at.first > 0 => {
@@ -325,14 +325,14 @@ impl Pump {
                     return Err(broken);
                 }
                 if !front.in_doubt {
-                    let what = format!("somebody else appends in this session: {}", broken.error);
+                    let what = format!("another producer appends in this session: {}", broken.error);
                     broken.error = Error::new(ErrorKind::SequenceGap, what);
                     return Err(broken);
                 }
                 // It is in the log, since an earlier stream.
                 Err(broken.error)
             }
-            _ => return nonsense("the server's answer makes no sense"),
+            _ => return nonsense("the server's answer is invalid"),
         };
         self.under_way -= 1;
         self.settle_front(&result);
@@ -539,7 +539,7 @@ impl Drop for Pump {
 
 /// A leader that did not answer any more.
 fn deposed() -> Broken {
-    Error::new(ErrorKind::Unavailable, "no answer, and another server leads").into()
+    Error::new(ErrorKind::Unavailable, "the server does not answer, and another server leads").into()
 }
 
 fn request(client: &Client, batch: &Batch) -> AppendRequest {

@@ -144,7 +144,7 @@ impl Untold {
             tracing::error!(
                 records,
                 error,
-                "records of a producer that was dropped were not acknowledged, and nobody was told: close producers, which tells"
+                "a dropped producer left unacknowledged records whose failure was not reported; close producers to get the report"
             );
         }
     }

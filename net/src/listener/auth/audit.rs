@@ -56,7 +56,7 @@ impl Drop for Audit {
     fn drop(&mut self) {
         if !self.is_answered {
             self.tell(
-                "an administrative call was given up before its answer, and can have been carried out",
+                "an administrative call was abandoned before its answer; it may have taken effect",
                 None,
             );
         }

@@ -50,7 +50,7 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let found = Self::ALL.into_iter().find(|role| role.name() == text);
-        found.ok_or_else(|| format!("{text:?} is no role: read, append or admin"))
+        found.ok_or_else(|| format!("{text:?} is not a role; use read, append or admin"))
     }
 }
 

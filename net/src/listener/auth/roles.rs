@@ -35,7 +35,7 @@ use tower_layer::Layer;
 /// A new token: 256 random bits as text.
 ///
 /// # Errors
-/// `Io`: the system gives no random numbers.
+/// `Io`: the system returned no random numbers.
 ///
 /// ```
 /// let token = chiplog_net::listener::auth::roles::new_token()?;
@@ -45,7 +45,7 @@ use tower_layer::Layer;
 pub fn new_token() -> Result<String> {
     let mut bits = [0; 32];
     let filled = SystemRandom::new().fill(&mut bits);
-    filled.map_err(|_| Error::new(ErrorKind::Io, "the system gives no random numbers"))?;
+    filled.map_err(|_| Error::new(ErrorKind::Io, "the system returned no random numbers"))?;
     Ok(format!("chiplog-{}", to_hex(&bits)))
 }
 
@@ -129,20 +129,20 @@ impl FromStr for Tokens {
             let wrong =
                 |what: String| Error::new(ErrorKind::InvalidArgument, format!("line {}: {what}", n + 1));
             let Some((role, digits)) = line.split_once(':') else {
-                return Err(wrong("it is not role:digest".into()));
+                return Err(wrong("expected role:digest".into()));
             };
             let role = role.trim().parse().map_err(|_| {
-                wrong("before the colon stands no role: read, append or admin, and nothing else".into())
+                wrong("the part before the colon must be a role: read, append or admin".into())
             })?;
             let digest = from_hex(digits.trim()).ok_or_else(|| {
-                wrong("a digest has 64 hexadecimal digits: `chiplog token` makes one".into())
+                wrong("a digest must have 64 hexadecimal digits; make one with `chiplog token`".into())
             })?;
             known.push((role, digest));
         }
         if known.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "there is no token in it: nobody would get in",
+                "the file has no token: every client would be rejected",
             ));
         }
         Ok(Self { known })
@@ -212,12 +212,12 @@ impl Access {
         let tokens = Arc::new(tokens);
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens.clone());
         self.open.end(|pass| match tokens.role_by(&pass.token) {
-            None => Some(self.unauthenticated("the token was taken away")),
+            None => Some(self.unauthenticated("the token was revoked")),
             Some(role) if role < pass.needed => {
                 let needed = pass.needed;
-                Some(
-                    self.denied(format!("the call needs a token of role {needed}; this one's is {role} now")),
-                )
+                Some(self.denied(format!(
+                    "the call needs a token of role {needed}; this token now has role {role}"
+                )))
             }
             Some(_) => None,
         });
@@ -241,19 +241,19 @@ impl Access {
             return Ok(Way::Tokenless);
         }
         let Some(token) = bearer(headers).map(sha256) else {
-            return Err(self.unauthenticated("a token is needed"));
+            return Err(self.unauthenticated("no token was sent; this server requires one"));
         };
         let Some(role) = tokens.role_by(&token) else {
-            return Err(self.unauthenticated("the token is not known here"));
+            return Err(self.unauthenticated("this server does not know the token"));
         };
         match needs {
             Some(Needs::Role(needed)) if role >= needed => {
                 Ok(Way::Token(self.open.begin(Pass { token, needed })))
             }
             Some(Needs::Role(needed)) => {
-                Err(self.denied(format!("{path} needs a token of role {needed}; this one's is {role}")))
+                Err(self.denied(format!("{path} needs a token of role {needed}; this token has role {role}")))
             }
-            _ => Err(self.denied(format!("{path} is in no role's reach"))),
+            _ => Err(self.denied(format!("{path} is not allowed for any role"))),
         }
     }
 

@@ -173,7 +173,7 @@ impl Frames {
             return self.step(data);
         }
         if !self.rewriting {
-            tracing::debug!("a client's :authority is no authority; it gets another one");
+            tracing::debug!("replaced a client's invalid :authority header");
         }
         self.rewriting = true;
         Ok(Step::Instead(extent, head.frames(&again)))
@@ -182,7 +182,7 @@ impl Frames {
     /// What can't be understood is left to the receiver, if that has seen all that came before.
     fn give_up(&mut self, data: &[u8]) -> io::Result<Step> {
         if self.rewriting {
-            let what = "HTTP/2 headers that make no sense, on a connection whose headers are mended";
+            let what = "invalid HTTP/2 headers on a connection whose headers are rewritten";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         self.at = At::Blind;

@@ -345,11 +345,13 @@ impl http_body::Body for Answer {
 
 fn slow_reader(slow: Duration, is_pressed: bool) -> Status {
     let what = if is_pressed {
-        "slow reader: others waited for the memory of this call, and too little of its answer was taken; ask again from \
-         where you are"
+        "slow reader: other calls need the memory of this call, and too little of its answer was read; read again from \
+         the last received record"
             .to_owned()
     } else {
-        format!("slow reader: nothing of the answer was taken for {slow:?}; ask again from where you are")
+        format!(
+            "slow reader: nothing of the answer was read for {slow:?}; read again from the last received record"
+        )
     };
     to_status(&Error::new(ErrorKind::Timeout, what), None)
 }

@@ -55,7 +55,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().path() != FOLLOW {
-            let status = Status::unimplemented("this service has one call, Follow");
+            let status = Status::unimplemented("this service has only the call Follow");
             return Box::pin(std::future::ready(Ok(status.into_http())));
         }
         let Self(follow) = self.clone();

@@ -93,7 +93,7 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
     let log = match ids::from_bytes(&request.log_id) {
         Some(0) => ours,
         Some(id) => LogId(id),
-        None => return invalid("an id has to have 16 bytes"),
+        None => return invalid("an id must have 16 bytes"),
     };
     if log != ours {
         let (asked, ours) = (ids::to_hex(log.get()), ids::to_hex(ours.get()));
@@ -111,7 +111,7 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
         Some(Asked::TimestampNanos(nanos)) => FeedFrom::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
         None => {
             return invalid(
-                "a copy has to say where it starts: after, index, oldest, newest, last or timestamp_nanos; one of a later \
+                "a copy needs a start: after, index, oldest, newest, last or timestamp_nanos; a later \
                  version may say something else",
             );
         }
@@ -311,7 +311,7 @@ fn taken(feed: &mut Feed, bytes_max: usize) -> chiplog::Result<Taken> {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "this server is about to end")
+    Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
 /// Numbers of the fields in the proto.

@@ -76,7 +76,7 @@ enum Pending {
 /// The batch, unpacked once: the log need not do so on a thread of the runtime.
 async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
     let measuring = paced(payer, move || batch.measure().map(|()| batch));
-    let gone = |_| Error::new(ErrorKind::Unavailable, "this server is about to end");
+    let gone = |_| Error::new(ErrorKind::Unavailable, "this server is shutting down");
     measuring.await.map_err(gone)?
 }
 
@@ -120,7 +120,7 @@ impl AppendStream {
     /// Takes in what there is, up to the bounds.
     fn poll_requests(&mut self, context: &mut Context<'_>) {
         if self.ended.is_none() && self.is_drained(context) {
-            let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+            let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
             self.ended = Some(Some(self.host.status_of(&error)));
         }
         while self.ended.is_none() {
@@ -220,7 +220,7 @@ impl AppendStream {
             Some(Err(error)) => self.refuse(&error, held),
             None => {
                 let what = format!(
-                    "no room for the batch for {:?}, in the log's queue or to unpack it first: try again later",
+                    "no room for the batch within {:?}, in the log's queue or to decompress it; try again later",
                     self.room_timeout
                 );
                 self.refuse(&Error::new(ErrorKind::Busy, what), held);

@@ -110,7 +110,7 @@ impl Stream for WatchStream {
                 return Poll::Pending;
             }
             if self.host.is_draining() {
-                let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+                let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
                 return Poll::Ready(Some(Err(self.host.status_of(&error))));
             }
             let now = info(&self.log);

@@ -140,7 +140,7 @@ impl Native {
         });
         match done.await {
             Ok(result) => result.map_err(|e| self.host.status_of(&e)),
-            Err(_) => Err(Status::internal("the call was given up: the server ends, or failed")),
+            Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Native {
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
         self.calls.clone().try_acquire_owned().map_err(|_| {
-            let what = format!("{} calls wait for the log already", self.options.calls_max);
+            let what = format!("{} calls already wait for the log; try again later", self.options.calls_max);
             self.host.status_of(&Error::new(ErrorKind::Busy, what))
         })
     }

@@ -393,7 +393,7 @@ fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "this server is about to end")
+    Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
 #[cfg(test)]

@@ -151,9 +151,8 @@ impl Taker {
         let wait = self.service.limits.budget.wait();
         let room = timeout(wait, self.room.clone().acquire_many_owned(pieces as u32)).await;
         let room = room.map_err(|_| {
-            let what = format!(
-                "this stream's requests under way were at their limit for {wait:?}: read its answers"
-            );
+            let what =
+                format!("too many requests of this stream were unanswered for {wait:?}; read the answers");
             Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, what)))
         })?;
         let room = room.map_err(|_| Turn::Wrong(Status::internal("the stream's account was closed")))?;
@@ -179,13 +178,13 @@ impl Taker {
     fn check(&self, request: &AppendRequest) -> Result<(), Turn> {
         let most = self.service.limits.proposals_max;
         if request.count() > most {
-            let what = format!("{} proposals in one request; {most} are allowed", request.count());
+            let what = format!("the request has {} proposals; the limit is {most}", request.count());
             return Err(Turn::Wrong(Status::invalid_argument(what)));
         }
         let most = self.log.record_bytes_max();
         if request.largest() > most as usize {
             let what =
-                format!("a proposal of {} bytes; option record_bytes_max allows {most}", request.largest());
+                format!("a proposal has {} bytes; option record_bytes_max allows {most}", request.largest());
             return Err(Turn::Failed(Failure::Refused(Error::new(ErrorKind::TooLarge, what))));
         }
         Ok(())
@@ -207,7 +206,7 @@ fn in_part(error: Error, submitted: usize) -> Failure {
 }
 
 fn unknown(taken: usize, error: &Error) -> Failure {
-    let what = format!("outcome unknown: {taken} batches of the request went in; then: {error}");
+    let what = format!("outcome unknown: {taken} batches of the request were queued, then: {error}");
     Failure::Unknown(Error::new(ErrorKind::Unavailable, what))
 }
 

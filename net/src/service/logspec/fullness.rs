@@ -47,7 +47,7 @@ impl Fullness {
     pub(super) fn probe(&self, log: &Log) -> Result<()> {
         let refused = self.change(|_| {});
         if refused.by_disk.is_some_and(|at| at.elapsed() < DISK_MEMORY) {
-            return Err(Error::new(ErrorKind::Full, "the disk was full a moment ago"));
+            return Err(Error::new(ErrorKind::Full, "the disk was full less than a second ago; try again"));
         }
         let capacity = log.info().bytes_capacity.unwrap_or(u64::MAX);
         let bytes = (refused.bytes as u64).min(capacity / CAPACITY_SHARE).max(1);

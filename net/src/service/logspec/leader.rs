@@ -58,7 +58,7 @@ impl LogspecService {
                 match self.await_another_leader().await {
                     Some(host) => Answered::Redirect(Redirect { host }),
                     None => {
-                        let what = format!("{error}; there is nobody to redirect to yet, try again");
+                        let what = format!("{error}; no leader to redirect to is known yet; try again");
                         Answered::Failed(self.host.status_of(&Error::new(ErrorKind::Unavailable, what)))
                     }
                 }

@@ -195,7 +195,7 @@ impl proto::log_server::Log for LogspecService {
 }
 
 fn about_to_end() -> chiplog::Error {
-    chiplog::Error::new(ErrorKind::Unavailable, "this server is about to end")
+    chiplog::Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
 /// What `answer` comes to, if it comes within `time`.

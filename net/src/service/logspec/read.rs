@@ -243,7 +243,7 @@ fn needed(gathering: &Gathering, limits: &Limits) -> usize {
 }
 
 fn gone(panic: tokio::task::JoinError) -> chiplog::Error {
-    chiplog::Error::new(ErrorKind::Io, format!("reading ended early: {panic}"))
+    chiplog::Error::new(ErrorKind::Io, format!("the read task ended early: {panic}"))
 }
 
 /// Parts of a reply, from batches that are not packed.

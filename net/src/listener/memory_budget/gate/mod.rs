@@ -209,8 +209,7 @@ impl Gate {
         }
         ready!(slow.pause.as_mut().poll(context));
         self.refusals.count(Refusal::Stalled);
-        let what =
-            "the rest of a request did not come in time; the memory set aside for it is wanted by others";
+        let what = "the rest of the request did not arrive in time, and other requests need the memory reserved for it";
         Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
     }
 
@@ -225,7 +224,7 @@ impl Gate {
 
     fn too_large(&self, length: u32) -> Status {
         self.refusals.count(Refusal::MessageBytes);
-        let what = format!("a message of {length} bytes; {} are allowed", self.message_bytes_max);
+        let what = format!("the message has {length} bytes; the limit is {}", self.message_bytes_max);
         let mut status = Status::new(Code::OutOfRange, what);
         status.metadata_mut().insert(KIND, MetadataValue::from(ErrorKind::TooLarge.code()));
         status
@@ -240,7 +239,7 @@ impl Gate {
 }
 
 fn one_message() -> Status {
-    let what = "this call has one request message: end the request after it";
+    let what = "this call takes one request message; end the request after it";
     to_status(&Error::new(ErrorKind::InvalidArgument, what), None)
 }
 
