@@ -1,4 +1,4 @@
-//! Service: what arrives from the other replicas.
+//! Service: receives the streams of the other replicas.
 
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
@@ -26,17 +26,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The most connections of others: each replica has two, and some that it is giving up.
+/// The limit of incoming connections: each replica has two, and some that it is closing.
 const CONNECTIONS_MAX: usize = 8 * MEMBERS_MAX;
-/// The most of them from one address: what a whole cluster of the largest size needs on one host. So that one that has
-/// nothing to do there does not keep replicas of other hosts out.
+/// The limit of connections from one address: enough for a whole cluster of the largest size on one host. It keeps a
+/// stranger on one host from blocking replicas of other hosts.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 2 * MEMBERS_MAX;
-/// The most streams of one connection.
+/// The limit of streams on one connection.
 const STREAMS_MAX: u32 = 8;
-/// What is larger is not urgent, whatever stream it came by.
+/// A larger message is not urgent, whichever stream it came by.
 const URGENT_BYTES_MAX: usize = 64 << 10;
 
-/// Takes streams until the transport is closed.
+/// Accepts streams until the transport is closed.
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let service =
         PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -58,7 +58,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
         if let Err(error) = server.add_service(service).serve_with_incoming(connections).await {
             tracing::error!(%error, "the listener for peers ended");
         }
-        // What this replica sends still goes out.
+        // This replica's own messages are still sent.
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -77,7 +77,7 @@ struct PeerService {
     shared: Arc<Shared>,
 }
 
-/// A sender whose Hello is in order.
+/// A sender whose Hello was accepted.
 struct Sender {
     me: Me,
     node: NodeId,
@@ -132,7 +132,7 @@ impl Peer for PeerService {
 }
 
 impl PeerService {
-    /// Checks that the sender is who it says: under TLS, its certificate has to say so too.
+    /// Checks the sender's identity: under TLS, its certificate must name the node of the Hello.
     ///
     /// # Errors
     /// PERMISSION_DENIED.
@@ -145,16 +145,16 @@ impl PeerService {
             format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
         let refused = self.shared.refusals.count(Refusal::PermissionDenied);
         if refused.is_power_of_two() {
-            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // it comes again
+            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
         }
         Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
     }
 }
 
-/// Checks a Hello, and ends earlier streams of the same sender: with a first one, all.
+/// Checks a Hello, and ends earlier streams of the same sender. A first stream ends all of them.
 ///
 /// # Errors
-/// FAILED_PRECONDITION says what is wrong; UNAVAILABLE: the log is not open.
+/// FAILED_PRECONDITION with the reason; UNAVAILABLE: the log is not open.
 fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     let refuse = |what: String| Err(Status::failed_precondition(what));
     let id = |bytes: &[u8]| {
@@ -221,7 +221,7 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     Ok(Sender { me, node, directory, which, inbox, replaced })
 }
 
-/// Hands over what comes, until the stream ends; then why.
+/// Delivers messages until the stream ends; returns why it ended.
 async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMessage>) -> Status {
     let Sender { me, node, directory, which, inbox, mut replaced } = sender;
     let counters = {
@@ -265,10 +265,10 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
 mod tests {
     use super::*;
 
-    /// What happens at these bounds: `net/tests/secure`, `limits.rs` (connections, the same at every listener) and
+    /// `net/tests/secure` tests these bounds: `limits.rs` (connections, with the same code at every listener) and
     /// `peers.rs` (streams).
     #[test]
-    fn the_limits_are_those_of_the_page() {
+    fn limits_match_the_docs() {
         assert_eq!((CONNECTIONS_MAX, STREAMS_MAX, MEMBERS_MAX), (512, 8, 64));
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
         let page = std::fs::read_to_string(page).unwrap();

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_may_be_missing() {
+    fn zone_may_be_missing() {
         let address: Result<Address, _> = "a:1 b:2".parse();
         assert_eq!(address.map(|a| a.zone), Ok(String::new()));
         assert!("a:1".parse::<Address>().is_err());

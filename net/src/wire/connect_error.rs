@@ -183,7 +183,7 @@ mod tests {
     use tokio_rustls::rustls::pki_types::UnixTime;
 
     #[test]
-    fn what_is_within_an_io_error_is_found_and_told_once() {
+    fn cause_within_an_io_error_is_found_and_shown_once() {
         let alien = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
         let text = alien.to_string();
         let error = io::Error::new(io::ErrorKind::InvalidData, io::Error::other(alien));
@@ -197,7 +197,7 @@ mod tests {
 
     /// An expired certificate was told as a server that does not answer.
     #[test]
-    fn certificate_out_of_its_time_is_told_with_the_times() {
+    fn error_of_an_expired_certificate_shows_the_times() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let (time, not_after, not_before) = (at(86_400), at(3600), at(172_800));
         for (error, told) in [

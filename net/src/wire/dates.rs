@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_told_as_dates() {
+    fn seconds_are_formatted_as_dates() {
         assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(1_795_438_218), "2026-11-23T12:50:18Z");
         assert!(utc(u64::MAX).ends_with("Z"));

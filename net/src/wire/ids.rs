@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_come_back() {
+    fn ids_round_trip() {
         for id in [0, 1, u128::MAX] {
             assert_eq!(from_bytes(&to_bytes(id)), Some(id));
         }

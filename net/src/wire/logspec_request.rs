@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_what_a_generated_message_would() {
+    fn reads_and_writes_like_a_generated_message() {
         let proposals = vec![b"one".to_vec(), vec![], vec![7; 300]];
         let theirs = Generated { sequence: 77, proposals: proposals.clone(), later: "unknown".into() };
         let ours = AppendRequest::decode(&theirs.encode_to_vec()[..]).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_message_is_rejected() {
         let sound = AppendRequest::new(3, ["abc"]).encode_to_vec();
         for end in 1..sound.len() {
             let cut = AppendRequest::decode(&sound[..end]);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_of_nothing() {
+    fn million_empty_proposals() {
         let request = AppendRequest::new(1, std::iter::repeat_n("", (1 << 20) + 5));
         let counts: u64 = request.batches(32 << 20).map(|b| u64::from(b.unwrap().count())).sum();
         assert_eq!(counts, (1 << 20) + 5);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn that_nobody_can_repair_it_survives_the_wire() {
+    fn lasting_corruption_survives_the_wire() {
         let error = Error::new(ErrorKind::Corrupt, "record 7");
         assert!(!from_status(&to_status(&error, None)).is_lasting());
         assert!(from_status(&to_status(&error.into_lasting(), None)).is_lasting());
@@ -186,7 +186,7 @@ mod tests {
 
     /// A port of peers, of probes or of another program was told as "needs another version of chiplog".
     #[test]
-    fn stranger_is_unavailable_and_no_other_version() {
+    fn foreign_server_is_unavailable_not_another_version() {
         for words in ["", "grpc-status header missing, mapped from HTTP status code 404"] {
             let error = from_first_status(&Status::unimplemented(words));
             assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_another_origin_has_a_kind() {
+    fn foreign_status_has_a_kind() {
         assert_eq!(from_status(&Status::unavailable("refused")).kind(), ErrorKind::Unavailable);
         assert_eq!(from_status(&Status::unknown("")).kind(), ErrorKind::Unavailable);
     }

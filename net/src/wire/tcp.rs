@@ -43,7 +43,7 @@ mod tests {
     /// What vanishes on one of two connections was noticed by nobody for half a minute. A test without a network of its own
     /// cannot make packets vanish: that the kernel was told is what it can see.
     #[tokio::test]
-    async fn the_kernel_knows_when_to_give_up_in_both_directions() {
+    async fn kernel_timeout_is_set_in_both_directions() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let mut connector = connector(Duration::from_secs(30), LIMIT);

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_its_node_and_no_other() {
+    fn certificate_names_only_its_own_node() {
         let (certificate, _) = leaf(&["node-2", "log2.example", "127.0.0.1"]);
         let named: Vec<u64> = (1..=22).filter(|n| names_node(certificate.der(), NodeId(*n))).collect();
         assert_eq!(named, [2]);
@@ -334,7 +334,7 @@ mod tests {
 
     /// A file that was no certificate was not refused: it got as far as the connection, whose error was another one.
     #[test]
-    fn what_a_client_is_given_is_refused_by_its_name() {
+    fn invalid_client_tls_option_is_named() {
         let (certificate, key) = leaf(&["a"]);
         let (authority, key) = (authority().0.into_bytes(), key.serialize_pem().into_bytes());
         let certificate = certificate.pem().into_bytes();
@@ -393,7 +393,7 @@ mod tests {
 
     /// An expired certificate replaced one that was good: no client got in any more.
     #[test]
-    fn certificate_out_of_its_time_is_refused_and_changes_nothing() {
+    fn expired_certificate_is_rejected_and_changes_nothing() {
         let tls = ServerTls::new(&valid((2020, 1, 1), (4000, 1, 1))).unwrap();
         let before = tls.current();
         let expired = valid((2020, 1, 1), (2021, 2, 3));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sound_is_refused_in_words_and_changes_nothing() {
+    fn invalid_identity_is_rejected_and_changes_nothing() {
         let (certificate, key) = leaf(&["a"]);
         let (_, other_key) = leaf(&["a"]);
         let good = Identity {
