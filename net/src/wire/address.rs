@@ -1,9 +1,9 @@
-//! Address: where a replica is reached. The log keeps one string a member; this is its grammar.
+//! Address: the network addresses of a replica. The log stores one string per member; this is its grammar.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a replica is reached: by the other replicas, and by clients; and the place it stands in.
+/// The addresses of a replica, for other replicas and for clients, and its zone.
 ///
 /// Written as `PEER CLIENT ZONE`, separated by one space; the zone may be missing.
 ///
@@ -21,11 +21,11 @@ pub struct Address {
     pub peer: String,
     /// `host:port` for clients.
     pub client: String,
-    /// A label; empty: none.
+    /// A label; empty: no zone.
     pub zone: String,
 }
 
-/// What is wrong with an address.
+/// An error in an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAnAddress(String);
 
@@ -38,10 +38,10 @@ impl fmt::Display for NotAnAddress {
 impl std::error::Error for NotAnAddress {}
 
 impl Address {
-    /// With these parts.
+    /// Creates an address from these parts.
     ///
     /// # Errors
-    /// One is no `host:port`, or the zone holds a space or a control character.
+    /// An address is not `host:port`, or the zone contains a space or a control character.
     pub fn new(
         peer: impl Into<String>,
         client: impl Into<String>,
