@@ -64,7 +64,7 @@ mod tests {
 
     /// A status reported no problem while no append was possible.
     #[test]
-    fn refusal_holds_until_there_is_room() {
+    fn rejection_holds_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
         let log = Log::open(dir.path(), options).unwrap();

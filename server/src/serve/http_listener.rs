@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_one_address_whatever_it_writes_there() {
+    fn ipv6_network_counts_as_one_address() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         assert_eq!(address(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
         assert_eq!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:2:ffff:ffff:ffff:ffff")));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_let_in_no_more_lets_go_and_is_told_and_nobody_else() {
+    fn revoked_call_ends_with_a_reason_and_others_continue() {
         let open = Open::default();
         let held = [(); 3].map(|()| Arc::new(()));
         let mut bodies: Vec<Body> =
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_not_made_yet_is_not_told() {
+    fn ended_call_sends_no_later_answer() {
         let open = Open::default();
         let (call, held) = (open.begin(()), Arc::new(()));
         open.end(|()| Some(Status::permission_denied("less")));
@@ -310,7 +310,7 @@ mod tests {
 
     /// One read from a hanging disk delayed the end of all other calls: a revoked token stayed valid.
     #[test]
-    fn a_piece_that_takes_long_holds_up_nobody_else_s_end() {
+    fn slow_piece_does_not_delay_the_end_of_other_calls() {
         let open = Arc::new(Open::default());
         let held = [(); 2].map(|()| Arc::new(()));
         let ((begun, is_begun), (go_on, may)) = (mpsc::channel(), mpsc::channel());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_in_the_middle_of_a_piece_that_does_not_come_is_told() {
+    fn end_during_a_pending_piece_is_reported() {
         let (open, held) = (Arc::new(Open::default()), Arc::new(()));
         let (within, holds) = (open.clone(), held.clone());
         let mut body = open.begin(()).answer(Body::new(StreamBody::new(futures_util::stream::poll_fn(

@@ -390,7 +390,7 @@ mod tests {
 
     /// All compiled-in methods, except those between replicas, which have a separate listener.
     #[test]
-    fn the_table_names_every_method_and_no_other() {
+    fn role_table_lists_exactly_the_methods() {
         let protos = prost_types::FileDescriptorSet::decode(crate::wire::proto::DESCRIPTORS).unwrap();
         let mut methods = BTreeSet::new();
         for file in &protos.file {
@@ -423,7 +423,7 @@ mod tests {
 
     /// Every role at every method: lower roles than needed are rejected, the others are let in.
     #[test]
-    fn each_role_reaches_what_it_should() {
+    fn each_role_allows_its_methods_only() {
         let access = access();
         for (method, needs) in METHODS {
             for role in Role::ALL {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_no_token_or_another_does_not_get_in() {
+    fn caller_without_a_known_token_is_rejected() {
         let access = access();
         for shown in [
             &[][..],
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_tokens_is_checked_and_its_lines_are_not_repeated() {
+    fn token_file_errors_do_not_repeat_its_lines() {
         let digest = digest_of("t");
         let good: Tokens =
             format!("\n# people\n read : {digest} # Ann\nadmin:{}\n", digest.to_uppercase()).parse().unwrap();

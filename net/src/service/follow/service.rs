@@ -1,4 +1,4 @@
-//! Service: `chiplog.v1.Follow` as tonic serves it. Not the generated one: its answers go out as they stand in the log.
+//! Service: the tonic service `chiplog.v1.Follow`. Not the generated one: answers are sent as they are in the log.
 
 use super::{Follow, source};
 use crate::service::zero_copy::respond;
