@@ -44,7 +44,7 @@ const FED_LOOK: Duration = Duration::from_secs(1);
 /// One response, before it is encoded.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// None: says how far the source is.
+    /// None: only the position of the source.
     frame: Option<Fed>,
     /// Set in the first response.
     log: Option<LogId>,

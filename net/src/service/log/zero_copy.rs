@@ -37,7 +37,7 @@ impl Verbatim for Reply {
             (field::response::NEXT, self.next.map_or(0, chiplog::Index::get)),
             (field::response::SHORT, u64::from(self.short)),
         ];
-        // Omitted if false, as older servers do.
+        // Omitted if false: older clients do not know the field.
         let numbers = &numbers[..if self.short { 4 } else { 3 }];
         let heads: Vec<(u64, usize)> = self.batches.iter().map(inner_bytes).collect();
         let batches: usize =
