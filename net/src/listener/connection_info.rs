@@ -1,4 +1,4 @@
-//! Arrival: the data about a call's connection that services use.
+//! ConnectionInfo: the data about a call's connection that services use.
 //!
 //! Every call on a [`Connection`](crate::listener::connection::Connection) has it in its request's extensions, with TLS
 //! and without.
@@ -22,14 +22,14 @@ use tower_layer::Layer;
 /// A connection, as services see it. Cheap to clone.
 ///
 /// ```
-/// use chiplog_net::listener::connection_info::Arrival;
+/// use chiplog_net::listener::connection_info::ConnectionInfo;
 /// fn who<T>(request: &tonic::Request<T>) -> Option<std::net::SocketAddr> {
-///     request.extensions().get::<Arrival>().map(Arrival::remote)
+///     request.extensions().get::<ConnectionInfo>().map(ConnectionInfo::remote)
 /// }
 /// assert_eq!(who(&tonic::Request::new(())), None, "the call did not come through this module's listener");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct ConnectionInfo {
     inner: Arc<Inner>,
 }
 
@@ -45,7 +45,7 @@ struct Inner {
     seat: Seat,
 }
 
-impl Arrival {
+impl ConnectionInfo {
     /// `secret`: over TLS. `certificate`: the client's, verified.
     pub(crate) fn new(
         remote: SocketAddr,
@@ -185,7 +185,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let (arrival, bill) = (request.extensions().get::<Arrival>(), Bill::default());
+        let (arrival, bill) = (request.extensions().get::<ConnectionInfo>(), Bill::default());
         let weight = weight_of(request.uri().path());
         let call = arrival.map(|arrival| arrival.calls().begin(bill.clone(), weight));
         request.extensions_mut().insert(bill);
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn rejected_health_calls_leave_no_count() {
         let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
-        let arrival = Arrival::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
+        let arrival = ConnectionInfo::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
         for method in ["/grpc.health.v1.Health/Check", WATCH] {
             let call = arrival.calls().begin(Bill::default(), weight_of(method));
             arrival.refused(method);

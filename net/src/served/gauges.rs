@@ -36,7 +36,7 @@ impl Open {
 }
 
 /// The number of open objects of each kind. `Send + Sync`; one per server, in its
-/// [`Host`](crate::served::log_slot::Host).
+/// [`LogSlot`](crate::served::log_slot::LogSlot).
 ///
 /// ```
 /// use chiplog_net::served::gauges::{Gauges, Open};

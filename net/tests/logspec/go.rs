@@ -4,7 +4,7 @@
 use crate::support::{PATIENCE, Served, one};
 use chiplog::{Log, Options};
 use chiplog_net::listener;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use std::path::Path;
 use std::process::Output;
@@ -50,7 +50,7 @@ async fn goes_through_all_methods(modules: &str, version: &str, idle: &str) {
     assert!(out.contains(version), "{out}");
     // The same client is rejected by a server that does not rewrite authorities: it does send an invalid one.
     let dir = tempfile::tempdir().unwrap();
-    let host = Host::new();
+    let host = LogSlot::new();
     host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,9 +1,9 @@
 //! Follow: the service `chiplog.v1.Follow`: feeds followers, which are copies of the log that do not vote, from a
-//! [`Host`].
+//! [`LogSlot`].
 //!
 //! ```text
 //! service.rs   the tonic service; encodes answers as bytes
-//! source.rs    one stream: Feed::next ──> blocks as they are in the log ──> responses of about 1 MiB
+//! source.rs    one stream: FollowSource::next ──> blocks as they are in the log ──> responses of about 1 MiB
 //! ```
 //!
 //! Invariants:
@@ -19,7 +19,7 @@ mod service;
 mod source;
 
 use crate::listener::memory_budget::Budget;
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 pub use service::FollowServer;
 use std::sync::Arc;
 
@@ -30,9 +30,9 @@ const RESPONSE_BYTES: usize = 1 << 20;
 ///
 /// ```
 /// use chiplog_net::service::follow::Follow;
-/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::served::log_slot::LogSlot;
 /// # let dir = tempfile::tempdir()?;
-/// let host = Host::new();
+/// let host = LogSlot::new();
 /// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
 /// let server = tonic::transport::Server::builder().add_service(Follow::new(host).into_service());
 /// # drop(server);
@@ -40,7 +40,7 @@ const RESPONSE_BYTES: usize = 1 << 20;
 /// ```
 #[derive(Debug)]
 pub struct Follow {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     response_bytes: usize,
     /// For calls that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
     budget: Budget,
@@ -48,7 +48,7 @@ pub struct Follow {
 
 impl Follow {
     /// Creates the service, with responses of about 1 MiB.
-    pub fn new(host: Arc<Host>) -> Self {
+    pub fn new(host: Arc<LogSlot>) -> Self {
         Self { host, response_bytes: RESPONSE_BYTES, budget: Budget::default() }
     }
 
