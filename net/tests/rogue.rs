@@ -525,7 +525,7 @@ async fn full_log_is_reported_soon() {
 }
 
 /// When a record expired, the producer opened a new session and left the old one open. Late batches of the old session
-/// could get into the log behind newer records, and each such session stayed for a day.
+/// could get into the log behind newer records, and each of these sessions stayed for a day.
 #[tokio::test]
 async fn session_is_closed_before_another_one_is_opened() {
     let mut rogue = Rogue::new();

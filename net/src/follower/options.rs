@@ -29,7 +29,7 @@ pub struct FollowerOptions {
     pub tls: Option<ClientTls>,
     /// The token that is sent to servers, if they require one; default: none.
     pub token: Option<Secret>,
-    /// Whether the token may be sent to other machines without TLS; default: no, such servers are not used.
+    /// Whether the token may be sent to other machines without TLS; default: no, those servers are not used.
     pub token_in_plain_text: bool,
     /// How long a new copy waits for a server, default 30 s. An existing copy needs none to open.
     pub open_timeout: Duration,

@@ -124,9 +124,9 @@ impl ConnectionInfo {
     }
 }
 
-/// Every client may check a server's health: such a call does not keep its connection's place.
+/// Every client may check a server's health: that call does not keep its connection's place.
 const HEALTH: &str = "/grpc.health.v1.Health/";
-/// Every client may watch it without limit: such a call alone does not keep a connection open.
+/// Every client may watch it without limit: this call alone does not keep a connection open.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 fn weight_of(method: &str) -> Weight {

@@ -438,7 +438,7 @@ impl Gather {
                 }
             }
         };
-        // First: whoever sees a record as settled can rely on its result having been reported.
+        // First: a caller that sees a record as settled can rely on its result having been reported.
         tellings.tell(result);
         {
             let mut state = self.state();

@@ -1,7 +1,7 @@
 //! Authority: a connection that accepts clients with an invalid `:authority` header.
 //!
 //! Some clients send a description of their target as `:authority`, with spaces, commas and parentheses. The HTTP/2
-//! library rejects such a stream before any service sees it. So this layer checks the incoming bytes of a connection,
+//! library rejects that stream before any service sees it. So this layer checks the incoming bytes of a connection,
 //! and replaces an invalid `:authority` in a header block.
 //!
 //! ```text

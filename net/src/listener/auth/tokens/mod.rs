@@ -20,7 +20,7 @@
 //! two; line.rs explains why.)
 //!
 //! Newcomers that hold less cannot pass forever. A caller with a time limit whose share holds something comes first
-//! once half of its time is over; such callers are served by age. So a message that has partly arrived waits behind
+//! once half of its time is over; these callers are served by age. So a message that has partly arrived waits behind
 //! newcomers for at most half of `inflight_wait`.
 //!
 //! Invariants:
