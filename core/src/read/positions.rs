@@ -345,7 +345,7 @@ fn call_all(hooks: impl IntoIterator<Item = Hook>) {
 }
 
 fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the reader was cancelled; another one goes on at its position")
+    Error::new(ErrorKind::Cancelled, "the reader was cancelled; open another reader at its position")
 }
 
 /// The error of whoever waits on a closed log.

@@ -243,7 +243,7 @@ fn certificates_are_checked_against_the_node() {
     };
     check(&of_peers(&ours, 1, &ours), "127.0.0.1").ok();
     refused(&check(&of_peers(&ours, 2, &ours), "127.0.0.1"), "does not name node-1");
-    refused(&check(&of_peers(&other, 1, &ours), "127.0.0.1"), "will not take the certificate");
+    refused(&check(&of_peers(&other, 1, &ours), "127.0.0.1"), "will reject the certificate");
     let of_clients = [("certificate", ours.file("1.pem")), ("key", ours.file("1.key"))];
     check(&of_clients, "127.0.0.1").ok();
     refused(&check(&of_clients, "127.0.0.2"), "does not name 127.0.0.2");

@@ -83,7 +83,7 @@ fn member_that_lost_its_disk_is_reported_and_never_taken_for_the_cluster() {
     let alone = run(&["status", &third, "--json"]);
     assert_eq!((alone.code, state(&alone.json(), 3).0.as_str()), (5, "wiped"), "no leader: {}", alone.out);
     let read = run(&["read", &third]);
-    refused(&read, 5, &["has no replica, and a cluster has node 3 at its address", "Ask another server"]);
+    refused(&read, 5, &["has no replica, but a cluster has node 3 at its address", "use another server"]);
     assert!(!read.err.contains("member init"), "{}", read.err);
 
     // It is not a new cluster: the others call it and list it.
@@ -229,8 +229,8 @@ fn wrong_authority_is_reported_at_once() {
     let authority = crate::certificates::Authority::new(dir.path(), "ours").file("authority.pem");
     for command in [&["info"][..], &["read"], &["member", "promote", "2", "--cluster"]] {
         let ran = run(&[command, &[&server.client, "--tls-authority", &authority]].concat());
-        refused(&ran, 2, &["speaks no TLS", "leave out --tls-authority"]);
-        assert!(!ran.err.contains("waiting up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
+        refused(&ran, 2, &["does not use TLS", "leave out --tls-authority"]);
+        assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
 }
 
