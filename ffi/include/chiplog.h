@@ -1294,8 +1294,6 @@ const char *chiplog_status_name(chiplog_status_t status);
  * not in `callback`. Blocks while the previous callback runs, on any thread: do not hold a lock that it takes.
  * Errors: INVALID_ARGUMENT: an unknown severity; a call within the callback; or the program is written in Rust,
  * links this library and has set a subscriber of `tracing`, which then receives the notices. IO.
- * # Safety
- * The arguments are as described above.
  */
 chiplog_status_t chiplog_trace(chiplog_trace_fn callback,
                                void *context,
@@ -2017,8 +2015,6 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_session_append_batch(chiplog_session_t
  * Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time.
  * Errors: those of chiplog_log_submit: the record was not accepted, and the next append gets its number. The ticket
  * can hold those of chiplog_session_append.
- * # Safety
- * The arguments are as described above.
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit(chiplog_session_t *session,
                                         const void *data,

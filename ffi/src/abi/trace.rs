@@ -38,6 +38,7 @@ pub type chiplog_trace_fn = Option<
 /// not in `callback`. Blocks while the previous callback runs, on any thread: do not hold a lock that it takes.
 /// Errors: INVALID_ARGUMENT: an unknown severity; a call within the callback; or the program is written in Rust,
 /// links this library and has set a subscriber of `tracing`, which then receives the notices. IO.
+///
 /// # Safety
 /// The arguments are as described above.
 #[unsafe(no_mangle)]

@@ -139,6 +139,7 @@ pub unsafe extern "C" fn chiplog_session_append_batch(
 /// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time.
 /// Errors: those of chiplog_log_submit: the record was not accepted, and the next append gets its number. The ticket
 /// can hold those of chiplog_session_append.
+///
 /// # Safety
 /// The arguments are as described above.
 #[unsafe(no_mangle)]
