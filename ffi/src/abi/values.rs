@@ -1,4 +1,4 @@
-//! Values: what crosses the boundary besides handles: slices, times, texts, structs that grow, callbacks.
+//! Values: what crosses the boundary apart from handles: slices, times, texts, structs that grow, callbacks.
 //!
 //! A struct that begins with `size` may be longer in a later version. The caller states the length of its own struct,
 //! and chiplog reads or writes no more than that.
