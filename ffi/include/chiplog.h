@@ -4,7 +4,7 @@
  * Generated from the sources by cbindgen: do not edit by hand.
  *
  * THREADS
- *   Any thread may call any function. Many threads at once may use the same log, client, producer, follower, viewer,
+ *   Any thread may call any function. Many threads at once may use the same log, client, producer, follower, read-only log,
  *   batch, records, ticket or error. A reader, a session, a builder and a watch serve one thread at a time: a second
  *   caller waits until the first call returns. A function's own comment adds to this.
  *   chiplog_reader_cancel ends a call that waits with a reader on another thread.
@@ -382,6 +382,12 @@ typedef struct chiplog_log_t chiplog_log_t;
 typedef struct chiplog_producer_t chiplog_producer_t;
 
 /**
+ * Read-only access to a log, also while another process writes it. Takes no lock and changes nothing. Many threads
+ * may use it at once.
+ */
+typedef struct chiplog_read_only_log_t chiplog_read_only_log_t;
+
+/**
  * Reads records in order and checks each. One thread at a time: other calls wait. It may outlive its log.
  */
 typedef struct chiplog_reader_t chiplog_reader_t;
@@ -404,12 +410,6 @@ typedef struct chiplog_session_t chiplog_session_t;
  * does.
  */
 typedef struct chiplog_ticket_t chiplog_ticket_t;
-
-/**
- * Read-only access to a log, also while another process writes it. Takes no lock and changes nothing. Many threads
- * may use it at once.
- */
-typedef struct chiplog_viewer_t chiplog_viewer_t;
 
 /**
  * Reports the state of a log whenever it changes. One thread at a time: other calls wait.
@@ -1653,15 +1653,15 @@ uint32_t chiplog_log_record_bytes_max(const chiplog_log_t *log);
 uint16_t chiplog_log_session_window(const chiplog_log_t *log);
 
 /**
- * As chiplog_log_log_option, for a viewer.
+ * As chiplog_log_log_option, for a read-only log.
  * Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: an unknown name; CLOSED,
  * FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_log_option(const chiplog_viewer_t *viewer,
-                                           const char *name,
-                                           uint64_t *value,
-                                           uint8_t *is_set,
-                                           chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_log_option(const chiplog_read_only_log_t *read_only,
+                                                  const char *name,
+                                                  uint64_t *value,
+                                                  uint8_t *is_set,
+                                                  chiplog_error_t **error);
 
 /**
  * Opens an empty builder, without compression and without a session.
@@ -2074,49 +2074,49 @@ void chiplog_session_close(chiplog_session_t *session);
 
 /**
  * Opens the log in `directory` for reading.
- * Ownership: `directory` borrowed for the call; the caller owns `*viewer` and must close it. Any thread. Blocks for the disk.
+ * Ownership: `directory` borrowed for the call; the caller owns `*read_only` and must close it. Any thread. Blocks for the disk.
  * Errors: NOT_FOUND, CORRUPT, UNSUPPORTED, IO, INVALID_ARGUMENT.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_open(const char *directory,
-                                     chiplog_viewer_t **viewer,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_open(const char *directory,
+                                            chiplog_read_only_log_t **read_only,
+                                            chiplog_error_t **error);
 
 /**
  * Opens a reader of records that are proven durable; see chiplog_log_reader.
- * Ownership: `viewer` borrowed; the caller owns `*reader` and must close it. Any thread. Blocks for the disk.
+ * Ownership: `read_only` borrowed; the caller owns `*reader` and must close it. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_reader.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_reader(const chiplog_viewer_t *viewer,
-                                       uint32_t start,
-                                       uint64_t value,
-                                       chiplog_reader_t **reader,
-                                       chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_reader(const chiplog_read_only_log_t *read_only,
+                                              uint32_t start,
+                                              uint64_t value,
+                                              chiplog_reader_t **reader,
+                                              chiplog_error_t **error);
 
 /**
  * Reads one record by its index.
- * Ownership: `viewer` borrowed; the caller owns `*records` and must close it. Any thread. Blocks for the disk.
+ * Ownership: `read_only` borrowed; the caller owns `*records` and must close it. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_read.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_read(const chiplog_viewer_t *viewer,
-                                     uint64_t index,
-                                     chiplog_records_t **records,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_read(const chiplog_read_only_log_t *read_only,
+                                            uint64_t index,
+                                            chiplog_records_t **records,
+                                            chiplog_error_t **error);
 
 /**
  * Returns the state of the log, as far as it is proven durable. Set `info->size` first.
- * Ownership: `viewer` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ * Ownership: `read_only` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_info(const chiplog_viewer_t *viewer,
-                                     chiplog_info_t *info,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_info(const chiplog_read_only_log_t *read_only,
+                                            chiplog_info_t *info,
+                                            chiplog_error_t **error);
 
 /**
  * Returns how many records follow the last visible one that are intact but not proven durable: `*count`.
  * Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_unproven(const chiplog_viewer_t *viewer,
-                                         uint64_t *count,
-                                         chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_unproven(const chiplog_read_only_log_t *read_only,
+                                                uint64_t *count,
+                                                chiplog_error_t **error);
 
 /**
  * Calls `callback` on this thread with each member of the cluster, as far as these files say. `*is_cluster` (may be
@@ -2124,26 +2124,26 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_unproven(const chiplog_viewer_t
  * Ownership: all borrowed for the call. Any thread. Blocks while the callback runs. Errors: INVALID_ARGUMENT,
  * CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_members(const chiplog_viewer_t *viewer,
-                                        chiplog_member_fn callback,
-                                        void *context,
-                                        uint8_t *is_cluster,
-                                        chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_members(const chiplog_read_only_log_t *read_only,
+                                               chiplog_member_fn callback,
+                                               void *context,
+                                               uint8_t *is_cluster,
+                                               chiplog_error_t **error);
 
 /**
  * Returns why the view stopped, if it met damage: `*cause`, else NULL.
- * Ownership: `viewer` borrowed; the caller owns `*cause` and must close it. Any thread. Never blocks.
+ * Ownership: `read_only` borrowed; the caller owns `*cause` and must close it. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_failure(const chiplog_viewer_t *viewer,
-                                        chiplog_error_t **cause,
-                                        chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_failure(const chiplog_read_only_log_t *read_only,
+                                               chiplog_error_t **cause,
+                                               chiplog_error_t **error);
 
 /**
- * Closes a viewer; its readers keep the records they hold. Does nothing if it is NULL or already closed.
- * Ownership: takes `viewer`. Any thread. Does not block for long.
+ * Closes a read-only log; its readers keep the records they hold. Does nothing if it is NULL or already closed.
+ * Ownership: takes `read_only`. Any thread. Does not block for long.
  */
-void chiplog_viewer_close(chiplog_viewer_t *viewer);
+void chiplog_read_only_log_close(chiplog_read_only_log_t *read_only);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_client_options_t).

@@ -16,7 +16,7 @@
 //! | `handles/batch.rs`, `handles/ticket.rs`, `abi/records.rs` | batches to append, outcomes of appends, records that
 //! were read |
 //! | `handles/reader.rs` | one reader for all logs: embedded, remote, follower's |
-//! | `handles/session.rs`, `handles/log.rs`, `handles/viewer.rs` | the embedded log |
+//! | `handles/session.rs`, `handles/log.rs`, `handles/read_only.rs` | the embedded log |
 //! | `handles/client.rs`, `handles/producer.rs` | the log over the network |
 //! | `handles/follower.rs` | a copy of the log in the program |
 //!
@@ -42,7 +42,7 @@ pub use handles::log::*;
 pub use handles::log_options::*;
 pub use handles::options::*;
 pub use handles::producer::*;
+pub use handles::read_only::*;
 pub use handles::reader::*;
 pub use handles::session::*;
 pub use handles::ticket::*;
-pub use handles::viewer::*;

@@ -242,7 +242,7 @@ def test_a_closed_loop_is_freed(tmp_path: Path) -> None:
 LEFT: list[object] = []
 
 
-def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp_path: Path) -> None:
+def test_clients_watches_and_read_only_logs_end_with_their_blocks(servers: Servers, tmp_path: Path) -> None:
     async def work() -> None:
         async with await chiplog.Client.connect_async(servers.clients) as client, client.watch() as watch:
             await anext(watch)
@@ -253,7 +253,7 @@ def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp
         with pytest.raises(chiplog.ClosedError):
             client.info_async()
         with chiplog.Log(tmp_path, SMALL) as log:
-            async with chiplog.Viewer(log.path) as viewer:
+            async with chiplog.ReadOnlyLog(log.path) as viewer:
                 tail = viewer.tail()
             with pytest.raises(chiplog.ClosedError):
                 await anext(tail)

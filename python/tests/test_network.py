@@ -102,8 +102,8 @@ def test_a_follower_has_the_servers_records(servers: Servers, client: chiplog.Cl
         chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=bad)
 
 
-def test_a_viewer_of_a_servers_files_returns_its_members(servers: Servers) -> None:
-    members = chiplog.Viewer(servers.dir / "server-1").members()
+def test_a_read_only_log_of_a_servers_files_returns_its_members(servers: Servers) -> None:
+    members = chiplog.ReadOnlyLog(servers.dir / "server-1").members()
     assert members is not None and [member.node for member in members] == [1, 2, 3]
     assert all(member.is_voter and not member.is_leaving and member.directory for member in members)
     assert all(peer in member.address for peer, member in zip(servers.peers, members, strict=True))

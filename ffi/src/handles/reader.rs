@@ -1,4 +1,4 @@
-//! Reader: one type for all logs: embedded, a viewer's, a follower's, and over the network.
+//! Reader: one type for all logs: embedded, a read-only log's, a follower's, and over the network.
 //!
 //! ```text
 //! descriptor: raised ──> the caller reads ──> nothing left: lowered, hook set again ──> raised when there is more

@@ -45,7 +45,7 @@ use tokio::runtime::Handle;
 /// `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Reader {
-    /// The log, viewer or follower that it reads: the reader keeps it open.
+    /// The log, read-only log or follower that it reads: the reader keeps it open.
     of: Mutex<Option<Py<PyAny>>>,
     desk: Arc<Desk>,
     current: Mutex<Option<Current>>,

@@ -259,7 +259,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
 /// Reads again from `logging` which levels the logger "chiplog" wants. Returns None.
 ///
 /// chiplog's notices (damage, a new leader, a peer that refuses) become records of that logger, whose attribute
-/// `target` names the part of chiplog. The level is read when a log, viewer, client or follower is made, and after
+/// `target` names the part of chiplog. The level is read when a log, read-only log, client or follower is made, and after
 /// each delivery of records. Call this after you lower the level in between, so that the new notices arrive.
 ///
 /// Does not block.
