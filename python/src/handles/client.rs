@@ -279,8 +279,7 @@ impl Client {
         self.wait(py, self.client()?.open_session()).map(|session| session.get())
     }
 
-    /// Watches the state of the log. Returns a `Watch`, an iterator of `RemoteInfo`: the current state, then each
-    /// change.
+    /// Watches the state of the log and its changes. Returns a `Watch`, an iterator of `RemoteInfo`.
     ///
     /// `interval`: seconds, from 0: the shortest time between two changes. Does not block.
     ///

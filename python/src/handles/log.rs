@@ -186,8 +186,7 @@ impl Log {
         Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
     }
 
-    /// Checks whether the capacity has space for an append of `bytes` bytes, in addition to all waiting ones.
-    /// Returns None.
+    /// Checks whether there is space for an append of `bytes` bytes, in addition to waiting ones. Returns None.
     ///
     /// Does not block. Raises `FullError`: there is not enough space; `PoisonedError`, `ClosedError`;
     /// `InvalidArgumentError`, `TypeError`: `bytes`.
@@ -320,10 +319,9 @@ impl Log {
         wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
     }
 
-    /// Submits a discard of all records below `first`, as `discard` does. Returns a `Ticket`, done once it is
-    /// durable.
+    /// Submits a discard of all records below `first`, as `discard` does. Returns a `Ticket`.
     ///
-    /// The ticket's index is at or below the log's first index then. Does not block. Raises what `discard` does.
+    /// It is done once the discard is durable. Its index is at or below the log's first index then. Does not block. Raises what `discard` does.
     fn submit_discard(&self, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<Ticket> {
         Ticket::answer(self.log()?.submit_discard(Index(first)).map_err(raise)?)
     }

@@ -219,8 +219,7 @@ impl Producer {
         Ok(self.producer()?.unacknowledged())
     }
 
-    /// Accepts no more records, and waits until all are in the log. Returns `Closed`, which then has no records
-    /// left.
+    /// Accepts no more records, and waits until all are in the log. Returns `Closed`, with no records left.
     ///
     /// `timeout`: seconds, from 0: after that the producer ends, and the records that are left are reported.
     /// Blocks, without the GIL; Ctrl-C ends the wait. Any thread may call it, more than once: each call reports the

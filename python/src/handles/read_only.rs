@@ -115,8 +115,7 @@ impl ReadOnlyLog {
         Ok(self.read_only()?.unproven())
     }
 
-    /// Returns the members of the cluster as far as these files say, a list of `Member`; None: it is a log on its
-    /// own.
+    /// Returns the members of the cluster that these files name, a list of `Member`; None: there is no cluster.
     ///
     /// Does not block. Raises `ClosedError`.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {

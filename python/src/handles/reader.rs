@@ -418,8 +418,7 @@ impl Reader {
         Ok(next.map(Index::get))
     }
 
-    /// Waits until there is a record to read. Returns True; False: not in time, or at the end if it does not
-    /// follow.
+    /// Waits until there is a record to read. Returns True; False: not in time, or the end was reached.
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///

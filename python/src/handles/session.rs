@@ -151,8 +151,7 @@ impl Session {
         settle(py, &ticket, &limit)
     }
 
-    /// Appends records as one batch, once, all or none, and waits for stable storage. Returns the range of their
-    /// indexes.
+    /// Appends records as one batch, once, all or none, and waits for stable storage. Returns their indexes.
     ///
     /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to the log's
     /// `Options.batch_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd". `timeout`: seconds, from
@@ -207,8 +206,7 @@ impl Session {
         Ticket::local(self.ticket(py, record.as_slice(), &Limit::now())?)
     }
 
-    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` if there is no space or another thread
-    /// uses it.
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` if it would have to wait.
     ///
     /// Does not block, except for compression, without the GIL. Raises what `submit_batch` does: none of them was
     /// accepted.
@@ -217,9 +215,9 @@ impl Session {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::now())?.0)
     }
 
-    /// Ends the session once all its appends have an outcome: the log forgets it. Otherwise it can be resumed.
-    /// Returns None.
+    /// Ends the session once all its appends have an outcome. Returns None.
     ///
+    /// The log forgets the session. Without this call the session can be resumed.
     /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the
     /// log). A second close does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -175,8 +175,9 @@ impl Batch {
         Ok((data, from_buffer.call1((self.offsets(py)?, "i4"))?))
     }
 
-    /// Returns the records as an Arrow array of binary values over the same memory. Other libraries accept the
-    /// batch itself.
+    /// Returns the records as an Arrow array of binary values over the same memory.
+    ///
+    /// Other libraries accept the batch itself.
     ///
     /// Does not block. Raises `ImportError`: pyarrow is not installed.
     fn to_arrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
