@@ -230,7 +230,7 @@ fn wrong_authority_is_reported_at_once() {
     for command in [&["info"][..], &["read"], &["member", "promote", "2", "--cluster"]] {
         let ran = run(&[command, &[&server.client, "--tls-authority", &authority]].concat());
         refused(&ran, 2, &["does not use TLS", "leave out --tls-authority"]);
-        assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
+        assert!(!ran.err.contains("waiting up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
 }
 
