@@ -229,7 +229,10 @@ impl Membership {
     pub(crate) fn after(&self, changes: &[Change]) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Membership, what));
         if changes.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "no change of membership was given; name at least one"));
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "no change of membership was given; name at least one",
+            ));
         }
         if self.is_joint() {
             return refuse("another change of membership is under way; wait for it".into());
@@ -284,7 +287,9 @@ impl Membership {
             }
         }
         if next.with(VOTER).is_empty() {
-            return refuse("the cluster would have no voter left; add or promote another member first".into());
+            return refuse(
+                "the cluster would have no voter left; add or promote another member first".into(),
+            );
         }
         if next.members.len() > MEMBERS_MAX {
             return refuse(format!("a cluster has at most {MEMBERS_MAX} members"));
