@@ -737,8 +737,8 @@ mod tests {
         }
     }
 
-    /// Without a helper thread nobody waits for one: files come when they are needed. An attempt that failed is made
-    /// again by the clock that the preparer was told.
+    /// Without a helper thread no caller waits for a file: files are made when they are needed. The preparer's clock
+    /// decides when a failed attempt is repeated.
     #[test]
     fn unaided_files_are_made_when_needed() {
         let disk = Arc::new(SimDisk::default());

@@ -142,7 +142,7 @@ struct Active {
     segment: Arc<Segment>,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// Whether it is in the list: it is from its first write on.
+    /// Whether it is in the list: true after its first write.
     listed: bool,
     /// The offset of the next push.
     end: usize,
@@ -424,7 +424,7 @@ impl Store {
         Ok((bytes, pieces))
     }
 
-    /// The first blocks of `next` are written: the log goes on in it, also for readers.
+    /// Switches the log to `next`, whose first blocks are written; readers see this too.
     fn enter(&mut self, next: Arc<Segment>) {
         let cut = self.turn.as_mut().and_then(|turn| turn.cut.take());
         let dead = self.turn.as_ref().map_or(&[][..], |turn| &turn.dead);

@@ -29,9 +29,9 @@ pub(crate) enum Helpers {
     /// Not known: another process writes the log.
     #[default]
     Unknown,
-    /// Nobody: the log has one replica.
+    /// None: the log has one replica.
     Nobody,
-    /// The log that this one is a copy of, from the beginning; a copy is not repaired.
+    /// The log that this one is a copy of. A copy is not repaired; it starts again from the beginning.
     Source,
     /// Other replicas.
     Replicas,
@@ -179,7 +179,7 @@ impl Damage {
         now.filter(|place| is_there(place.number)).count() as u64
     }
 
-    /// Nobody can repair these records of a segment now; `why` is told to who reads them.
+    /// Marks these records of a segment as not repairable now. Errors of reads include `why`.
     pub(crate) fn lose(&self, number: u64, records: Range<Index>, why: &str) {
         let mut state = self.state();
         state.lost.retain(|(n, known, _)| *n != number || *known != records);

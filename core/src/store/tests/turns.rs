@@ -109,7 +109,7 @@ fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
 }
 
 #[test]
-#[should_panic(expected = "the log would forget committed entries")]
+#[should_panic(expected = "the log would lose committed entries")]
 fn what_is_committed_is_not_cut_off() {
     let mut rig = log_of(10);
     rig.commit(7);
