@@ -262,7 +262,10 @@ impl Preparer {
                 return Err(Error::new(ErrorKind::Closed, what));
             }
             if state.ending {
-                return Err(Error::new(ErrorKind::Closed, "the log is being closed, so no segment is prepared"));
+                return Err(Error::new(
+                    ErrorKind::Closed,
+                    "the log is being closed, so no segment is prepared",
+                ));
             }
             if let Some(error) = state.failure() {
                 return Err(error.clone());
