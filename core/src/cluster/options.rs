@@ -48,7 +48,7 @@ pub struct Cluster {
     pub node: NodeId,
     /// The address at which the other replicas reach it. Only the transport interprets it.
     pub address: String,
-    /// What to do in a directory that contains no replica yet.
+    /// How to start in a directory that contains no replica yet.
     pub bootstrap: Bootstrap,
     /// The transport to the other replicas.
     pub transport: Arc<dyn Transport>,

@@ -273,7 +273,7 @@ impl SimDisk {
         self.lock_inner().state.clone()
     }
 
-    /// What reads see now, as if everything were durable.
+    /// The disk as reads see it now, as if everything were durable.
     pub fn visible(&self) -> Image {
         self.lock_inner().state.visible()
     }

@@ -212,7 +212,7 @@ impl SingleFrame {
 /// builder.push(b"one")?.push(b"two")?;
 /// let batch = builder.build()?;
 /// assert_eq!(batch.count(), 2);
-/// // What another process received is checked before it is taken.
+/// // Bytes from another process are checked when they are decoded.
 /// let same = Batch::decode(batch.as_bytes().clone())?;
 /// assert_eq!(same.records()?, [b"one".to_vec(), b"two".to_vec()]);
 /// # Ok::<(), chiplog::Error>(())

@@ -298,7 +298,7 @@ impl Preparer {
         self.work.notify_one();
     }
 
-    /// Runs `errand` on the helper thread, after more urgent work; at once if there is no helper thread. While the log
+    /// Runs a job on the helper thread, after more urgent work; at once if there is no helper thread. While the log
     /// is being closed, it may never run.
     pub(crate) fn lend(&self, errand: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
@@ -654,7 +654,7 @@ impl State {
         self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending
     }
 
-    /// Footers first, because they are short. Then discarded files, which free space. Then files ahead. Then errands.
+    /// Footers first, because they are short. Then discarded files, which free space. Then files ahead. Then other jobs.
     fn next_job(&mut self) -> Option<Job> {
         if let Some(segment) = self.seal.pop_front() {
             return Some(Job::Seal(segment));

@@ -198,7 +198,7 @@ struct Node {
     pending: BTreeMap<usize, Vec<Sector>>,
     /// Lengths since the last sync, growing.
     pending_len: Vec<u64>,
-    /// What was pending when the current sync began; None: no sync is in progress.
+    /// The pending units when the current sync began; None: no sync is in progress.
     began: Option<Began>,
 }
 
@@ -433,7 +433,7 @@ impl DiskState {
         self.pending_names.push(op);
     }
 
-    /// What reads see, as if everything were durable: the disk after an orderly shutdown.
+    /// The disk as reads see it, as if everything were durable: the disk after an orderly shutdown.
     pub fn visible(&self) -> Image {
         let file = |node: &NodeId| Arc::clone(&self.nodes[node.0 as usize].volatile);
         Image { files: self.names.iter().map(|(name, node)| (name.clone(), file(node))).collect() }

@@ -52,7 +52,7 @@ impl Files<'_> {
         let file = self.disk.open(&name, write).map_err(io("open"))?;
         let length = file.len().map_err(io("measure"))?;
         if length < u64::from(SEGMENT_BYTES_MIN) {
-            return Err(Error::corrupt(&path, length, "the file is cut off in its header"));
+            return Err(Error::corrupt(&path, length, "the file is shorter than the smallest segment"));
         }
         let mut head = vec![0; SEGMENT_HEADER_BYTES];
         file.read_at(0, &mut head).map_err(io("read"))?;
@@ -106,7 +106,7 @@ impl Files<'_> {
         Ok(true)
     }
 
-    /// Sets aside a file that contains nothing of the log.
+    /// Removes a segment that contains nothing of the log from the names, and returns it as a leftover.
     pub(crate) fn leave(&mut self, number: u64) -> Result<Leftover> {
         let name = self.names.remove(&number).unwrap_or_else(|| file_name(number));
         let path = self.disk.path().join(&name);

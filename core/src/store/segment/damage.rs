@@ -4,7 +4,7 @@
 //! ```text
 //!   reader, feed, archive, verify ──> met ──> suspects ──> the repair checks there at once
 //!                                      │
-//!   error of the read  <── verdict <───┴── found, lost, mended <── the repair
+//!   error of the read  <── verdict <───┴── found, lost, repaired <── the repair
 //! ```
 //!
 //! Invariants:
