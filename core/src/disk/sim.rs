@@ -32,7 +32,7 @@
 //! file.sync()?;
 //! disk.sync_dir()?;
 //! file.write_at(4, &[IoSlice::new(b" lost")])?;
-//! // The power fails, and nothing that was not synced has reached the disk.
+//! // The power fails, and no unsynced bytes have reached the disk.
 //! let after = disk.crash(|_versions| 0);
 //! assert_eq!(after.visible().file("a").as_deref(), Some(&b"kept"[..]));
 //! # Ok::<(), std::io::Error>(())
@@ -75,7 +75,7 @@ use std::time::Duration;
 /// let options = Options::with_segment_bytes(64 << 10);
 /// let log = Log::open_on(Arc::new(disk.clone()), options.clone())?;
 /// let index = log.append(b"acknowledged")?;
-/// // The power fails at once, and of what was not synced nothing is left.
+/// // The power fails at once, and all unsynced bytes are lost.
 /// let after = disk.crash(|_versions| 0);
 /// let log = Log::open_on(Arc::new(after), options)?;
 /// assert_eq!(log.read(index)?.data, "acknowledged");
@@ -123,7 +123,7 @@ struct Inner {
 /// disk.create("a")?;
 /// disk.sync_dir()?;
 /// let history = disk.history();
-/// // Before the first operation, after it, after the second: what can a crash leave?
+/// // The results of a crash before the first operation, after it, and after the second.
 /// let images: Vec<usize> = history.states().map(|s| s.crashes(4096, 100, 1).count()).collect();
 /// assert_eq!(images, [1, 2, 1]);
 /// # Ok::<(), std::io::Error>(())

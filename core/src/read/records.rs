@@ -197,7 +197,7 @@ impl RecordBatch {
 /// use chiplog::{Start, StoredBatch};
 /// log.append(b"hello")?;
 /// let stored = log.reader(Start::First)?.next_stored()?.expect("just appended");
-/// // On the other side of a wire:
+/// // In another process:
 /// let got = StoredBatch::decode(stored.first(), stored.timestamp(), stored.bytes().clone())?;
 /// let records = got.unpack()?;
 /// assert_eq!(records.get(0).map(|r| r.data), Some(&b"hello"[..]));

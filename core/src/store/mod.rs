@@ -300,7 +300,7 @@ impl Store {
         let turn = Turn::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
-        debug_assert!(self.turn.is_none(), "two turns wait for one sync");
+        debug_assert!(self.turn.is_none(), "two truncations wait for one sync");
         self.turn = Some(turn);
         self.push(opening);
         Ok(())

@@ -322,7 +322,7 @@ pub(super) fn check(store: &Store, log: &Plain, commit: RaftIndex) {
     let committed = log.entries.iter().filter(|e| e.raft > oldest.raft && e.raft <= commit);
     let wanted: Vec<_> = committed.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
     let seen: Vec<_> = read(&store.segments).iter().map(|h| (h.raft_index, h.first)).collect();
-    assert_eq!(seen, wanted, "what readers see");
+    assert_eq!(seen, wanted, "the blocks that readers see");
 }
 
 /// The data blocks that a reader finds.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// let mut reader = log.reader(Start::First)?;
-/// let signal = Signal::new()?; // its descriptor goes to an event loop
+/// let signal = Signal::new()?; // the event loop watches its descriptor
 /// let raise = signal.clone();
 /// reader.on_more(move || raise.raise());
 /// assert!(!signal.is_raised());
@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// }
 /// signal.lower();
 /// let raise = signal.clone();
-/// reader.on_more(move || raise.raise()); // and back to the event loop
+/// reader.on_more(move || raise.raise()); // wakes the event loop again
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

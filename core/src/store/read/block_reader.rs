@@ -129,7 +129,7 @@ impl Blocks {
         let head = self.bytes(offset, BLOCK_HEADER_BYTES, upto)?;
         let header = BlockHeader::parse(&head, id).map_err(|why| self.corrupt(offset, why))?;
         if header.stride() > upto - offset {
-            return Err(self.corrupt(offset, "block runs over the end of what was written"));
+            return Err(self.corrupt(offset, "block runs over the end of the written bytes"));
         }
         self.at += header.stride();
         Ok(Some(Located { header, offset }))

@@ -214,7 +214,7 @@ fn guarded(what: &str, run: impl FnOnce()) {
 /// use chiplog::{Log, Options};
 /// let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
-/// let tickets = [log.submit(b"one")?, log.submit(b"two")?]; // both are under way
+/// let tickets = [log.submit(b"one")?, log.submit(b"two")?]; // both are in progress
 /// for ticket in &tickets {
 ///     println!("durable at {}", ticket.wait()?.first);
 /// }
@@ -269,7 +269,7 @@ impl Ticket {
         let deadline = Instant::now().checked_add(timeout);
         self.completion.wait(self.place, deadline).unwrap_or_else(|| {
             let message =
-                format!("the append was not settled within {timeout:?}; it may still become durable");
+                format!("the append has no result after {timeout:?}; it may still become durable: wait for its ticket again");
             Err(Error::new(ErrorKind::Timeout, message))
         })
     }
