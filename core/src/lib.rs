@@ -21,8 +21,8 @@
 //! - [`Log::submit`] and [`Ticket`]: appends without waiting.
 //! - [`Signal`]: completions and new records in an event loop.
 //! - [`Session`]: exactly-once appends.
-//! - [`Viewer`]: reads a log that another process writes.
-//! - [`Feed`] and [`Followed`]: a copy that follows a log without being a member of its cluster.
+//! - [`ReadOnlyLog`]: reads a log that another process writes.
+//! - [`FollowSource`] and [`FollowerLog`]: a copy that follows a log without being a member of its cluster.
 //! - [`Backup`]: a sealed copy, and a log made from it.
 //!
 //! Linux only: the log relies on the guarantees that `pwritev`, `fdatasync`, `flock` and futexes give there.
@@ -49,9 +49,9 @@ mod store;
 mod sync;
 mod types;
 
-pub use api::follower::Followed;
+pub use api::follower::FollowerLog;
 pub use api::log::{Info, Log};
-pub use api::read_only::Viewer;
+pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
 pub use backup::Backup;
 pub use backup::manifest::BackupInfo;
@@ -61,8 +61,8 @@ pub use cluster::options::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use follower::applier::Jumped;
-pub use follower::message::{Fed, FedEntries, FedEntry, FeedFrom};
-pub use follower::source::Feed;
+pub use follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
+pub use follower::source::FollowSource;
 pub use options::log_options::{LogOption, LogOptions};
 pub use options::{Clock, Options};
 pub use read::canceller::Canceller;
@@ -70,7 +70,7 @@ pub use read::reader::{Reader, Start};
 pub use read::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 pub use record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use record::compression::Codec;
-pub use replica::state::snapshot::FedState;
+pub use replica::state::snapshot::FollowSnapshot;
 pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
@@ -82,7 +82,7 @@ pub use testing::fuzzing;
 #[cfg(any(test, feature = "sim"))]
 pub use testing::sim;
 pub use types::{
-    DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
+    DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
 
 /// Messages between replicas: the interface to a network, and a network in memory.

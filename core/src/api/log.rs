@@ -2,7 +2,7 @@
 //! appends, reads and commands to those whose work it is.
 //!
 //! ```text
-//! Log ── submit ──> gather::Queue ──> writer thread ──> store ──> disk
+//! Log ── submit ──> gather::ProposalQueue ──> writer thread ──> store ──> disk
 //!  │                                      │
 //!  └─ reader ──> Shelf (segments, positions) <── publishes
 //! ```
@@ -18,27 +18,27 @@ use crate::disk::linux::RealDisk;
 use crate::disk::mmap::ForkGuard;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::FeedFrom;
-use crate::follower::source::Feed;
+use crate::follower::message::FollowFrom;
+use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::positions::Positions;
-use crate::read::reader::{Reader, Shelf, Start};
+use crate::read::reader::{LogView, Reader, Start};
 use crate::read::records::OwnedRecord;
 use crate::record::batch::{Batch, Stamp};
 use crate::replica::node::driver::{Driver, Stopwatch};
 use crate::replica::node::repair_thread::Shared;
 use crate::replica::node::{Node, Published, counted_capacity};
 use crate::replica::open::{Directory, cannot_open, check_name, open_or_find_damage};
-use crate::replica::queue::inbox::{Ask, Mail};
-use crate::replica::queue::proposals::{Command, Patience, Queue, QueueLimits};
+use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
+use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::repair::offline::{Begun, Repairing};
-use crate::replica::state::sequencer::Me;
+use crate::replica::state::sequencer::Owner;
 use crate::stats::{Backlog, Stats};
 use crate::store::format::identity::Identity;
 use crate::store::segment::file_name;
+use crate::sync::completer::Completer;
 use crate::sync::completion::{Answer, Appended, Ticket};
-use crate::sync::promise::Promise;
 use crate::sync::threads::{is_writer_of, spawn, spawn_writer};
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::path::{Path, PathBuf};
@@ -76,8 +76,8 @@ struct Inner {
     path: PathBuf,
     identity: Identity,
     options: Options,
-    queue: Arc<Queue>,
-    shelf: Shelf,
+    queue: Arc<ProposalQueue>,
+    view: LogView,
     published: Arc<Published>,
     fork: ForkGuard,
     /// Tells the writer that the log is closed, if it does not hear of it from the queue.
@@ -95,8 +95,8 @@ pub(crate) struct Parts {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     /// It refuses all that comes.
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) shelf: Shelf,
+    pub(crate) queue: Arc<ProposalQueue>,
+    pub(crate) view: LogView,
     pub(crate) published: Arc<Published>,
     pub(crate) fork: ForkGuard,
     /// They end once `stop` was called.
@@ -121,7 +121,7 @@ pub struct Info {
     pub log_id: LogId,
     /// This copy of it.
     pub directory: DirectoryId,
-    /// Whether this copy follows the log from outside: see [`Followed`](crate::Followed).
+    /// Whether this copy follows the log from outside: see [`FollowerLog`](crate::FollowerLog).
     pub follows: bool,
     /// The first record that is not discarded; of an empty log, the first one to come.
     pub first: Index,
@@ -165,8 +165,8 @@ impl Log {
         let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
         let opened = match open_or_find_damage(disk, &options)? {
             Directory::Ready(opened) => *opened,
-            Directory::Damaged(damaged) => match Repairing::begin(*damaged)? {
-                Begun::Opened(opened) => *opened,
+            Directory::DamagedLog(damaged) => match Repairing::begin(*damaged)? {
+                Begun::RecoveredLog(opened) => *opened,
                 Begun::Repairing(repairing) => return Self::open_repairing(repairing, path, fork, seed),
             },
         };
@@ -176,15 +176,15 @@ impl Log {
         let first = committed.first;
         let last = opened.sequencer.end().next.previous();
         let positions = Arc::new(Positions::new(first, committed.next.previous().min(last), last));
-        let queue = Arc::new(Queue::new(limits(&options, &cluster), segments.bytes_from(first)));
-        let preparer = opened.store.preparer.clone();
+        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), segments.bytes_from(first)));
+        let allocator = opened.store.allocator.clone();
         let mut opened = opened;
         let lock: Arc<dyn Lock> = opened.take_lock().into();
         // It prepares files that the opening may need already.
         let helper = spawn("chiplog-helper", &path, {
-            let (preparer, lock) = (preparer.clone(), lock.clone());
+            let (allocator, lock) = (allocator.clone(), lock.clone());
             move || {
-                preparer.run();
+                allocator.run();
                 drop(lock);
             }
         })?;
@@ -196,10 +196,10 @@ impl Log {
                 let driver = Driver::new(node, cluster.clone(), watch, options.cluster.is_some());
                 let driver = Arc::new(driver);
                 for _ in 0..driver.threads() {
-                    let (driver, preparer, lock) = (driver.clone(), preparer.clone(), lock.clone());
+                    let (driver, allocator, lock) = (driver.clone(), allocator.clone(), lock.clone());
                     threads.push(spawn_writer(&path, &queue, move || {
                         driver.run();
-                        preparer.stop();
+                        allocator.stop();
                         drop(lock);
                     })?);
                 }
@@ -210,15 +210,15 @@ impl Log {
             Err(error) => {
                 // The threads have the lock: whoever opens the log next should find it free.
                 queue.close();
-                preparer.stop();
+                allocator.stop();
                 threads.into_iter().for_each(|thread| _ = thread.join());
                 return Err(error);
             }
         };
         attach(&cluster, &queue);
-        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let (running, stop) = (Mutex::new(threads), None);
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
+        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -229,7 +229,7 @@ impl Log {
             (damaged.identity, damaged.cluster.clone(), damaged.options.clone());
         let segments = damaged.segments.clone();
         let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-        let queue = Arc::new(Queue::new(limits(&options, &cluster), 0));
+        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), 0));
         let published: Arc<Published> = Arc::default();
         published.show(repairing.status());
         published.hold(Some(repairing.refusal()));
@@ -245,17 +245,17 @@ impl Log {
         };
         attach(&cluster, &queue);
         let writer = spawn_writer(&path, &queue, move || shared.rescue(repairing))?;
-        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let (running, stop) = (Mutex::new(vec![writer]), None);
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
+        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The handle of a log that others write.
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let Parts { path, identity, options, queue, shelf, published, fork, threads, stop } = parts;
+        let Parts { path, identity, options, queue, view, published, fork, threads, stop } = parts;
         let (running, stop) = (Mutex::new(threads), Some(stop));
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
+        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
         Self { inner: Arc::new(inner) }
     }
 
@@ -285,7 +285,7 @@ impl Log {
     /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not taken. Whether this replica leads
     /// is told by the ticket.
     pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
-        self.push_record(record, Stamp::default(), self.patience())
+        self.push_record(record, Stamp::default(), self.wait_limit())
     }
 
     /// Submits a batch; see [`Log::submit`]. Large ones are not copied at all.
@@ -294,7 +294,7 @@ impl Log {
     /// As [`Log::submit`]; of a batch with a session the ticket can hold `SessionExpired`, `SequenceGap` or
     /// `SequenceForgotten`.
     pub fn submit_batch(&self, batch: &Batch) -> Result<Ticket> {
-        self.push_batch(batch, self.patience())
+        self.push_batch(batch, self.wait_limit())
     }
 
     /// As [`Log::submit`], but never waits.
@@ -302,7 +302,7 @@ impl Log {
     /// # Errors
     /// As [`Log::submit`]; `Busy` when the queue is full.
     pub fn try_submit(&self, record: &[u8]) -> Result<Ticket> {
-        self.push_record(record, Stamp::default(), Patience::None)
+        self.push_record(record, Stamp::default(), WaitLimit::None)
     }
 
     /// As [`Log::submit_batch`], but never waits.
@@ -310,7 +310,7 @@ impl Log {
     /// # Errors
     /// As [`Log::submit_batch`]; `Busy` when the queue is full.
     pub fn try_submit_batch(&self, batch: &Batch) -> Result<Ticket> {
-        self.push_batch(batch, Patience::None)
+        self.push_batch(batch, WaitLimit::None)
     }
 
     /// As [`Log::submit_batch`], but waits for room in the queue without blocking the thread, for as long as it
@@ -350,8 +350,8 @@ impl Log {
         self.inner.queue.check_room(bytes)
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        if self.may_wait().is_ok() { Patience::For(self.queue_timeout()) } else { Patience::None }
+    pub(crate) fn wait_limit(&self) -> WaitLimit {
+        if self.may_wait().is_ok() { WaitLimit::For(self.queue_timeout()) } else { WaitLimit::None }
     }
 
     /// Whether anything of this log's can be waited for on this thread: not on the one that does it.
@@ -366,15 +366,15 @@ impl Log {
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
-    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_fork()?;
         self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")?;
-        self.inner.queue.push_record(record, stamp, patience)
+        self.inner.queue.push_record(record, stamp, wait_limit)
     }
 
-    pub(crate) fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_batch(batch)?;
-        self.inner.queue.push_batch(batch, patience)
+        self.inner.queue.push_batch(batch, wait_limit)
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
@@ -422,25 +422,25 @@ impl Log {
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        self.inner.shelf.reader(start)
+        self.inner.view.reader(start)
     }
 
-    /// The committed entries of this log, for another one that follows it: see [`Followed`](crate::Followed). Of any
+    /// The committed entries of this log, for another one that follows it: see [`FollowerLog`](crate::FollowerLog). Of any
     /// replica, and of a log that follows itself. As cheap as a reader, and as little in the way of appends.
     ///
     /// # Errors
-    /// `Diverged`: the follower's log is another one. `Discarded` or `OutOfRange` for [`FeedFrom::Index`] beyond either
+    /// `Diverged`: the follower's log is another one. `Discarded` or `OutOfRange` for [`FollowFrom::Index`] beyond either
     /// end. `Unavailable` while the log is being repaired; `Forked`.
-    pub fn feed(&self, from: FeedFrom) -> Result<Feed> {
+    pub fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
-        let Inner { published, shelf, options, identity, .. } = &*self.inner;
+        let Inner { published, view, options, identity, .. } = &*self.inner;
         published.check_held()?;
         let me = match &options.cluster {
-            _ if identity.follows => Me::Follower,
-            Some(cluster) => Me::Node(cluster.node),
-            None => Me::Node(ALONE),
+            _ if identity.follows => Owner::Follower,
+            Some(cluster) => Owner::Node(cluster.node),
+            None => Owner::Node(ALONE),
         };
-        Feed::new(shelf.clone(), me, identity.log, options.clone(), from)
+        FollowSource::new(view.clone(), me, identity.log, options.clone(), from)
     }
 
     /// One committed record, by its index.
@@ -450,7 +450,7 @@ impl Log {
     pub fn read(&self, index: Index) -> Result<OwnedRecord> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        self.inner.shelf.read(index)
+        self.inner.view.read(index)
     }
 
     /// Discards all records below `first`, durably; their space is reused. Anywhere inside the log; at or
@@ -560,7 +560,7 @@ impl Log {
         changes: &[(LogOption, Option<u64>)],
         timeout: Duration,
     ) -> Result<Answer> {
-        self.submit_ask(Ask::SetOptions(changes.to_vec()), timeout)
+        self.submit_ask(AdminRequest::SetOptions(changes.to_vec()), timeout)
     }
 
     /// A copy that follows from outside has a capacity of its own.
@@ -571,18 +571,18 @@ impl Log {
 
     /// How the log stands now. Never blocks.
     pub fn info(&self) -> Info {
-        let Inner { shelf, published, queue, identity, .. } = &*self.inner;
-        let (first, last) = shelf.positions.range();
+        let Inner { view, published, queue, identity, .. } = &*self.inner;
+        let (first, last) = view.positions.range();
         Info {
             log_id: identity.log,
             directory: identity.directory,
             follows: identity.follows,
             first,
             last,
-            durable: shelf.positions.durable(),
+            durable: view.positions.durable(),
             bytes_used: queue.used(),
             bytes_capacity: self.capacity_bytes(),
-            segments: shelf.segments.len() as u64,
+            segments: view.segments.len() as u64,
             sessions: published.sessions.load(Ordering::Relaxed),
             last_timestamp: Timestamp(published.last_timestamp.load(Ordering::Relaxed)),
         }
@@ -612,7 +612,7 @@ impl Log {
     /// # Errors
     /// As [`Log::barrier`].
     pub fn submit_barrier(&self, timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Barrier, timeout)
+        self.submit_ask(AdminRequest::Barrier, timeout)
     }
 
     /// Waits until this replica has record `index`, or knows that it was discarded: what was appended at the leader
@@ -622,7 +622,7 @@ impl Log {
     /// `Timeout`; `Closed`, `Poisoned`, `Forked`.
     pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
         self.check_fork()?;
-        let positions = &self.inner.shelf.positions;
+        let positions = &self.inner.view.positions;
         if positions.wait(index, Some(Duration::ZERO))? {
             return Ok(());
         }
@@ -655,7 +655,7 @@ impl Log {
     /// # Errors
     /// As [`Log::change_members`].
     pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Change(changes.to_vec(), false), timeout)
+        self.submit_ask(AdminRequest::Change(changes.to_vec(), false), timeout)
     }
 
     /// Lets another voter lead, on the leader. Waits until it does.
@@ -672,7 +672,7 @@ impl Log {
     /// # Errors
     /// As [`Log::transfer_leader`].
     pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Transfer(to), timeout)
+        self.submit_ask(AdminRequest::Transfer(to), timeout)
     }
 
     /// As [`Log::change_members`], and makes the change also where nothing is heard of a majority of the voters that it leads
@@ -692,14 +692,14 @@ impl Log {
     /// # Errors
     /// As [`Log::force_members`].
     pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Change(changes.to_vec(), true), timeout)
+        self.submit_ask(AdminRequest::Change(changes.to_vec(), true), timeout)
     }
 
-    fn submit_ask(&self, ask: Ask, timeout: Duration) -> Result<Answer> {
+    fn submit_ask(&self, ask: AdminRequest, timeout: Duration) -> Result<Answer> {
         self.check_fork()?;
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
-        self.inner.queue.push_question(Mail::Ask(ask, timeout, promise))?;
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        self.inner.queue.push_question(InboxEvent::AdminRequest(ask, timeout, completer))?;
         Ok(Answer(ticket))
     }
 
@@ -724,22 +724,22 @@ impl Log {
     pub fn report_damage(&self, index: Index) -> Result<()> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        let Inner { shelf, .. } = &*self.inner;
-        shelf.check(index)?;
+        let Inner { view, .. } = &*self.inner;
+        view.check(index)?;
         // What memory holds need not be what the disk does: the segment is looked at whatever the read says. Where nobody
         // repairs, the read counts what it meets.
-        match shelf.read(index) {
+        match view.read(index) {
             Err(error) if matches!(error.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange) => {
                 return Err(error);
             }
             _ => {}
         }
         // The one that is written would have to end for it.
-        let growing = shelf.segments.snapshot().last().map(|last| last.number);
-        if let Some(segment) = shelf.segments.holding(index)
+        let growing = view.segments.snapshot().last().map(|last| last.number);
+        if let Some(segment) = view.segments.holding(index)
             && Some(segment.number) != growing
         {
-            shelf.segments.damage().suspect(segment.number);
+            view.segments.damage().suspect(segment.number);
         }
         self.look_at_damage();
         Ok(())
@@ -753,9 +753,9 @@ impl Log {
     /// `Forked`.
     pub fn report_damage_at(&self, file: &str, offset: u64, what: &str) -> Result<()> {
         self.check_fork()?;
-        let Inner { shelf, path, .. } = &*self.inner;
-        if shelf.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
-            shelf.segments.met(Error::corrupt(&path.join(file), offset, what), None);
+        let Inner { view, path, .. } = &*self.inner;
+        if view.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
+            view.segments.met(Error::corrupt(&path.join(file), offset, what), None);
             self.look_at_damage();
         }
         Ok(())
@@ -769,7 +769,7 @@ impl Log {
     /// `Forked`.
     pub fn report_sound_at(&self, file: &str) -> Result<()> {
         self.check_fork()?;
-        let segments = &self.inner.shelf.segments;
+        let segments = &self.inner.view.segments;
         if let Some(segment) = segments.snapshot().iter().find(|s| file_name(s.number) == file) {
             segments.damage().is_well(segment.number);
         }
@@ -787,27 +787,27 @@ impl Log {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn damaged_places(&self) -> u64 {
-        let Inner { shelf, published, .. } = &*self.inner;
+        let Inner { view, published, .. } = &*self.inner;
         if published.check_held().is_err() {
             let stats = published.counters.snapshot();
             return stats.damaged.saturating_sub(stats.repaired); // it repairs the log before it opens it
         }
-        let there = shelf.segments.snapshot();
+        let there = view.segments.snapshot();
         let is_there = |number| there.iter().any(|segment| segment.number == number);
-        shelf.segments.damage().places_now(self.info().first, is_there)
+        view.segments.damage().places_now(self.info().first, is_there)
     }
 
     /// The repair does not wait for the next heartbeat.
     fn look_at_damage(&self) {
-        if self.inner.shelf.segments.damage().is_repaired() {
-            self.inner.queue.push_mail(Mail::Errand);
+        if self.inner.view.segments.damage().is_repaired() {
+            self.inner.queue.push_event(InboxEvent::BackgroundJob);
         }
     }
 
     /// What the log did since it was opened.
     pub fn stats(&self) -> Stats {
         let stats = self.inner.published.counters.snapshot();
-        Stats { damaged: stats.damaged + self.inner.shelf.segments.damage().counted(), ..stats }
+        Stats { damaged: stats.damaged + self.inner.view.segments.damage().counted(), ..stats }
     }
 
     /// What waits in it now. Takes the queue's lock for a moment.
@@ -883,14 +883,14 @@ pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
         bytes: options.queue_bytes_max,
         appends: options.queue_appends_max,
         capacity: counted_capacity(options),
-        mail_bytes: cluster.inbox_bytes_max,
+        inbox_bytes: cluster.inbox_bytes_max,
     }
 }
 
 /// Lets messages of other replicas in.
-fn attach(cluster: &Cluster, queue: &Arc<Queue>) {
+fn attach(cluster: &Cluster, queue: &Arc<ProposalQueue>) {
     let queue = queue.clone();
-    let inbox = Inbox::new(move |envelope| queue.push_mail(Mail::Message(envelope)));
+    let inbox = Inbox::new(move |envelope| queue.push_event(InboxEvent::Message(envelope)));
     cluster.transport.attach(cluster.node, inbox);
 }
 

@@ -5,7 +5,7 @@
 use crate::cluster::membership::Member;
 use crate::cluster::transport::Transport;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ pub enum Role {
     /// Receives entries from a leader, and does not vote.
     Learner,
     /// Follows the cluster without being a member of it; the cluster does not know it. See
-    /// [`Followed`](crate::Followed).
+    /// [`FollowerLog`](crate::FollowerLog).
     Observer,
     /// Fetches damaged blocks from other replicas; takes no part in the cluster until it has them.
     Repairing,
@@ -192,7 +192,7 @@ pub struct PeerStatus {
     /// The replica.
     pub node: NodeId,
     /// The last entry that it is known to have durably.
-    pub matched: RaftIndex,
+    pub matched: EntryIndex,
     /// How many entries it is behind the leader's last one.
     pub lag: u64,
     /// Whether the leader received a message from it within the last election time-out.
@@ -226,9 +226,9 @@ pub struct Status {
     /// The last committed record that it knows of.
     pub committed: Index,
     /// The last committed entry that it knows of.
-    pub committed_raft: RaftIndex,
+    pub committed_raft: EntryIndex,
     /// Its last entry, committed or not.
-    pub last_raft: RaftIndex,
+    pub last_raft: EntryIndex,
     /// The members of the cluster.
     pub members: Vec<Member>,
     /// The progress of the other replicas. Empty unless this replica leads.

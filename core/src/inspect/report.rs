@@ -11,7 +11,7 @@ use crate::replica::queue::proposals::Command;
 use crate::replica::state::sequencer::parse_command;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
 use crate::store::format::segment::{HardState, Opening};
-use crate::types::{Index, LogId, RaftIndex, SegmentId, SessionId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -62,7 +62,7 @@ pub struct Fault {
     /// How bad it is.
     pub severity: Severity,
     /// The raft entries that cannot be read, first and last, when the blocks around tell.
-    pub raft: Option<(RaftIndex, RaftIndex)>,
+    pub raft: Option<(EntryIndex, EntryIndex)>,
     /// The records that cannot be read, first and last, when the blocks around tell. None when there are none
     /// or nothing tells.
     pub records: Option<(Index, Index)>,
@@ -105,7 +105,7 @@ pub struct Tail {
 #[non_exhaustive]
 pub enum SegmentState {
     /// Made ready, holds nothing yet.
-    Prepared,
+    PreparedSegment,
     /// Has blocks, and no index of its own yet: the last one, or one that was not sealed before a crash.
     Begun,
     /// Full, with index and footer.
@@ -118,7 +118,7 @@ impl SegmentState {
     /// Its name in output.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Prepared => "prepared",
+            Self::PreparedSegment => "prepared",
             Self::Begun => "begun",
             Self::Sealed => "sealed",
             Self::Dead => "dead",
@@ -184,12 +184,12 @@ pub enum Content {
         /// Whom this replica voted for in it; 0 for nobody.
         vote: u64,
         /// The last entry known committed.
-        commit: RaftIndex,
+        commit: EntryIndex,
     },
     /// The positions from which the log can be opened at this segment.
     Opening {
         /// The last entry before the segment, and its term.
-        base: (RaftIndex, Term),
+        base: (EntryIndex, Term),
         /// The log's first index when the segment was begun.
         log_first: Index,
         /// Bytes of the membership.
@@ -237,7 +237,7 @@ impl Block<'_> {
     }
 
     /// Its raft index, or, when it is no entry, that of the entry before it.
-    pub fn raft_index(&self) -> RaftIndex {
+    pub fn raft_index(&self) -> EntryIndex {
         self.header.raft_index
     }
 

@@ -45,7 +45,7 @@ pub enum Start {
 
 /// The state that readers share with the log: its segments and positions.
 #[derive(Clone)]
-pub(crate) struct Shelf {
+pub(crate) struct LogView {
     pub(crate) segments: Arc<Segments>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) prefetch: usize,
@@ -57,13 +57,13 @@ pub(crate) struct Shelf {
 /// The time in which a read-only handle learns what the writer did, generously.
 const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 
-impl Shelf {
+impl LogView {
     /// Returns a reader that starts at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         let next = self.resolve(start).map_err(|error| self.segments.met(error, None))?;
         let owner = self.positions.hook_owner();
         Ok(Reader {
-            shelf: self.clone(),
+            view: self.clone(),
             owner,
             cancel: OnceLock::new(),
             next,
@@ -119,7 +119,7 @@ impl Shelf {
             return Ok(record);
         }
         let mut reader = self.reader(Start::Index(index))?;
-        reader.shelf.prefetch = 0;
+        reader.view.prefetch = 0;
         reader.lookup = true;
         match reader.next_batch()? {
             Some(batch) => Ok(batch.into_record(index)),
@@ -168,7 +168,7 @@ impl Shelf {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Reader {
-    shelf: Shelf,
+    view: LogView,
     owner: HookOwner,
     /// Set once a canceller was requested.
     cancel: OnceLock<Arc<Cancel>>,
@@ -211,7 +211,7 @@ impl Reader {
     /// # Errors
     /// `Discarded`, `OutOfRange`: the reader keeps its position.
     pub fn seek(&mut self, index: Index) -> Result<()> {
-        self.next = self.shelf.resolve(Start::Index(index))?;
+        self.next = self.view.resolve(Start::Index(index))?;
         (self.cursor, self.block, self.batch, self.behind_undecodable) = (None, None, None, None);
         Ok(())
     }
@@ -314,7 +314,7 @@ impl Reader {
         if self.has_batch() && !self.is_cancelled() {
             return Ok(true);
         }
-        self.shelf.positions.wait_unless(self.next, timeout, || self.is_cancelled())
+        self.view.positions.wait_unless(self.next, timeout, || self.is_cancelled())
     }
 
     /// Returns a handle that ends [`Self::wait`] permanently from another thread, to stop a thread that follows the
@@ -334,7 +334,7 @@ impl Reader {
     /// ```
     pub fn canceller(&self) -> Canceller {
         let cancel = self.cancel.get_or_init(Arc::default);
-        Canceller::new(self.shelf.positions.clone(), self.owner, cancel.clone())
+        Canceller::new(self.view.positions.clone(), self.owner, cancel.clone())
     }
 
     fn is_cancelled(&self) -> bool {
@@ -361,9 +361,9 @@ impl Reader {
         if self.has_batch() {
             return hook();
         }
-        self.shelf.positions.on_reach(self.owner, self.next, Box::new(hook));
+        self.view.positions.on_reach(self.owner, self.next, Box::new(hook));
         if self.is_cancelled() {
-            self.shelf.positions.call_hook(self.owner);
+            self.view.positions.call_hook(self.owner);
         }
     }
 
@@ -406,11 +406,11 @@ impl Reader {
 
     /// Whether the next record is committed; an error if it was discarded.
     fn is_committed(&self) -> Result<bool> {
-        let first = self.shelf.positions.first();
+        let first = self.view.positions.first();
         if self.next < first {
             return Err(discarded(self.next, first));
         }
-        Ok(self.next <= self.shelf.positions.committed())
+        Ok(self.next <= self.view.positions.committed())
     }
 
     /// Returns the result of a read, or a better reason if it failed.
@@ -424,22 +424,22 @@ impl Reader {
             }
             // The record may have been discarded meanwhile, and its file removed or reused: then the caller gets
             // `Discarded`.
-            if self.shelf.outside {
+            if self.view.outside {
                 std::thread::sleep(OUTSIDE_LAG);
             }
-            let first = self.shelf.positions.first();
+            let first = self.view.positions.first();
             if self.next < first && error.kind() != ErrorKind::Discarded {
                 return Err(discarded(self.next, first));
             }
         }
-        read.map_err(|error| self.shelf.segments.met(error, Some(self.next)))
+        read.map_err(|error| self.view.segments.met(error, Some(self.next)))
     }
 
     /// Finds the stored batch that contains `next`, which is committed, and moves past it. Not verified yet.
     fn find_batch(&mut self) -> Result<Found> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
-            none => none.insert(self.shelf.cursor(self.next)?),
+            none => none.insert(self.view.cursor(self.next)?),
         };
         loop {
             let block = match self.block.take() {
@@ -472,7 +472,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.shelf.positions.forget_hook(self.owner);
+        self.view.positions.forget_hook(self.owner);
     }
 }
 

@@ -31,8 +31,8 @@ pub(crate) mod whole_segments;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
-use crate::types::{Index, RaftIndex, Term, Timestamp};
-use allocator::{Prepared, Preparer, Purpose};
+use crate::types::{EntryIndex, Index, Term, Timestamp};
+use allocator::{Allocator, PreparedSegment, Purpose};
 use bytes::Bytes;
 use format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use format::geometry::{SEGMENT_HEADER_BYTES, data_limit};
@@ -44,13 +44,13 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use truncate::Turn;
+use truncate::Truncation;
 
 /// A block to be written: its header without the fields that depend on the file, and its body in pieces.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
     pub(crate) kind: Kind,
-    pub(crate) raft_index: RaftIndex,
+    pub(crate) raft_index: EntryIndex,
     pub(crate) term: Term,
     pub(crate) first: Index,
     pub(crate) timestamp: Timestamp,
@@ -84,13 +84,13 @@ pub(crate) const fn block_bytes(body: usize) -> usize {
 pub(crate) struct Store {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) segments: Arc<Segments>,
-    pub(crate) preparer: Arc<Preparer>,
+    pub(crate) allocator: Arc<Allocator>,
     active: Active,
     /// How the log switches to the growing segment, until that has durably begun.
-    turn: Option<Turn>,
+    turn: Option<Truncation>,
     /// Blocks that were written and are not known to be committed, in order.
     uncommitted: VecDeque<Uncommitted>,
-    committed: RaftIndex,
+    committed: EntryIndex,
     /// Whether a [`SyncJob`] is in progress.
     syncing: bool,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Store {
 /// The end of a block that readers may not see yet.
 #[derive(Debug)]
 struct Uncommitted {
-    raft: RaftIndex,
+    raft: EntryIndex,
     segment: Arc<Segment>,
     end: usize,
 }
@@ -178,7 +178,7 @@ pub(crate) struct Resume {
     /// Whether its last block is not a marker.
     pub(crate) unproven: bool,
     /// The last entry known to be committed: readers may see entries up to it.
-    pub(crate) committed: RaftIndex,
+    pub(crate) committed: EntryIndex,
 }
 
 /// The most bytes that the markers of [`Store::proof`] take.
@@ -203,7 +203,7 @@ impl Store {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
-        preparer: Arc<Preparer>,
+        allocator: Arc<Allocator>,
         resume: Resume,
     ) -> Result<Self> {
         let mut active = Active::new(&*disk, resume.segment, resume.file);
@@ -212,7 +212,7 @@ impl Store {
         active.written = active.end;
         active.synced = active.end;
         active.unproven = resume.unproven;
-        let mut store = Self::with(disk, segments, preparer, active);
+        let mut store = Self::with(disk, segments, allocator, active);
         for segment in store.segments.snapshot() {
             let ends = store.archive().ends(&segment, resume.committed)?;
             let blocks =
@@ -223,22 +223,22 @@ impl Store {
         Ok(store)
     }
 
-    fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, preparer: Arc<Preparer>, active: Active) -> Self {
-        let (turn, uncommitted, committed) = (None, VecDeque::new(), RaftIndex(0));
-        Self { disk, segments, preparer, active, turn, uncommitted, committed, syncing: false }
+    fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, allocator: Arc<Allocator>, active: Active) -> Self {
+        let (turn, uncommitted, committed) = (None, VecDeque::new(), EntryIndex(0));
+        Self { disk, segments, allocator, active, turn, uncommitted, committed, syncing: false }
     }
 
     /// Creates the first segment of a new log. `opening` is durable when this returns.
     pub(crate) fn create(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
-        preparer: Arc<Preparer>,
+        allocator: Arc<Allocator>,
         opening: NewBlock,
     ) -> Result<Self> {
-        let next = preparer.take(Purpose::Metadata)?;
+        let next = allocator.take(Purpose::Metadata)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         let active = Active::new(&*disk, Arc::new(segment), next.file);
-        let mut store = Self::with(disk, segments, preparer, active);
+        let mut store = Self::with(disk, segments, allocator, active);
         let base = opening.raft_index;
         store.push(opening);
         store.raise_version()?;
@@ -295,9 +295,9 @@ impl Store {
     ///
     /// # Errors
     /// The log could not be read at the point of truncation (`Corrupt`, `Io`). Nothing has changed then.
-    pub(crate) fn roll_into(&mut self, next: Prepared, opening: NewBlock) -> Result<()> {
+    pub(crate) fn roll_into(&mut self, next: PreparedSegment, opening: NewBlock) -> Result<()> {
         assert!(self.is_synced(), "a roll with unsynced blocks");
-        let turn = Turn::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
+        let turn = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
         debug_assert!(self.turn.is_none(), "two truncations wait for one sync");
@@ -314,8 +314,8 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        assert!(needed <= format::geometry::room_of(self.preparer.segment_bytes() as usize));
-        let next = self.preparer.take(purpose)?;
+        assert!(needed <= format::geometry::room_of(self.allocator.segment_bytes() as usize));
+        let next = self.allocator.take(purpose)?;
         self.roll_into(next, opening)
     }
 
@@ -356,7 +356,7 @@ impl Store {
         active.needs_version = active.needs_version.max(version);
         if !active.wants_successor && active.end > active.limit / SUCCESSOR_WANTED_AT {
             active.wants_successor = true;
-            self.preparer.want();
+            self.allocator.want();
         }
         active.unproven = block.kind != Kind::Marker;
         stride
@@ -380,7 +380,7 @@ impl Store {
         let active = &mut self.active;
         raise_version(&*active.file, &active.path, active.needs_version)?;
         active.asks_version = active.needs_version;
-        self.preparer.ask_version(active.needs_version);
+        self.allocator.ask_version(active.needs_version);
         Ok(())
     }
 
@@ -464,10 +464,10 @@ impl Store {
         self.syncing = false;
         self.active.synced = job.upto;
         // The opening is part of whatever was written to this segment.
-        if let Some(Turn { seal, dead, .. }) = self.turn.take() {
-            seal.into_iter().for_each(|segment| self.preparer.seal(segment));
+        if let Some(Truncation { seal, dead, .. }) = self.turn.take() {
+            seal.into_iter().for_each(|segment| self.allocator.seal(segment));
             if !dead.is_empty() {
-                self.preparer.discard(dead);
+                self.allocator.discard(dead);
             }
         }
     }
@@ -487,7 +487,7 @@ impl Store {
 
     /// Marks entries through `upto` as committed. They are written here; readers may see them even if they are not
     /// synced here.
-    pub(crate) fn commit(&mut self, upto: RaftIndex) {
+    pub(crate) fn commit(&mut self, upto: EntryIndex) {
         assert!(
             upto <= self.active.segment.end().raft,
             "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}",
@@ -516,10 +516,10 @@ impl Store {
 
     /// Drops the segments that contain no record from `first` on and no entry above `known`. `known` is the last entry
     /// durably known to be committed, where recovery starts. The discard must be at or below it.
-    pub(crate) fn drop_below(&mut self, first: Index, known: RaftIndex) {
+    pub(crate) fn drop_below(&mut self, first: Index, known: EntryIndex) {
         let dropped = self.segments.drop_below(first, known.min(self.committed));
         if !dropped.is_empty() {
-            self.preparer.discard(dropped);
+            self.allocator.discard(dropped);
         }
     }
 }

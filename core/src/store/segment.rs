@@ -22,7 +22,7 @@ use super::segment::damage::Damage;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::crc32c;
-use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ pub(crate) fn file_number(name: &str) -> Option<u64> {
 /// The start of a segment in the log: the position just before its first block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Base {
-    pub(crate) raft: RaftIndex,
+    pub(crate) raft: EntryIndex,
     pub(crate) term: Term,
     /// The next record's index.
     pub(crate) next: Index,
@@ -446,7 +446,7 @@ impl Segments {
     }
 
     /// Removes the segments that contain no record from `first` on and no entry above `committed`; never the last one.
-    pub(crate) fn drop_below(&self, first: Index, committed: RaftIndex) -> Vec<Arc<Segment>> {
+    pub(crate) fn drop_below(&self, first: Index, committed: EntryIndex) -> Vec<Arc<Segment>> {
         let mut dropped = Vec::new();
         {
             let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
@@ -478,7 +478,7 @@ impl Segments {
 
     /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.
     /// `None` if this segment has more, perhaps not committed yet, or nothing follows.
-    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
+    pub(crate) fn applier(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
         // Both under one lock, so that no segment is cut between the two checks.
         self.read(|list| {
             let n = list.partition_point(|s| s.number < segment.number);
@@ -495,7 +495,7 @@ impl Segments {
     }
 
     /// The segment that contains raft entry `index`, or would contain it. `None`: the entry is before all segments.
-    pub(crate) fn holding_entry(&self, index: RaftIndex) -> Option<Arc<Segment>> {
+    pub(crate) fn holding_entry(&self, index: EntryIndex) -> Option<Arc<Segment>> {
         self.read(|list| {
             let n = list.partition_point(|s| s.base.raft < index);
             n.checked_sub(1).and_then(|n| list.get(n).cloned())
@@ -503,7 +503,7 @@ impl Segments {
     }
 
     /// The newest segment that begins at or before raft entry `index`.
-    pub(crate) fn beginning_before(&self, index: RaftIndex) -> Option<Arc<Segment>> {
+    pub(crate) fn beginning_before(&self, index: EntryIndex) -> Option<Arc<Segment>> {
         self.read(|list| {
             let n = list.partition_point(|s| s.base.raft <= index);
             n.checked_sub(1).and_then(|n| list.get(n).cloned())
@@ -624,12 +624,12 @@ mod tests {
     /// count as sealed.
     #[test]
     fn footer_from_before_a_cut_does_not_seal() {
-        let base = Base { raft: RaftIndex(4), term: Term(1), next: Index(9) };
+        let base = Base { raft: EntryIndex(4), term: Term(1), next: Index(9) };
         let segment = Segment::growing(3, SegmentId(1), 1 << 16, base, Timestamp(0));
-        let end = Base { raft: RaftIndex(5), ..base };
+        let end = Base { raft: EntryIndex(5), ..base };
         for offset in [4096, 4160] {
             let entry =
-                IndexEntry { first: Index(9), raft_index: RaftIndex(5), timestamp: Timestamp(1), offset };
+                IndexEntry { first: Index(9), raft_index: EntryIndex(5), timestamp: Timestamp(1), offset };
             segment.grow(entry, 64, end);
         }
         let footer = |data_end| Footer {

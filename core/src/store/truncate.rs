@@ -1,4 +1,4 @@
-//! Turn: the effect on existing segments when a roll continues somewhere other than the log's end.
+//! Truncation: the effect on existing segments when a roll continues somewhere other than the log's end.
 //!
 //! ```text
 //! truncation   | k ....B::::::| k+1 ::::| k+2 :::|      base B inside the log: `:` is dead
@@ -13,12 +13,12 @@
 use super::read::entry_lookup::Archive;
 use super::segment::{Base, Extent, Segment, Segments};
 use crate::error::Result;
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use std::sync::Arc;
 
 /// The changes that take effect once the next segment's opening is written, and finish once that is durable.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct Truncation {
     /// The segment that contains the new end, and its extent from then on, if that is shorter.
     pub(crate) cut: Option<(Arc<Segment>, Extent)>,
     /// The segment to seal: the last one before the next one, if it has grown or was cut.
@@ -27,7 +27,7 @@ pub(crate) struct Turn {
     pub(crate) dead: Vec<Arc<Segment>>,
 }
 
-impl Turn {
+impl Truncation {
     /// Plans to continue at `base`. `active` is the growing segment; all of it is durable.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Turn {
         segments: &Arc<Segments>,
         active: &Arc<Segment>,
         base: Base,
-        committed: RaftIndex,
+        committed: EntryIndex,
     ) -> Result<Self> {
         if base == active.end() || planted!(6) {
             return Ok(Self { seal: Some(active.clone()), ..Self::default() });

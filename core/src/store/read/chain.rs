@@ -9,7 +9,7 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{IndexEntry, SegmentHeader};
 use crate::store::segment::{Base, Segment};
-use crate::types::{Index, RaftIndex};
+use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ pub(crate) trait Learn {
     /// The log's first index according to the learned blocks that are known to be committed.
     fn first(&self) -> Index;
     /// Marks learned entries through `raft` as committed, because of information from elsewhere.
-    fn commit_to(&mut self, raft: RaftIndex);
+    fn commit_to(&mut self, raft: EntryIndex);
     /// The last entry known to be committed according to the learned blocks; for a log on its own, the last one.
-    fn commit(&self) -> RaftIndex;
+    fn commit(&self) -> EntryIndex;
     /// Returns a fresh learner of the same kind, to examine the log's past.
     fn again(&self) -> Box<dyn Learn + '_>;
 }
@@ -41,9 +41,9 @@ pub(crate) struct Walk {
     /// Durable blocks not known to be committed.
     uncommitted: VecDeque<Unproven>,
     /// The last entry known to be committed.
-    pub(crate) commit: RaftIndex,
+    pub(crate) commit: EntryIndex,
     /// The log's first index after the opening block, and each later change with the entry that made it.
-    firsts: Vec<(RaftIndex, Index)>,
+    firsts: Vec<(EntryIndex, Index)>,
 }
 
 /// The durable and committed state of a log, which may be shown to readers.
@@ -77,7 +77,7 @@ impl Walk {
             proven: Proven::default(),
             unproven: VecDeque::new(),
             uncommitted: VecDeque::new(),
-            commit: RaftIndex(0),
+            commit: EntryIndex(0),
             firsts: Vec::new(),
         }
     }
@@ -88,7 +88,7 @@ impl Walk {
     }
 
     /// The log's first index as of entry `index`. `None`: that entry is before this segment.
-    pub(crate) fn first_at(&self, index: RaftIndex) -> Option<Index> {
+    pub(crate) fn first_at(&self, index: EntryIndex) -> Option<Index> {
         self.firsts.iter().rev().find(|(at, _)| *at <= index).map(|(_, first)| *first)
     }
 

@@ -16,7 +16,7 @@
 //!
 //! A lost opening block is rebuilt from the contents of the previous segment. A conflict can have truncated that
 //! segment at an unknown point. So its last entry there counts only once another replica has it too, or it is known to
-//! be committed ([`Wound::begin_behind`]).
+//! be committed ([`Gap::begin_behind`]).
 //!
 //! Invariants:
 //! - only ranges that failed their checks are written, and only with bytes that were checked;
@@ -37,7 +37,7 @@ use crate::store::format::segment::{
 use crate::store::read::scanner::{Found, Scanner};
 use crate::store::segment::version::raise_version;
 use crate::store::segment::{Base, file_name};
-use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
 use bytes::Bytes;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An entry to restore: its header as it is sent, and its body in pieces, fully checked.
-pub(crate) type Spare = (BlockHeader, Vec<Bytes>);
+pub(crate) type BlockCopy = (BlockHeader, Vec<Bytes>);
 
 /// The reason why an opening is not rebuilt from an earlier segment.
 const BEGINNING_LOST: Malformed = "the previous segment ends in truncated entries, so the start of this one is not known: \
@@ -69,7 +69,7 @@ pub(crate) struct Place {
 /// The known state at a position between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
-    pub(crate) raft: RaftIndex,
+    pub(crate) raft: EntryIndex,
     pub(crate) term: Term,
     /// The next record; after a command it is a lower bound, because a discard can move it.
     pub(crate) next: Index,
@@ -80,7 +80,7 @@ pub(crate) struct Point {
 
 /// A gap in a segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Wound {
+pub(crate) struct Gap {
     pub(crate) place: Place,
     /// The range of offsets; the end is unknown if the segment's last blocks and its footer are lost.
     pub(crate) from: usize,
@@ -89,14 +89,14 @@ pub(crate) struct Wound {
     /// Whether that is really the entry before the gap.
     basis: Basis,
     /// The last committed entry according to the blocks before the gap.
-    committed: RaftIndex,
+    committed: EntryIndex,
     /// The segment from which a lost opening is rebuilt.
     pub(crate) made_of: Option<u64>,
     /// The last missing entry; the one before the gap if none is missing.
-    pub(crate) upto: RaftIndex,
+    pub(crate) upto: EntryIndex,
     /// An entry at the end of the gap or just after it, with its term: a replica that has it too has the same entries
     /// before it.
-    pub(crate) anchor: (RaftIndex, Term),
+    pub(crate) anchor: (EntryIndex, Term),
     /// The next record after the gap.
     next: Index,
     /// The blocks inside the gap according to the block index.
@@ -106,11 +106,11 @@ pub(crate) struct Wound {
     pub(crate) why: Malformed,
 }
 
-/// The end of a gap and what follows it, like in [`Wound`].
+/// The end of a gap and what follows it, like in [`Gap`].
 struct Behind {
     to: Option<usize>,
-    upto: RaftIndex,
-    anchor: (RaftIndex, Term),
+    upto: EntryIndex,
+    anchor: (EntryIndex, Term),
     next: Index,
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct Probe {
     pub(crate) at: usize,
     before: Point,
     /// The last committed entry according to the blocks so far.
-    committed: RaftIndex,
+    committed: EntryIndex,
     piece: usize,
     forgotten: usize,
 }
@@ -169,7 +169,7 @@ impl Probe {
             durable_upto: 0,
         };
         let (at, forgotten) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
-        Ok(Self { place, file, scanner, at, before, committed: RaftIndex(0), piece, forgotten })
+        Ok(Self { place, file, scanner, at, before, committed: EntryIndex(0), piece, forgotten })
     }
 
     /// Checks about one more piece.
@@ -237,9 +237,9 @@ impl Probe {
     }
 
     /// The last committed entry according to the block at `at`, which is sound.
-    fn commit_of(&mut self, at: usize) -> Result<RaftIndex> {
-        let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(RaftIndex(0)) };
-        Ok(state_of(&header, body).map_or(RaftIndex(0), |state| state.commit))
+    fn commit_of(&mut self, at: usize) -> Result<EntryIndex> {
+        let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(EntryIndex(0)) };
+        Ok(state_of(&header, body).map_or(EntryIndex(0), |state| state.commit))
     }
 
     /// The block at `at`, if it is sound and follows `before`, and the state after it.
@@ -278,7 +278,7 @@ impl Probe {
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn wound(&mut self, why: Malformed) -> Result<Option<Wound>> {
+    pub(crate) fn gap(&mut self, why: Malformed) -> Result<Option<Gap>> {
         let from = self.at;
         let upper = match self.place.end {
             Some((Some(end), _)) => end,
@@ -294,7 +294,7 @@ impl Probe {
         }
         let behind = match (sound, self.place.end) {
             (Some((at, h)), _) => {
-                let upto = if h.kind.is_entry() { RaftIndex(h.raft_index.0 - 1) } else { h.raft_index };
+                let upto = if h.kind.is_entry() { EntryIndex(h.raft_index.0 - 1) } else { h.raft_index };
                 Behind { to: Some(at), upto, anchor: (h.raft_index, h.term), next: h.first }
             }
             (None, Some((to, Base { raft, term, next }))) => {
@@ -310,14 +310,14 @@ impl Probe {
             // As far as is known here, only the opening block is lost.
             self.before = Point { raft: behind.upto, ..self.before };
         }
-        let mut wound = Wound::new(self.place.clone(), (from, self.before), behind, why);
-        (wound.committed, wound.seen) = (self.committed, seen);
-        wound.keep_index(self.index()?);
-        Ok(Some(wound))
+        let mut gap = Gap::new(self.place.clone(), (from, self.before), behind, why);
+        (gap.committed, gap.seen) = (self.committed, seen);
+        gap.keep_index(self.index()?);
+        Ok(Some(gap))
     }
 
     /// The sound headers of entries in a gap that ends with entry `upto`.
-    fn headers(&mut self, hole: Range<usize>, upto: RaftIndex) -> Result<Vec<IndexEntry>> {
+    fn headers(&mut self, hole: Range<usize>, upto: EntryIndex) -> Result<Vec<IndexEntry>> {
         let mut seen: Vec<IndexEntry> = Vec::new();
         let mut at = hole.start;
         while at + BLOCK_HEADER_BYTES <= hole.end {
@@ -351,7 +351,7 @@ impl Probe {
         }
         // Trusted only for its own position.
         let first =
-            if header.kind.is_entry() { RaftIndex(header.raft_index.0 - 1) } else { header.raft_index };
+            if header.kind.is_entry() { EntryIndex(header.raft_index.0 - 1) } else { header.raft_index };
         let assumed = Point { raft: first, term: Term(0), next: header.first, exact: true, ..self.before };
         let assumed = if header.kind.is_entry() { assumed } else { Point { term: header.term, ..assumed } };
         let Ok((header, after)) = self.sound_block(at, assumed)? else { return Ok(None) };
@@ -389,7 +389,7 @@ impl Probe {
                     Found::Block(header, body) => state_of(&header, body),
                     _ => None,
                 };
-                let of_term = HardState { term: header.term, vote: 0, commit: RaftIndex(0) };
+                let of_term = HardState { term: header.term, vote: 0, commit: EntryIndex(0) };
                 states.push((state.is_some(), state.unwrap_or(of_term)));
             }
             at += BLOCK_HEADER_BYTES;
@@ -427,10 +427,10 @@ impl Point {
     }
 }
 
-impl Wound {
+impl Gap {
     /// A gap after entry `before`, just before the entry `anchor`.
     #[cfg(all(test, feature = "sim", not(loom)))]
-    pub(crate) fn of_entries(before: (RaftIndex, Term), anchor: (RaftIndex, Term)) -> Self {
+    pub(crate) fn of_entries(before: (EntryIndex, Term), anchor: (EntryIndex, Term)) -> Self {
         let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
         let next = Index(7);
         let before = Point {
@@ -441,20 +441,20 @@ impl Wound {
             timestamp: Timestamp(0),
             durable_upto: 0,
         };
-        let behind = Behind { to: Some(12288), upto: RaftIndex(anchor.0.0 - 1), anchor, next };
+        let behind = Behind { to: Some(12288), upto: EntryIndex(anchor.0.0 - 1), anchor, next };
         Self::new(place, (8192, before), behind, "test")
     }
 
     fn new(place: Place, (from, before): (usize, Point), behind: Behind, why: Malformed) -> Self {
         let Behind { to, upto, anchor, next } = behind;
-        let (basis, committed, made_of) = (Basis::Sure, RaftIndex(0), None);
+        let (basis, committed, made_of) = (Basis::Sure, EntryIndex(0), None);
         let (indexed, seen) = (Vec::new(), Vec::new());
         Self { place, from, to, before, basis, committed, made_of, upto, anchor, next, indexed, seen, why }
     }
 
     /// The last entry after which this segment can have begun, if its opening is lost: all its entries come later.
-    pub(crate) fn latest_beginning(&self) -> RaftIndex {
-        let entry = self.seen.iter().map(|e| RaftIndex(e.raft_index.0 - 1)).min();
+    pub(crate) fn latest_beginning(&self) -> EntryIndex {
+        let entry = self.seen.iter().map(|e| EntryIndex(e.raft_index.0 - 1)).min();
         entry.map_or(self.upto, |entry| entry.min(self.upto))
     }
 
@@ -462,7 +462,7 @@ impl Wound {
     /// last committed entry according to that segment; committed entries are never truncated. Unless the entry
     /// `is_sure`, or a block after the gap repeats it, other replicas must confirm it: two logs that have the same
     /// entry are the same before it.
-    pub(crate) fn begin_behind(&mut self, number: u64, committed: RaftIndex, is_sure: bool) {
+    pub(crate) fn begin_behind(&mut self, number: u64, committed: EntryIndex, is_sure: bool) {
         self.made_of = Some(number);
         self.committed = committed;
         let at_end = self.anchor == (self.before.raft, self.before.term);
@@ -471,7 +471,7 @@ impl Wound {
     }
 
     /// The entry before the gap, if it must be confirmed.
-    pub(crate) fn presumed(&self) -> Option<RaftIndex> {
+    pub(crate) fn presumed(&self) -> Option<EntryIndex> {
         (self.basis == Basis::Presumed).then_some(self.before.raft)
     }
 
@@ -514,7 +514,7 @@ impl Wound {
     }
 
     /// The first missing entry. If it is after [`Self::upto`], nothing has to be fetched.
-    pub(crate) fn first(&self) -> RaftIndex {
+    pub(crate) fn first(&self) -> EntryIndex {
         self.before.raft.next()
     }
 
@@ -525,7 +525,7 @@ impl Wound {
     pub(crate) fn rivals(&self) -> Self {
         // Entries after the gap may never be committed.
         let asked = u64::from(!self.is_before_committed() || self.anchor.0 <= self.before.raft);
-        let raft = RaftIndex(self.before.raft.0.saturating_sub(asked));
+        let raft = EntryIndex(self.before.raft.0.saturating_sub(asked));
         let before = Point { raft, ..self.before };
         let upto = self.anchor.0.max(raft.next());
         Self { before, basis: Basis::Sure, upto, anchor: (upto, Term(u64::MAX)), ..self.clone() }
@@ -555,8 +555,8 @@ impl Wound {
 
     /// Of committed entries, in order, those that follow the one before the gap. None of them do if that one is not
     /// committed itself.
-    pub(crate) fn following<'a>(&self, committed: &'a [Spare]) -> &'a [Spare] {
-        let term = |at: RaftIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
+    pub(crate) fn applier<'a>(&self, committed: &'a [BlockCopy]) -> &'a [BlockCopy] {
+        let term = |at: EntryIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
         let follows = self.is_before_committed() || term(self.before.raft) == Some(self.before.term);
         let first = committed.iter().position(|(h, _)| h.raft_index == self.first());
         first.filter(|_| follows).and_then(|n| committed.get(n..)).unwrap_or_default()
@@ -573,7 +573,7 @@ impl Wound {
     }
 
     /// Whether a hard state block can have been in the gap in addition to these entries.
-    pub(crate) fn may_hide_state(&self, spares: &[Spare]) -> bool {
+    pub(crate) fn may_hide_state(&self, spares: &[BlockCopy]) -> bool {
         let taken: usize = spares.iter().map(|(h, _)| h.stride()).sum();
         self.is_opening() || self.to.is_some_and(|to| to - self.from >= taken + HARD_STATE_STRIDE)
     }
@@ -586,8 +586,8 @@ impl Wound {
     /// The entries are not those that were in the gap.
     pub(crate) fn fill(
         &self,
-        opening: Option<&Spare>,
-        spares: &[Spare],
+        opening: Option<&BlockCopy>,
+        spares: &[BlockCopy],
         state: Option<HardState>,
     ) -> Result<Vec<u8>, Malformed> {
         if self.basis != Basis::Sure {
@@ -609,11 +609,11 @@ impl Wound {
     fn fill_at(
         &self,
         places: &[IndexEntry],
-        opening: Option<&Spare>,
-        spares: &[Spare],
+        opening: Option<&BlockCopy>,
+        spares: &[BlockCopy],
         state: Option<HardState>,
     ) -> Result<Vec<u8>, Malformed> {
-        let mut out = Filling { wound: self, bytes: Vec::new(), here: self.before };
+        let mut out = Filling { gap: self, bytes: Vec::new(), here: self.before };
         if self.is_opening() {
             let (header, body) = opening.ok_or("the opening block is missing")?;
             if header.kind != Kind::Opening || header.raft_index != self.before.raft {
@@ -696,27 +696,27 @@ fn state_of(header: &BlockHeader, body: &[u8]) -> Option<HardState> {
 }
 
 /// Whether this committed entry shows that the entry with this index and term was never committed and never will be.
-fn contradicts(committed: &BlockHeader, (at, term): (RaftIndex, Term)) -> bool {
+fn contradicts(committed: &BlockHeader, (at, term): (EntryIndex, Term)) -> bool {
     let is_other = committed.raft_index == at && committed.term != term;
     is_other || committed.raft_index <= at && committed.term > term
 }
 
 /// The bytes of a gap while they are being assembled.
 struct Filling<'a> {
-    wound: &'a Wound,
+    gap: &'a Gap,
     bytes: Vec<u8>,
     here: Point,
 }
 
 impl Filling<'_> {
     fn at(&self) -> usize {
-        self.wound.from + self.bytes.len()
+        self.gap.from + self.bytes.len()
     }
 
     fn block(&mut self, header: &BlockHeader, body: &[Bytes]) {
         let durable_upto = self.here.durable_upto;
         let header = BlockHeader { durable_upto, ..*header };
-        self.bytes.extend_from_slice(&header.encode(self.wound.place.id));
+        self.bytes.extend_from_slice(&header.encode(self.gap.place.id));
         body.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
         self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK_HEADER_BYTES), 0);
         self.here = Point { durable_upto, ..Point::behind(&header) };

@@ -5,7 +5,7 @@
 //! Must not know: where it was learnt.
 
 use crate::store::format::block::{BlockHeader, Kind};
-use crate::types::{Index, RaftIndex, Term};
+use crate::types::{EntryIndex, Index, Term};
 
 /// What tells one entry from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ pub(super) struct Kept {
     pub(super) term: Term,
     pub(super) vote: u64,
     /// Up to here the replica knew its entries to be committed. The oracle holds those against what is committed.
-    pub(super) sure: RaftIndex,
+    pub(super) sure: EntryIndex,
     /// The entries behind `sure`, in order.
     pub(super) tail: Vec<Seal>,
 }
 
 impl Kept {
     /// Whether it has this entry, and no other one in its place.
-    pub(super) fn holds(&self, entry: RaftIndex, seal: &Seal) -> bool {
+    pub(super) fn holds(&self, entry: EntryIndex, seal: &Seal) -> bool {
         match entry.0.checked_sub(self.sure.0 + 1) {
             None => true,
             Some(place) => self.tail.get(place as usize) == Some(seal),
@@ -63,12 +63,12 @@ mod tests {
     /// Compared by index, a suffix that another leader had cut off counted as the acknowledged entry.
     #[test]
     fn entry_that_was_cut_off_does_not_count() {
-        let kept = Kept { sure: RaftIndex(10), tail: vec![seal(2, 1), seal(2, 2)], ..Kept::default() };
-        assert!(kept.holds(RaftIndex(9), &seal(1, 0)) && kept.holds(RaftIndex(10), &seal(1, 0)));
-        assert!(kept.holds(RaftIndex(12), &seal(2, 2)));
-        assert!(!kept.holds(RaftIndex(12), &seal(3, 2)), "of another term");
-        assert!(!kept.holds(RaftIndex(12), &seal(2, 3)), "with another body");
-        assert!(!kept.holds(RaftIndex(13), &seal(2, 2)), "not there");
-        assert!(!Kept::default().holds(RaftIndex(1), &seal(1, 1)));
+        let kept = Kept { sure: EntryIndex(10), tail: vec![seal(2, 1), seal(2, 2)], ..Kept::default() };
+        assert!(kept.holds(EntryIndex(9), &seal(1, 0)) && kept.holds(EntryIndex(10), &seal(1, 0)));
+        assert!(kept.holds(EntryIndex(12), &seal(2, 2)));
+        assert!(!kept.holds(EntryIndex(12), &seal(3, 2)), "of another term");
+        assert!(!kept.holds(EntryIndex(12), &seal(2, 3)), "with another body");
+        assert!(!kept.holds(EntryIndex(13), &seal(2, 2)), "not there");
+        assert!(!Kept::default().holds(EntryIndex(1), &seal(1, 1)));
     }
 }

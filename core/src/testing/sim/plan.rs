@@ -32,7 +32,7 @@ pub struct Plan {
     /// How long trouble lasts, in virtual time.
     pub trouble: Duration,
     /// How long everything may take to be well again after it.
-    pub patience: Duration,
+    pub wait_limit: Duration,
     /// How often the leader speaks.
     pub heartbeat: Duration,
     /// How long a follower bears with silence.
@@ -90,7 +90,7 @@ impl Plan {
             plain_clients: rng.between(1, 3) as u32,
             session_clients: rng.between(1, 3) as u32,
             trouble: Duration::from_millis(rng.between(10_000, 25_000)),
-            patience: election_timeout * 60 + Duration::from_secs(20),
+            wait_limit: election_timeout * 60 + Duration::from_secs(20),
             heartbeat,
             election_timeout,
             delay: micros(&mut rng, 50, 5_000),

@@ -232,14 +232,14 @@ impl World {
         self.quiet = true;
         self.drill = None;
         self.mend_all()?;
-        let limit = now.plus(self.plan.patience);
+        let limit = now.plus(self.plan.wait_limit);
         loop {
             if self.is_well() {
                 return Ok(());
             }
             if self.now() > limit || !self.step()? {
                 let ails = self.ails();
-                return Err(format!("not well {:?} after all trouble ended: {ails}", self.plan.patience));
+                return Err(format!("not well {:?} after all trouble ended: {ails}", self.plan.wait_limit));
             }
         }
     }
@@ -284,9 +284,9 @@ impl World {
             Some(nodes) if nodes.is_empty() => {}
             Some(nodes) => ails.push(format!("{nodes:?} are not in step")),
         }
-        let hungry = self.hungry_followers();
-        if !hungry.is_empty() {
-            ails.push(format!("followers {hungry:?} lack entries"));
+        let accepts_proposals = self.hungry_followers();
+        if !accepts_proposals.is_empty() {
+            ails.push(format!("followers {accepts_proposals:?} lack entries"));
         }
         for host in self.hosts.values() {
             let glance = host.machine.as_ref().map(super::machine::Machine::glance);

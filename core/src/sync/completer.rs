@@ -1,4 +1,4 @@
-//! Promise: the duty to answer the callers that wait for a block, a command or a request.
+//! Completer: the duty to answer the callers that wait for a block, a command or a request.
 //!
 //! Must not know: the contents of the answer.
 
@@ -6,12 +6,12 @@ use crate::error::{Error, ErrorKind};
 use crate::sync::completion::{Completion, Outcome, Ticket};
 use std::sync::Arc;
 
-/// The duty to answer. A promise that is dropped without an answer reports that the outcome is unknown, so no caller
+/// The duty to answer. A completer that is dropped without an answer reports that the outcome is unknown, so no caller
 /// waits forever. If the writer thread panics, the error is `Poisoned`; otherwise the log has just closed.
 #[derive(Debug)]
-pub(crate) struct Promise(Option<Arc<Completion>>);
+pub(crate) struct Completer(Option<Arc<Completion>>);
 
-impl Promise {
+impl Completer {
     pub(crate) fn new() -> Self {
         Self(Some(Completion::new()))
     }
@@ -20,7 +20,7 @@ impl Promise {
     pub(crate) fn ticket(&self, ordinal: u32, offset: u32, count: u32) -> Ticket {
         match &self.0 {
             Some(completion) => Ticket::new(completion.clone(), ordinal, offset, count),
-            None => unreachable!("answering consumes the promise"),
+            None => unreachable!("answering consumes the completer"),
         }
     }
 
@@ -32,7 +32,7 @@ impl Promise {
     }
 }
 
-impl Drop for Promise {
+impl Drop for Completer {
     fn drop(&mut self) {
         if let Some(completion) = self.0.take() {
             let what = "outcome unknown: the log stopped before it answered";
