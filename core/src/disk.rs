@@ -97,8 +97,8 @@ pub trait DiskFile: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Writes zeros over a range, so that later writes inside it need not allocate blocks on the disk. Not durable
-    /// before `sync`.
+    /// Writes zeros over a range, so that later writes inside it need not change the file's layout on the disk. Not
+    /// durable before `sync`.
     fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
         let zeros = vec![0; ZERO_PIECE_BYTES];
         let mut at = range.start;

@@ -168,7 +168,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the same call can succeed later, once there is room, less load, or a leader.
+    /// Whether the same call can succeed later by itself, for example once there is room, less load, or a leader.
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,

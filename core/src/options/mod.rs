@@ -89,8 +89,8 @@ pub struct Options {
     ///
     /// The log's time never goes back. While the log is open, its time is also bound to the machine's monotonic clock,
     /// which no administrator sets and which stops while the machine is suspended. If the wall clock jumps ahead, the
-    /// log's time advances at most twice as fast as real time, and one entry advances it by at most a minute more than
-    /// the time that has passed. If the wall clock jumps back, the log's time stops until the clock catches up.
+    /// log's time advances at most twice as fast as real time. One entry advances it by at most a minute more than the
+    /// time that has passed. If the wall clock jumps back, the log's time stops until the clock catches up.
     ///
     /// **The log accepts the clock as it is at opening**, because a log may have been closed for years. If the clock
     /// then shows the far future, the log keeps that time:

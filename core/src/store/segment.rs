@@ -423,8 +423,8 @@ impl Segments {
             assert!(contiguous, "a segment does not begin where the previous one ends");
             list.push_back(next);
         }
-        // Block indexes of open segments may have entries after the new end; these are harmless, but wrong. Taken after
-        // the list's lock, because `open` takes them in the other order.
+        // Block indexes of open segments may have entries after the new end; these are harmless, but wrong. Done
+        // once the list's lock is released, because `open` takes that lock while it holds this one.
         lock(&self.recent).retain(|d| !changed(&d.segment));
         // No committed bytes were removed; but offsets in a file that is no longer opened are useless.
         *lock(&self.places) = Remembered::default();
