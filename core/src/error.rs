@@ -70,8 +70,8 @@ pub enum ErrorKind {
     Removed = 22,
     /// The membership cannot be changed this way, or not now. The message gives the reason.
     Membership = 23,
-    /// The two logs differ: the fed entries belong to another log than this one, or to another history of it. None of
-    /// them were taken. The source is another cluster, or one of the two logs was damaged or set back.
+    /// The entries to copy belong to another log than this one, or to another history of it. None of them were taken.
+    /// The source is another cluster, or one of the two logs was damaged or reset to an earlier state.
     Diverged = 24,
     /// The server requires a token and got none, or one that it does not know.
     Unauthenticated = 25,

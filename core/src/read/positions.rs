@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// The owner of a hook: one reader, or one feed.
+/// The owner of a hook: one reader, or one follow source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HookOwner(u64);
 
@@ -39,7 +39,7 @@ pub(crate) struct HookOwner(u64);
 pub(crate) enum Until {
     /// A reader: this record is committed, or it was discarded.
     Record(Index),
-    /// A feed: this entry is committed, with records or without.
+    /// A follow source: this entry is committed, with records or without.
     Entry(EntryIndex),
 }
 

@@ -94,8 +94,8 @@ impl LogView {
         }
     }
 
-    /// Whether a reader, or a feed, can begin at `index`.
-    /// Checks whether a reader, or a feed, can start at `index`.
+    /// Checks whether a reader, or a follower, can start at `index`.
+    ///
     /// # Errors
     /// `Discarded`, `OutOfRange`.
     pub(crate) fn check(&self, index: Index) -> Result<()> {

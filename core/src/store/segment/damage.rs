@@ -2,9 +2,9 @@
 //! and by the thread that repairs them.
 //!
 //! ```text
-//!   reader, feed, archive, verify ──> met ──> suspects ──> the repair checks there at once
-//!                                      │
-//!   error of the read  <── verdict <───┴── found, lost, repaired <── the repair
+//!   reader, follower, archive, verify ──> met ──> suspects ──> the repair checks there at once
+//!                                          │
+//!   error of the read  <── verdict <───────┴── found, lost, repaired <── the repair
 //! ```
 //!
 //! Invariants:
