@@ -49,7 +49,7 @@ fn undecodable_batches_are_named_and_skipped() {
             let error = reader.next_record().unwrap_err();
             assert_eq!((error.kind(), reader.position()), (ErrorKind::Undecodable, Index(at)));
             assert!(error.to_string().contains(records), "{error}");
-            assert!(error.to_string().contains(&format!("go on at record {next}")), "{error}");
+            assert!(error.to_string().contains(&format!("continue at record {next}")), "{error}");
         }
         assert_eq!(log.read(Index(at)).unwrap_err().kind(), ErrorKind::Undecodable);
         assert_eq!(reader.skip_batch().unwrap(), Index(next));

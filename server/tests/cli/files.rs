@@ -679,7 +679,7 @@ fn undecodable_batches_are_reported_and_skipped() {
     let skipped = place.run("read", &["--skip-undecodable", "--json"]).ok();
     assert_eq!(skipped.lines().len(), 2);
     assert!(
-        skipped.error()["undecodable"].as_str().unwrap().contains("go on at record 5"),
+        skipped.error()["undecodable"].as_str().unwrap().contains("continue at record 5"),
         "{}",
         skipped.err
     );
