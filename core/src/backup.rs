@@ -1,6 +1,6 @@
 //! Backup: a log's files in a directory of their own, sealed. A backup is a closed copy that followed a log, with a
-//! manifest of
-//! its files and their checksums. It is made, opened and checked here; `backup/restore.rs` makes a log of it.
+//! manifest of its files and their checksums. It is made, opened and checked here; `backup/restore.rs` makes a log of
+//! it.
 //!
 //! ```text
 //!  begin ──> chiplog.backup.tmp      while this file exists the backup is not finished
@@ -60,12 +60,11 @@ const LOOKS_MAX: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A finished backup of a log, in a directory. [`Self::make`] makes it from a directory. From servers a follower
-/// makes it
-/// between [`Self::begin`] and [`Self::seal`], as `chiplog backup` does. [`Self::restore`] makes a log of it.
+/// makes it between [`Self::begin`] and [`Self::seal`], as `chiplog backup` does. [`Self::restore`] makes a log of
+/// it.
 ///
 /// It holds the records that were committed when it was made, with their indexes and times, the sessions, and the
-/// options
-/// of the log. It never changes. It can be copied by any means, and a copy is itself a backup.
+/// options of the log. It never changes. It can be copied by any means, and a copy is itself a backup.
 ///
 /// ```
 /// use chiplog::{Backup, Log, Options, RestoreOptions, Viewer};
@@ -96,18 +95,15 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Backup {
     /// Copies the log that `viewer` shows, as far as it is proven durable now, to a backup in `dest`, which must be
-    /// missing or
-    /// empty. Another process may write the log meanwhile. From a replica it copies the entries that are known
-    /// committed there.
+    /// missing or empty. Another process may write the log meanwhile. From a replica it copies the entries that are
+    /// known committed there.
     ///
     /// `progress` is called with the bytes copied and an estimate of the total. Blocks until the backup is finished
-    /// and
-    /// durable.
+    /// and durable.
     ///
     /// # Errors
     /// `InvalidArgument`: `dest` is not empty. `Corrupt`: the log is damaged. `Full`, `Io`. After an error `dest` is
-    /// as it
-    /// was before. After a crash it holds an unfinished backup, which [`Self::open`] refuses.
+    /// as it was before. After a crash it holds an unfinished backup, which [`Self::open`] refuses.
     pub fn make(viewer: &Viewer, dest: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         let dest = dest.as_ref();
         Self::begin(dest)?;
@@ -142,8 +138,7 @@ impl Backup {
     }
 
     /// Begins a backup in `dest`, which must be missing or empty. From then on a follower can make its copy there,
-    /// until
-    /// [`Self::seal`].
+    /// until [`Self::seal`].
     ///
     /// # Errors
     /// `InvalidArgument`: `dest` is not empty. `Io`.
@@ -197,8 +192,7 @@ impl Backup {
     /// `segment_bytes`: the size of its files; at least as large as the blocks of the source.
     pub fn copy_options(segment_bytes: u32) -> Options {
         // The number of sessions limits nothing in a copy; a low number leaves room for more batches of each session
-        // in the
-        // openings.
+        // in the openings.
         let remembering = |session_window| Options {
             sessions_max: 1,
             session_window,
@@ -209,13 +203,11 @@ impl Backup {
     }
 
     /// Makes a backup of a follower's closed copy in `dest`, after [`Self::begin`]. Reads every byte. Blocks until
-    /// the
-    /// backup is durable.
+    /// the backup is durable.
     ///
     /// # Errors
     /// `InvalidArgument`: no backup was begun in `dest`, or the directory holds other files as well. `Locked`: the
-    /// copy is
-    /// open. `NotFound`: there is no copy. `Corrupt`: a block of the copy cannot be read. `Io`.
+    /// copy is open. `NotFound`: there is no copy. `Corrupt`: a block of the copy cannot be read. `Io`.
     pub fn seal(dest: impl AsRef<Path>) -> Result<Self> {
         Self::seal_on(disk_at(dest.as_ref(), false)?)
     }
@@ -273,8 +265,7 @@ impl Backup {
     }
 
     /// Opens the backup in `dir`: reads its manifest, and checks that exactly its files are there, with their sizes.
-    /// Their
-    /// bytes are checked by [`Self::check`] and [`Self::restore`].
+    /// Their bytes are checked by [`Self::check`] and [`Self::restore`].
     ///
     /// # Errors
     /// `NotFound`: there is no backup, or it is unfinished. `Corrupt`: the manifest is damaged, or a file is missing,
@@ -306,8 +297,7 @@ impl Backup {
     }
 
     /// Checks the backup: every file has the checksum in the manifest, and every block in it is sound. Changes
-    /// nothing.
-    /// `progress` is called with the bytes read and the total. Blocks until everything is read.
+    /// nothing. `progress` is called with the bytes read and the total. Blocks until everything is read.
     ///
     /// # Errors
     /// `Corrupt`, naming the file; `Unsupported`, `Io`.
@@ -357,8 +347,9 @@ impl Backup {
             let found = self.disk.open(name, false).and_then(|file| file.len());
             let found = found.map_err(|e| Error::io("measure", &path, e))?;
             if found != *bytes {
-                let why =
-                    format!("it has {found} bytes, and the manifest says {bytes}: it was truncated or changed");
+                let why = format!(
+                    "it has {found} bytes, and the manifest says {bytes}: it was truncated or changed"
+                );
                 return Err(self.refused(name, &why));
             }
         }
@@ -375,8 +366,7 @@ impl Backup {
     }
 
     fn refused(&self, name: &str, why: &str) -> Error {
-        let why =
-            format!("{why}. This backup is not used: use another copy of it, or another backup");
+        let why = format!("{why}. This backup is not used: use another copy of it, or another backup");
         unsound(&self.disk.path().join(name), &why)
     }
 }
@@ -497,10 +487,8 @@ pub(crate) fn remove_log(disk: &dyn Disk) -> Result<()> {
 fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
-            let what = format!(
-                "{} is open, in this process or another one: close it first",
-                disk.path().display()
-            );
+            let what =
+                format!("{} is open, in this process or another one: close it first", disk.path().display());
             Error::new(ErrorKind::Locked, what)
         }
         _ => Error::io("lock", &disk.path().join(IDENTITY_FILE), e),

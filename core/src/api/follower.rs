@@ -1,6 +1,5 @@
 //! Followed: the handle of a log that follows another one, in the caller's process. It is no member of the cluster,
-//! has no
-//! vote and costs the cluster nothing. Any replica can feed it, and so can another follower.
+//! has no vote and costs the cluster nothing. Any replica can feed it, and so can another follower.
 //!
 //! ```text
 //!  a log somewhere ── Feed ──> bytes, any channel ──> Fed ── take ──> Followed ── log() ──> readers, feeds
@@ -9,8 +8,7 @@
 //! ```
 //!
 //! The thread that calls `take` writes. A thread of the follower's own syncs within 100 ms, proves the tail when no
-//! more
-//! entries arrive, and discards what is older or larger than retention allows.
+//! more entries arrive, and discards what is older or larger than retention allows.
 //!
 //! Invariants:
 //! - one thread writes at a time, under a lock that readers never take;
@@ -53,18 +51,13 @@ const PROOF_DELAY: Duration = Duration::from_millis(100);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A log in a directory that follows another one: it takes what a [`Feed`](crate::Feed) returns and serves readers
-/// like
-/// any log. Cheap to clone, `Send + Sync`. It is closed when [`Self::close`] is called, or when the last clone and
-/// the last
-/// handle that [`Self::log`] returned are dropped.
+/// like any log. Cheap to clone, `Send + Sync`. It is closed when [`Self::close`] is called, or when the last clone
+/// and the last handle that [`Self::log`] returned are dropped.
 ///
 /// It is no replica: the cluster does not know of it and never waits for it. Its records are durable elsewhere, so
-/// readers
-/// see them as soon as they are written here. A crash of the machine can remove records that were not synced yet,
-/// until
-/// they are fed again; a sync begins within 100 ms. `kill -9` removes nothing. A position that a program stores (the
-/// index
-/// of the next record that it wants) stays valid: the same records are fed again.
+/// readers see them as soon as they are written here. A crash of the machine can remove records that were not synced
+/// yet, until they are fed again; a sync begins within 100 ms. `kill -9` removes nothing. A position that a program
+/// stores (the index of the next record that it wants) stays valid: the same records are fed again.
 ///
 /// ```
 /// use chiplog::{Fed, FeedFrom, Followed, Log, Options};
@@ -130,17 +123,13 @@ impl Followed {
     /// Opens the follower's log in `dir`. Blocks while recovery reads the last segment.
     ///
     /// The options that count are those about how files are kept and read, and `retention_bytes` and `retention_age`:
-    /// the
-    /// follower's own retention, in addition to what its source discards. `segment_bytes` has to be large enough for
-    /// the
-    /// source's blocks; use at least the source's value. `create` is ignored; `cluster` has to be `None`.
+    /// the follower's own retention, in addition to what its source discards. `segment_bytes` has to be large enough
+    /// for the source's blocks; use at least the source's value. `create` is ignored; `cluster` has to be `None`.
     ///
     /// # Errors
     /// `NotFound`: there is no log yet; see [`Self::create`]. `InvalidArgument`: the directory holds a standalone log
-    /// or a
-    /// replica; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::reset`].
-    /// `Unsupported`,
-    /// `Io`, `Full`.
+    /// or a replica; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::reset`].
+    /// `Unsupported`, `Io`, `Full`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::open_on(disk_at(dir.as_ref(), false)?, options)
     }
@@ -160,8 +149,7 @@ impl Followed {
     ///
     /// # Errors
     /// `InvalidArgument`: the directory holds a log already; or an option is out of bounds. `TooLarge`: the state
-    /// does not fit
-    /// a segment. `Locked`, `Corrupt`, `Io`, `Full`.
+    /// does not fit a segment. `Locked`, `Corrupt`, `Io`, `Full`.
     pub fn create(dir: impl AsRef<Path>, options: Options, state: &FedState) -> Result<Self> {
         check(&options)?;
         Self::create_on(disk_at(dir.as_ref(), true)?, options, state)
@@ -178,8 +166,7 @@ impl Followed {
     }
 
     /// Removes a follower's log, so that it can be created again: after damage, or when its history is not the
-    /// source's.
-    /// No record is lost that the source still has. The directory stays.
+    /// source's. No record is lost that the source still has. The directory stays.
     ///
     /// ```
     /// # use chiplog::{Fed, FeedFrom, Followed, Log, Options};
@@ -195,8 +182,7 @@ impl Followed {
     ///
     /// # Errors
     /// `NotFound`: there is no log. `InvalidArgument`: the log is not a follower's. `Locked`: it is open. `Corrupt`:
-    /// the
-    /// files do not show whether it is a follower's. `Io`: some files may remain; retry.
+    /// the files do not show whether it is a follower's. `Io`: some files may remain; retry.
     pub fn reset(dir: impl AsRef<Path>) -> Result<()> {
         Self::reset_on(&*disk_at(dir.as_ref(), false)?)
     }
@@ -274,25 +260,19 @@ impl Followed {
     }
 
     /// Takes one item of a feed. Returns when it is written and readers can see it; a sync of it begins within 100
-    /// ms.
-    /// Blocks on the disk, and while another thread takes.
+    /// ms. Blocks on the disk, and while another thread takes.
     ///
     /// Returns a [`Jumped`] if the log skipped records: then the records that were here are gone, and a reader before
-    /// the new
-    /// beginning gets `Discarded`.
+    /// the new beginning gets `Discarded`.
     ///
     /// # Errors
     /// `Diverged`: the item belongs to another log, or contradicts the entries here. Nothing was taken; do not
-    /// request it
-    /// from the same source again. `Full`: there was not enough room; the entries that fit were taken, and
-    /// [`Self::want`]
-    /// returns where to continue once there is room. `TooLarge`: `segment_bytes` is too small for the source's
-    /// blocks.
-    /// `InvalidArgument`: the entries do not begin where the log ends. `Io`, `Corrupt`: a file could not be prepared,
-    /// or an
-    /// existing file could not be read; nothing was written, the log is not poisoned, and a retry may succeed.
-    /// `Poisoned`: a
-    /// write or a sync has failed; close the log and open it again. `Closed`, `Forked`.
+    /// request it from the same source again. `Full`: there was not enough room; the entries that fit were taken, and
+    /// [`Self::want`] returns where to continue once there is room. `TooLarge`: `segment_bytes` is too small for the
+    /// source's blocks. `InvalidArgument`: the entries do not begin where the log ends. `Io`, `Corrupt`: a file could
+    /// not be prepared, or an existing file could not be read; nothing was written, the log is not poisoned, and a
+    /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
+    /// `Forked`.
     pub fn take(&self, fed: Fed) -> Result<Option<Jumped>> {
         match fed {
             Fed::State(state) => self.begin(&state),
@@ -331,10 +311,9 @@ impl Followed {
     }
 
     /// The log: it can be read, inspected and fed from like any other. Calls that would write to it fail with
-    /// `NotLeader`:
-    /// appends, discards, sessions, requests to the cluster. Callbacks of its readers and feeds run on the thread
-    /// that calls
-    /// [`Self::take`], or on the log's own thread: when the log is closed, and when retention discards records.
+    /// `NotLeader`: appends, discards, sessions, requests to the cluster. Callbacks of its readers and feeds run on
+    /// the thread that calls [`Self::take`], or on the log's own thread: when the log is closed, and when retention
+    /// discards records.
     pub fn log(&self) -> &Log {
         &self.log
     }
@@ -379,8 +358,7 @@ impl State {
     }
 
     /// Reads the clock. Call it before every write: retention by age, and the retry of files that could not be
-    /// prepared,
-    /// depend on the time.
+    /// prepared, depend on the time.
     pub(crate) fn look_at_clock(&mut self, now: Instant) {
         self.following.has_passed(now.saturating_duration_since(self.opened_at));
     }

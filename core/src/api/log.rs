@@ -148,9 +148,8 @@ impl Log {
     /// # Errors
     /// `Locked`: another handle or process has it open. `NotFound`: there is no log and `create` is false.
     /// `InvalidArgument`: an option is out of bounds. `Corrupt`: names file and offset; the log's files were not
-    /// changed.
-    /// `Unsupported`: the log has a newer format. `Full`: there is no space for the segments that are prepared ahead.
-    /// `Io`.
+    /// changed. `Unsupported`: the log has a newer format. `Full`: there is no space for the segments that are
+    /// prepared ahead. `Io`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         options.check()?;
         Self::open_on(disk_at(dir.as_ref(), options.create)?, options)
@@ -262,13 +261,12 @@ impl Log {
     }
 
     /// Appends one record and blocks until it is durable; in a replica of a cluster, until it is durable on a
-    /// majority of
-    /// the voters.
+    /// majority of the voters.
     ///
     /// # Errors
     /// Those of [`Log::submit`] and of [`Ticket::wait`]. `InvalidArgument`: called in a callback on the log's own
-    /// thread,
-    /// which would wait for itself; nothing was appended. The same holds for every blocking call of this type.
+    /// thread, which would wait for itself; nothing was appended. The same holds for every blocking call of this
+    /// type.
     pub fn append(&self, record: &[u8]) -> Result<Index> {
         self.may_wait()?;
         Ok(self.submit(record)?.wait()?.first)
@@ -284,13 +282,11 @@ impl Log {
     }
 
     /// Submits one record and returns at once with a ticket for the outcome. Makes one copy of the record. Blocks
-    /// only
-    /// while the queue is full, for up to `options.queue_timeout`; in a callback of this log it never blocks.
+    /// only while the queue is full, for up to `options.queue_timeout`; in a callback of this log it never blocks.
     ///
     /// # Errors
     /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not accepted. If this replica is
-    /// not
-    /// the leader, the ticket returns that error.
+    /// not the leader, the ticket returns that error.
     pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
         self.push_record(record, Stamp::default(), self.patience())
     }
@@ -350,8 +346,7 @@ impl Log {
     }
 
     /// Checks whether the capacity has room now for an append of `bytes` bytes, in addition to the appends that wait
-    /// in
-    /// the queue.
+    /// in the queue.
     ///
     /// # Errors
     /// `Full`: it has no room. `Poisoned`, `Closed`.
@@ -371,7 +366,8 @@ impl Log {
         if !is_writer_of(&self.inner.queue) {
             return Ok(());
         }
-        let what = "blocking call in a callback, on the log's own thread: use submit and wait on another thread";
+        let what =
+            "blocking call in a callback, on the log's own thread: use submit and wait on another thread";
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
@@ -400,9 +396,8 @@ impl Log {
         if batch.records_within(max)? {
             return Ok(());
         }
-        let what = format!(
-            "a batch with a record of more than {max} bytes; option record_bytes_max allows {max}"
-        );
+        let what =
+            format!("a batch with a record of more than {max} bytes; option record_bytes_max allows {max}");
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 
@@ -428,8 +423,7 @@ impl Log {
     ///
     /// # Errors
     /// `Discarded` or `OutOfRange`: [`Start::Index`] is beyond either end of the log. `Unavailable` while the log is
-    /// being
-    /// repaired; `Forked`, `Io`, `Corrupt`.
+    /// being repaired; `Forked`, `Io`, `Corrupt`.
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.check_fork()?;
         self.inner.published.check_held()?;
@@ -437,15 +431,12 @@ impl Log {
     }
 
     /// Returns a feed of this log's committed entries, for a log that follows it: see [`Followed`](crate::Followed).
-    /// Any
-    /// replica can be the source, and so can a log that is a follower itself. A feed costs as much as a reader and
-    /// does not
-    /// block appends.
+    /// Any replica can be the source, and so can a log that is a follower itself. A feed costs as much as a reader
+    /// and does not block appends.
     ///
     /// # Errors
     /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FeedFrom::Index`] is beyond
-    /// either
-    /// end of the log. `Unavailable` while the log is being repaired; `Forked`.
+    /// either end of the log. `Unavailable` while the log is being repaired; `Forked`.
     pub fn feed(&self, from: FeedFrom) -> Result<Feed> {
         self.check_fork()?;
         let Inner { published, shelf, options, identity, .. } = &*self.inner;
@@ -469,16 +460,14 @@ impl Log {
     }
 
     /// Discards all records below `first`, durably; their space is reused. Blocks until that is committed. `first`
-    /// can be
-    /// anywhere in the log; at or below the log's first index nothing happens. If `first` is beyond the end, the log
-    /// is empty
-    /// afterwards and continues at `first`. A reader that holds a discarded segment keeps it readable.
+    /// can be anywhere in the log; at or below the log's first index nothing happens. If `first` is beyond the end,
+    /// the log is empty afterwards and continues at `first`. A reader that holds a discarded segment keeps it
+    /// readable.
     ///
     /// # Errors
     /// `Poisoned`, `Closed`, `Forked`. `Full`: not even the reserve has room. `InvalidArgument`: `first` is out of
-    /// bounds.
-    /// In a replica also `NotLeader`, `Removed`: nothing was discarded; `Unavailable`: this replica lost leadership
-    /// meanwhile, and the discard may or may not happen. It is safe to retry.
+    /// bounds. In a replica also `NotLeader`, `Removed`: nothing was discarded; `Unavailable`: this replica lost
+    /// leadership meanwhile, and the discard may or may not happen. It is safe to retry.
     pub fn discard(&self, first: Index) -> Result<()> {
         self.may_wait()?;
         self.submit_discard(first)?.wait().map(drop)
@@ -522,8 +511,7 @@ impl Log {
     }
 
     /// How many of a session's latest batches keep their indexes in the log: the option that is set for the log, or
-    /// else
-    /// the one that it was opened with. Never blocks.
+    /// else the one that it was opened with. Never blocks.
     pub fn session_window(&self) -> u16 {
         let set = self.log_options().get(LogOption::SessionWindow);
         set.and_then(|window| u16::try_from(window).ok()).unwrap_or(self.inner.options.session_window)
@@ -542,17 +530,14 @@ impl Log {
     }
 
     /// The options that are set for the log, the same on every replica, as far as this replica knows them committed.
-    /// They
-    /// override the options that a leader was opened with. Never blocks.
+    /// They override the options that a leader was opened with. Never blocks.
     pub fn log_options(&self) -> LogOptions {
         self.inner.published.log_options()
     }
 
     /// Sets options of the log, or unsets those whose value is `None`; other options keep their values. Only the
-    /// leader
-    /// accepts this. Blocks until the change is committed; from then on every leader uses the new values. The first
-    /// change
-    /// makes the log one of format version 2, which earlier versions of chiplog refuse to open: see
+    /// leader accepts this. Blocks until the change is committed; from then on every leader uses the new values. The
+    /// first change makes the log one of format version 2, which earlier versions of chiplog refuse to open: see
     /// [`pages::format`](crate::pages::format).
     ///
     /// ```
@@ -569,16 +554,14 @@ impl Log {
     /// `InvalidArgument`: the option that is out of bounds, or conflicts with an option that this replica was opened
     /// with. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
     /// `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost leadership
-    /// meanwhile, and
-    /// the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
+    /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
     pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_set_log_options(changes, timeout)?.wait().map(drop)
     }
 
     /// As [`Log::set_log_options`], but returns at once. The answer's index has no meaning. `timeout` limits how long
-    /// the
-    /// leader waits for members to report support.
+    /// the leader waits for members to report support.
     ///
     /// # Errors
     /// As [`Log::set_log_options`].
@@ -616,8 +599,7 @@ impl Log {
     }
 
     /// The state of this replica in its cluster: leader and members as of the replica's last step; positions are up
-    /// to
-    /// 20 ms old. After the log was closed or poisoned it is the last state, without a leader. Never blocks.
+    /// to 20 ms old. After the log was closed or poisoned it is the last state, without a leader. Never blocks.
     pub fn status(&self) -> Status {
         match self.inner.published.status() {
             Some(status) => status,
@@ -626,8 +608,8 @@ impl Log {
     }
 
     /// Blocks until this replica has committed everything that any replica had committed when the call began. Returns
-    /// the
-    /// last record at that time. Reads after it are linearizable. Works on any replica; a majority has to confirm.
+    /// the last record at that time. Reads after it are linearizable. Works on any replica; a majority has to
+    /// confirm.
     ///
     /// # Errors
     /// `Unavailable`: no majority answered within `timeout`. `Removed`, `Poisoned`, `Closed`, `Forked`.
@@ -665,27 +647,20 @@ impl Log {
     }
 
     /// Changes the membership of the cluster, one change at a time or several at once through a joint configuration.
-    /// Only
-    /// the leader accepts this. Blocks until the change is in force and [`Log::status`] shows it. A promotion first
-    /// waits
-    /// until its learner has caught up.
+    /// Only the leader accepts this. Blocks until the change is in force and [`Log::status`] shows it. A promotion
+    /// first waits until its learner has caught up.
     ///
     /// Two kinds of change are refused. The first is a change after which a majority of the voters would not be
-    /// responding:
-    /// it would leave the cluster without a leader, perhaps for good. The second removes or demotes a responding
-    /// voter while
-    /// another voter, which would stay, is not responding: the number is probably mistyped. A voter counts as
-    /// responding if it
-    /// was heard within the last election time-out. A voter that was not has two more election time-outs to respond.
-    /// within the last election time-out; one that was not has two more to answer.
+    /// responding: it would leave the cluster without a leader, perhaps for good. The second removes or demotes a
+    /// responding voter while another voter, which would stay, is not responding: the number is probably mistyped. A
+    /// voter counts as responding if it was heard within the last election time-out. A voter that was not has two
+    /// more election time-outs to respond. within the last election time-out; one that was not has two more to
+    /// answer.
     ///
     /// `Membership`: names the change that is wrong, or the voters that do not respond; nothing was changed.
-    /// `NotLeader`.
-    /// `Timeout`: names the replica that lags; or the change may still come into force. `Unavailable`: this replica
-    /// lost
-    /// leadership meanwhile. Where the change may still come into force, [`Log::status`] shows whether it has. It is
-    /// safe to
-    /// retry.
+    /// `NotLeader`. `Timeout`: names the replica that lags; or the change may still come into force. `Unavailable`:
+    /// this replica lost leadership meanwhile. Where the change may still come into force, [`Log::status`] shows
+    /// whether it has. It is safe to retry.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_change_members(changes, timeout)?.wait().map(drop)
@@ -719,8 +694,7 @@ impl Log {
 
     /// As [`Log::change_members`], but also makes a change that [`Log::change_members`] refuses because voters do not
     /// respond. The change comes into force once a majority of the resulting voters has received it. Until then no
-    /// other
-    /// change can be made: as long as no majority of the resulting voters responds, neither happens.
+    /// other change can be made: as long as no majority of the resulting voters responds, neither happens.
     ///
     /// # Errors
     /// As [`Log::change_members`], except for voters that do not respond.
@@ -747,14 +721,10 @@ impl Log {
 
     /// Reports that the bytes of a record in this directory are damaged, as a check of the files or a program that
     /// received the record has found. A replica of a cluster checks the record's segment at once and repairs what it
-    /// finds from other
-    /// replicas; [`stats`](Self::stats) and the program's log show it. A log without other replicas counts the damage
-    /// and logs
-    /// it. Reads of this handle, and copies that follow it, report damage by themselves. Reporting a sound record
-    /// costs one
-    /// check of its segment, or of the record alone while its segment is still being written. Blocks on the disk,
-    /// never on
-    /// the repair.
+    /// finds from other replicas; [`stats`](Self::stats) and the program's log show it. A log without other replicas
+    /// counts the damage and logs it. Reads of this handle, and copies that follow it, report damage by themselves.
+    /// Reporting a sound record costs one check of its segment, or of the record alone while its segment is still
+    /// being written. Blocks on the disk, never on the repair.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -774,8 +744,7 @@ impl Log {
         let Inner { shelf, .. } = &*self.inner;
         shelf.check(index)?;
         // The page cache can differ from the disk: the segment is checked whatever the read returns. Where no repair
-        // runs,
-        // the read counts the damage that it meets.
+        // runs, the read counts the damage that it meets.
         match shelf.read(index) {
             Err(error) if matches!(error.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange) => {
                 return Err(error);
@@ -795,10 +764,8 @@ impl Log {
 
     /// As [`report_damage`](Self::report_damage), by file: with the values of a [`Fault`](crate::inspect::Fault) that
     /// [`Inspector::walk`](crate::inspect::Inspector::walk) returned. `file` is the name of one of the log's
-    /// segments, `offset`
-    /// is where the damage begins in it, and `what` describes it for the program's log. A file that is not, or no
-    /// longer, a segment of
-    /// the log is ignored. Never blocks.
+    /// segments, `offset` is where the damage begins in it, and `what` describes it for the program's log. A file
+    /// that is not, or no longer, a segment of the log is ignored. Never blocks.
     ///
     /// # Errors
     /// `Forked`.
@@ -813,10 +780,8 @@ impl Log {
     }
 
     /// Reports that a segment of this log was read completely and is sound, as
-    /// [`Inspector::walk`](crate::inspect::Inspector::walk)
-    /// does: [`Log::damaged_places`] no longer counts damage that was found in it before. `file` is the segment's
-    /// name;
-    /// other files are ignored. Never blocks.
+    /// [`Inspector::walk`](crate::inspect::Inspector::walk) does: [`Log::damaged_places`] no longer counts damage
+    /// that was found in it before. `file` is the segment's name; other files are ignored. Never blocks.
     ///
     /// # Errors
     /// `Forked`.
@@ -830,10 +795,8 @@ impl Log {
     }
 
     /// How many places in the log's files are known to be damaged now. Places that were repaired or found sound since
-    /// are
-    /// not counted. Places whose records are discarded are not counted either, where their records are known.
-    /// [`Stats::damaged`]
-    /// counts all damage that was ever found.
+    /// are not counted. Places whose records are discarded are not counted either, where their records are known.
+    /// [`Stats::damaged`] counts all damage that was ever found.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -882,12 +845,9 @@ impl Log {
     }
 
     /// Why this replica cannot accept entries that the leader sends. `Full`, `Io`: there is no room on its disk or in
-    /// its
-    /// files. `TooLarge`: `segment_bytes` is too small for an entry. `InvalidArgument`: its options conflict with
-    /// those that
-    /// are set for the log. While this lasts, the replica does not store those entries and its readers get no new
-    /// records. `None`: it
-    /// has no shortage, or the log is not a replica that follows a leader.
+    /// its files. `TooLarge`: `segment_bytes` is too small for an entry. `InvalidArgument`: its options conflict with
+    /// those that are set for the log. While this lasts, the replica does not store those entries and its readers get
+    /// no new records. `None`: it has no shortage, or the log is not a replica that follows a leader.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -905,16 +865,12 @@ impl Log {
     }
 
     /// Closes the log for all clones. Appends that were submitted are still written, the tail is proven, the threads
-    /// end
-    /// and the lock is released. The leader of a cluster still commits those appends while a majority responds. It
-    /// gives up
-    /// when no majority responded for three heartbeats, or when nothing was committed for two election time-outs.
-    /// Then
-    /// appends that raft has ordered fail with `Unavailable`, and the others with `Closed`.
+    /// end and the lock is released. The leader of a cluster still commits those appends while a majority responds.
+    /// It gives up when no majority responded for three heartbeats, or when nothing was committed for two election
+    /// time-outs. Then appends that raft has ordered fail with `Unavailable`, and the others with `Closed`.
     ///
     /// Blocks until all this is done, except in a callback on a thread of the log: there it happens after the
-    /// callback. Readers
-    /// keep working. A second call only waits for the first.
+    /// callback. Readers keep working. A second call only waits for the first.
     ///
     /// # Errors
     /// `Poisoned`: a write or a sync had failed; some appends have an unknown outcome. `Forked`.

@@ -1,10 +1,9 @@
 //! Viewer: a read-only handle on a log, also while another process writes it. For tools that inspect a running log.
 //!
 //! It takes no lock and changes nothing. It reads by `pread`, because the writer can reuse files at any time; each
-//! read
-//! makes a copy and checks it. It cannot know which syncs the writer has done, so it shows what is *proven* durable
-//! by later
-//! writes: on an idle log that is everything within about 10 ms, on a follower's log within about 0.2 s.
+//! read makes a copy and checks it. It cannot know which syncs the writer has done, so it shows what is *proven*
+//! durable by later writes: on an idle log that is everything within about 10 ms, on a follower's log within about
+//! 0.2 s.
 //!
 //! A thread of its own sleeps until inotify reports a change of a file in the directory.
 
@@ -155,17 +154,14 @@ impl Viewer {
     }
 
     /// How many sound records follow the last one shown without being proven durable. While a writer has the log
-    /// open,
-    /// they are proven within about 10 ms or are still being written. Without a writer they are the end of a log
-    /// whose writer
-    /// was killed: opening the log for writing makes some or all of them durable.
+    /// open, they are proven within about 10 ms or are still being written. Without a writer they are the end of a
+    /// log whose writer was killed: opening the log for writing makes some or all of them durable.
     pub fn unproven(&self) -> u64 {
         self.inner.state.unproven.load(Ordering::Relaxed)
     }
 
     /// The members of the cluster, as far as the files here show: none in a replica that was not added yet. `None`
-    /// for a
-    /// standalone log.
+    /// for a standalone log.
     pub fn members(&self) -> Option<Vec<Member>> {
         self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -311,8 +307,7 @@ impl Follower {
     }
 
     /// Surveys the whole log again, because the writer has discarded or truncated what this handle was following.
-    /// Readers
-    /// at a position that is gone get an error.
+    /// Readers at a position that is gone get an error.
     fn start_over(&mut self) -> Result<()> {
         let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
         let (segments, follow) = found.follow();

@@ -12,17 +12,13 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Appends that happen once each and in order, however often they are retried. A client has to store only the
-/// session's
-/// id and its next number. After a crash it continues with [`Log::resume_session`]; an append that it repeats under
-/// the same
-/// number returns the original indexes.
+/// session's id and its next number. After a crash it continues with [`Log::resume_session`]; an append that it
+/// repeats under the same number returns the original indexes.
 ///
 /// The log remembers the indexes of the latest `options.session_window` numbers, or of the last number only if the
-/// client
-/// waited for each append. An older number fails with `SequenceForgotten`: that record **is in the log**, once and
-/// durable, and only its indexes are forgotten. A client that repeats an append of unknown outcome treats this error
-/// as success
-/// and continues with the next number.
+/// client waited for each append. An older number fails with `SequenceForgotten`: that record **is in the log**, once
+/// and durable, and only its indexes are forgotten. A client that repeats an append of unknown outcome treats this
+/// error as success and continues with the next number.
 ///
 /// `Send`; used by one thread at a time, which keeps the order. Many appends can be in flight.
 ///
@@ -54,24 +50,20 @@ pub struct Session {
 
 impl Log {
     /// Opens an exactly-once session, durably. Blocks until it is committed. If `Options::sessions_max` sessions are
-    /// open, the
-    /// oldest one that never appended is closed; its client gets `SessionExpired` and has lost nothing.
+    /// open, the oldest one that never appended is closed; its client gets `SessionExpired` and has lost nothing.
     ///
     /// # Errors
     /// `TooManySessions`: all open sessions have appended. `Full`; and those of [`Log::discard`]. A call that failed
-    /// with
-    /// `Unavailable` may have opened a session: it is never used, and expires.
+    /// with `Unavailable` may have opened a session: it is never used, and expires.
     pub fn open_session(&self) -> Result<Session> {
         Ok(self.resume_session(self.new_session()?, Sequence(1)))
     }
 
     /// Resumes a session, in this process or another one. `next` is the number that the client uses next, from 1. To
-    /// repeat
-    /// an append of unknown outcome, use its number again: a record that is in the log already returns its indexes. A
-    /// refusal
-    /// (`NotLeader`, `Full`, `Busy`) means that this attempt is not in the log; an earlier attempt may be, so no
-    /// other record
-    /// may use that number. Does not check whether the session exists; the first append does. Never blocks.
+    /// repeat an append of unknown outcome, use its number again: a record that is in the log already returns its
+    /// indexes. A refusal (`NotLeader`, `Full`, `Busy`) means that this attempt is not in the log; an earlier attempt
+    /// may be, so no other record may use that number. Does not check whether the session exists; the first append
+    /// does. Never blocks.
     pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
         Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false, refused: None }
     }
@@ -92,8 +84,7 @@ impl Session {
     ///
     /// # Errors
     /// `SequenceForgotten`: the record is in the log already, but its indexes are forgotten; the session continues
-    /// with
-    /// the next number. `SessionExpired`, `SequenceGap`. `InvalidArgument` for number 0. And those of
+    /// with the next number. `SessionExpired`, `SequenceGap`. `InvalidArgument` for number 0. And those of
     /// [`Log::append`].
     pub fn append(&mut self, record: &[u8]) -> Result<Index> {
         self.log.may_wait()?;
@@ -113,16 +104,14 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`Log::submit`] and, for number 0, `InvalidArgument`: the record was not accepted, and the next
-    /// append gets
-    /// its number. The ticket can return the other errors of [`Session::append`].
+    /// append gets its number. The ticket can return the other errors of [`Session::append`].
     pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
         self.pipelined = true;
         self.send(record, None)
     }
 
     /// As [`Session::submit`], but blocks for up to `patience` for room in the session's window and in the log's
-    /// queue.
-    /// Zero never blocks.
+    /// queue. Zero never blocks.
     ///
     /// # Errors
     /// As [`Session::submit`]; `Busy`: no room within `patience`.
@@ -148,8 +137,7 @@ impl Session {
     }
 
     /// As [`Session::submit_batch`], but blocks for room as [`Session::submit_within`] does. On an error the builder
-    /// is
-    /// unchanged.
+    /// is unchanged.
     ///
     /// # Errors
     /// As [`Session::submit_batch`]; `Busy`: no room within `patience`.
@@ -198,8 +186,7 @@ impl Session {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         // Which answers the program has seen is not known here for appends that it did not wait for: it may repeat
-        // any
-        // number in the window. For appends that it waited for, it may repeat only the last.
+        // any number in the window. For appends that it waited for, it may repeat only the last.
         let before = self.next.0.saturating_sub(1).min(u64::from(self.log.session_window()) - 1);
         let inflight = if self.pipelined { before as u16 } else { 0 };
         Ok(Stamp { session: self.id, sequence: self.next, inflight })

@@ -1,6 +1,5 @@
 //! Manifest: the file `chiplog.backup` of a backup. It lists the files with their sizes and checksums, and the
-//! positions of
-//! the log in them. It is text, so that people and scripts can read it. Values and bytes.
+//! positions of the log in them. It is text, so that people and scripts can read it. Values and bytes.
 //!
 //! ```text
 //! chiplog backup
@@ -17,8 +16,7 @@
 //! ```
 //!
 //! One `name value` per line, in this order. The last line is the CRC-32C of all bytes before it. A later format has
-//! another
-//! number in its second line; the other lines are then not read.
+//! another number in its second line; the other lines are then not read.
 //!
 //! Invariant: [`Manifest::parse`] accepts exactly the output of [`Manifest::encode`], byte for byte.
 //!

@@ -1,6 +1,5 @@
 //! Restore: a log made of a backup, whole or up to a record or a time. The result is a standalone log, which can
-//! become the
-//! first member of a cluster. It does not have the members of the log that was backed up.
+//! become the first member of a cluster. It does not have the members of the log that was backed up.
 //!
 //! ```text
 //!  backup ── every file checked ──> feed ── cut, without members, new log id ──> Followed in DIR.restoring
@@ -9,17 +8,15 @@
 //! ```
 //!
 //! Entries keep their index, term and time. So records keep their index and time, and sessions keep their ids and
-//! what they
-//! remember. A change of membership becomes an entry without effect, because it belongs to another cluster.
+//! what they remember. A change of membership becomes an entry without effect, because it belongs to another cluster.
 //!
 //! Invariants:
 //! - nothing is written before every file of the backup was found unchanged;
 //! - until the last write the directory is marked as a follower's, which no program opens to append; that write is
 //!   one sector;
 //! - the log has a new id unless the caller keeps the old one: logs of the same id with different histories must not
-//!   meet. With
-//!   the old id it begins in a term that the old history cannot have reached, so that no entry of one passes for the
-//!   other's;
+//!   meet. With the old id it begins in a term that the old history cannot have reached, so that no entry of one
+//!   passes for the other's;
 //! - after an error it removes only what it made itself: the directory beside `DIR` did not exist before.
 //!
 //! Must not know: how a backup is made.
@@ -46,15 +43,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The suffix of the directory in which a log is restored until it is complete. An existing one is never touched:
-/// another
-/// restore may be using it, or it may hold a log that was opened after a crash.
+/// another restore may be using it, or it may hold a log that was opened after a crash.
 const UNDER_WAY: &str = ".restoring";
 
 /// A restored log that keeps its id begins this many terms after the backup's last one. Entries that the old log
-/// wrote after
-/// the backup may still be in a replica or a copy that was thought lost. Entries are the same only if index and term
-/// are,
-/// and elections never reach a term this far ahead.
+/// wrote after the backup may still be in a replica or a copy that was thought lost. Entries are the same only if
+/// index and term are, and elections never reach a term this far ahead.
 const TERMS_APART: u64 = 1 << 32;
 
 /// The end up to which a log is restored.
@@ -70,9 +64,8 @@ pub enum RestoreTo {
     #[default]
     End,
     /// Up to this record. An append is all or nothing: an append that holds this record and later ones is left out.
-    /// The log is as
-    /// it was when this record was its last: later changes of sessions, options and the first record are left out
-    /// too.
+    /// The log is as it was when this record was its last: later changes of sessions, options and the first record
+    /// are left out too.
     Index(Index),
     /// Everything written at this time or before, in milliseconds since 1970, by the leaders' clocks.
     Timestamp(Timestamp),
@@ -92,8 +85,8 @@ pub struct RestoreOptions {
     /// How far to restore. Default: to the end.
     pub to: RestoreTo,
     /// Whether the log keeps the id of the log that was backed up. Default: false; it gets a new id, so that no
-    /// program that knows the
-    /// old log takes the new one for it. Keep the id only if the old log and all its replicas are gone for good.
+    /// program that knows the old log takes the new one for it. Keep the id only if the old log and all its replicas
+    /// are gone for good.
     pub keep_log_id: bool,
     /// The size of its segment files, in bytes. `None`, the default: as in the backup.
     pub segment_bytes: Option<u32>,
@@ -121,25 +114,19 @@ pub struct Restored {
 
 impl Backup {
     /// Makes a log of the backup in `dir`, which must be missing or empty. Checks every file first. Writes the log to
-    /// a directory
-    /// beside `dir`, with `.restoring` appended to its name, and renames it when the log is complete and durable. A
-    /// crash leaves
-    /// `dir` as it was, and the directory beside it has to be removed by hand.
+    /// a directory beside `dir`, with `.restoring` appended to its name, and renames it when the log is complete and
+    /// durable. A crash leaves `dir` as it was, and the directory beside it has to be removed by hand.
     ///
     /// The log has the records, sessions and options of the backup and is standalone: [`Log::open`](crate::Log::open)
-    /// opens it.
-    /// A server with node number 1 can open it as well, and other members can then join.
+    /// opens it. A server with node number 1 can open it as well, and other members can then join.
     ///
     /// `progress` is called with the bytes read and an estimate of the total. Blocks until the log is durable.
     ///
     /// # Errors
     /// `InvalidArgument`: `dir` is not empty or is a mount point; the directory beside it exists; or an option is out
-    /// of bounds.
-    /// `OutOfRange`, `Discarded`: the backup does not have that record, or has none up to that time. `Corrupt`: a
-    /// file of the
-    /// backup is missing, additional or changed; the message names it. `TooLarge`: `segment_bytes` is too small.
-    /// `Full`,
-    /// `Unsupported`, `Io`. After an error `dir` is as it was.
+    /// of bounds. `OutOfRange`, `Discarded`: the backup does not have that record, or has none up to that time.
+    /// `Corrupt`: a file of the backup is missing, additional or changed; the message names it. `TooLarge`:
+    /// `segment_bytes` is too small. `Full`, `Unsupported`, `Io`. After an error `dir` is as it was.
     pub fn restore(
         &self,
         dir: impl AsRef<Path>,
@@ -166,8 +153,7 @@ impl Backup {
     }
 
     /// As [`Self::restore`], on another implementation of [`Disk`], whose directory must be empty and becomes the
-    /// log's. A
-    /// crash leaves either the complete log, or files that do not open as a log.
+    /// log's. A crash leaves either the complete log, or files that do not open as a log.
     ///
     /// # Errors
     /// As [`Self::restore`].

@@ -1,6 +1,5 @@
 //! Still: a log's directory that no program writes, such as a backup. It is read and fed from, and never changed; no
-//! lock is
-//! taken.
+//! lock is taken.
 //!
 //! Must not know: manifests.
 

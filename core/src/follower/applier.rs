@@ -1,6 +1,5 @@
 //! Following: a log that follows another one, without a thread. It takes fed entries, writes them and makes them
-//! durable,
-//! as a node does for a replica. There is no raft here, because everything that is fed is committed.
+//! durable, as a node does for a replica. There is no raft here, because everything that is fed is committed.
 //!
 //! ```text
 //!  entries ──> sequencer: is it the next? ──> plan ──> write (1 pwritev) ──> publish
@@ -176,8 +175,7 @@ impl Following {
     }
 
     /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's. For a
-    /// log that
-    /// is to continue on its own.
+    /// log that is to continue on its own.
     pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
         let room = self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
         if let Err(refusal) = room {
@@ -210,8 +208,11 @@ impl Following {
         drop(entries.drain(..known));
         match entries.first() {
             Some(first) if first.raft() != end.raft.next() => {
-                let what =
-                    format!("entry {} was fed after entry {}: open the feed at `want`", first.raft(), end.raft);
+                let what = format!(
+                    "entry {} was fed after entry {}: open the feed at `want`",
+                    first.raft(),
+                    end.raft
+                );
                 Err(Error::new(ErrorKind::InvalidArgument, what))
             }
             _ => Ok(entries),
@@ -273,10 +274,8 @@ impl Following {
     // ---- room ----
 
     /// Makes room for an entry. Where there is none, files of records that were discarded or jumped over are removed
-    /// first:
-    /// of records discarded here, once that is durable; or of records before `kept`, which the source has discarded
-    /// far ahead
-    /// of the entries that are fed now.
+    /// first: of records discarded here, once that is durable; or of records before `kept`, which the source has
+    /// discarded far ahead of the entries that are fed now.
     fn find_room(&mut self, entry: &FedEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
         loop {
             let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
@@ -334,8 +333,7 @@ impl Following {
     }
 
     /// Plans to continue in the next file, whose opening says that the log begins at `first`. A body of `body` bytes
-    /// has to
-    /// follow. The reserve may be used, because this makes room.
+    /// has to follow. The reserve may be used, because this makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
         self.writing.store.preparer.keep_one_ready()?;
         let opening = self.sequencer.opening_from(first);
@@ -346,8 +344,7 @@ impl Following {
     }
 
     /// The first record by this follower's own retention, if it is after the current one. `more`: bytes to come in
-    /// addition
-    /// to those that are planned.
+    /// addition to those that are planned.
     fn retained(&self, more: u64) -> Option<Index> {
         let Options { retention_bytes, retention_age, capacity_bytes, .. } = &self.options;
         if retention_bytes.is_none() && retention_age.is_none() {
@@ -463,8 +460,7 @@ impl Following {
     }
 
     /// Removes the files of a discard that is durable. The first index moves before that: readers get `Discarded`,
-    /// never an
-    /// error about a missing part of the log.
+    /// never an error about a missing part of the log.
     fn synced(&mut self) {
         if self.writing.store.is_synced() {
             self.unsynced = 0;

@@ -1,8 +1,7 @@
 //! Fed: the items that a log feeds to one that follows it, and their encoding. Values and bytes.
 //!
 //! A feed returns entries, each a block's header and its body, or a state, at which a follower begins when no entries
-//! lead
-//! there. An encoded item is a head, and beside it the bodies' bytes as they are in the source's files:
+//! lead there. An encoded item is a head, and beside it the bodies' bytes as they are in the source's files:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -21,8 +20,7 @@
 //!
 //! Invariants:
 //! - a [`Fed`] is sound: every byte was checked when it was made. This file checks bytes from outside, the archive
-//!   and the
-//! cursor check bytes of files. No bytes from outside can cause a panic;
+//!   and the cursor check bytes of files. No bytes from outside can cause a panic;
 //! - its entries follow each other.
 //!
 //! Must not know: who sends, files.
@@ -237,10 +235,8 @@ impl Fed {
     }
 
     /// The first record that the source's log had not discarded when this was made. A follower need not keep the
-    /// records
-    /// before it, although the entry with the discard may still be to come. `None` if the source is a follower
-    /// itself, which
-    /// can keep fewer records than its own source.
+    /// records before it, although the entry with the discard may still be to come. `None` if the source is a
+    /// follower itself, which can keep fewer records than its own source.
     pub fn kept(&self) -> Option<Index> {
         let kept = match self {
             Self::State(state) => state.kept,
@@ -295,8 +291,7 @@ impl Fed {
     }
 
     /// The reverse of [`Self::encode`]. The pieces may be split differently, but have to be in order. Every byte is
-    /// checked.
-    /// Items from a source with a later version of chiplog can be decoded, unless they need that version.
+    /// checked. Items from a source with a later version of chiplog can be decoded, unless they need that version.
     ///
     /// # Errors
     /// `Corrupt`: this is no encoded item, or it is damaged. `Unsupported`: it needs a later version of chiplog.
@@ -465,7 +460,10 @@ mod tests {
                 assert_eq!(again.encode().1.concat(), whole);
                 if let Fed::Entries(entries) = again {
                     let whole = |e: &FedEntry| e.header.kind == Kind::Data || e.body.len() <= 1;
-                    assert!(entries.iter().all(whole), "cut at {cut}: a body without batches is in one piece");
+                    assert!(
+                        entries.iter().all(whole),
+                        "cut at {cut}: a body without batches is in one piece"
+                    );
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! Feed: the source's side of a log that is followed. It returns committed entries in order, from an entry on, as
-//! they are
-//! in the files; and a state to begin at where no entries lead there. There can be any number of feeds: each is a
-//! reader.
+//! they are in the files; and a state to begin at where no entries lead there. There can be any number of feeds: each
+//! is a reader.
 //!
 //! ```text
 //!  After(entry) ──> the same entry here? ──> entries ──> at the tail: wait
@@ -42,8 +41,7 @@ const BEGINNINGS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The committed entries of a log, for another one that follows it. Made by [`Log::feed`](crate::Log::feed). After
-/// the log
-/// was closed it still returns what is in the log. `Send`; used by one thread at a time.
+/// the log was closed it still returns what is in the log. `Send`; used by one thread at a time.
 ///
 /// ```
 /// use chiplog::{Fed, FeedFrom, Followed, Log, Options, Start};
@@ -141,20 +139,16 @@ impl Feed {
     }
 
     /// Returns the next item: a state, or at least one entry, with up to `bytes_max` bytes of bodies together. `None`
-    /// at the
-    /// tail, or while this log lags behind the follower. Blocks on the disk only; a feed that begins at a record
-    /// reads up to
-    /// one segment once.
+    /// at the tail, or while this log lags behind the follower. Blocks on the disk only; a feed that begins at a
+    /// record reads up to one segment once.
     ///
     /// The item is a state if the feed is for a new copy, and whenever the next entry was discarded here: then the
     /// follower has to jump.
     ///
     /// # Errors
     /// `Diverged`: the follower's history is not this log's; it must not continue with this source. `Corrupt`: bytes
-    /// fail
-    /// their checksum; the feed stays at its position, and another source may have the bytes. `Discarded`: the feed
-    /// begins at
-    /// a record that was discarded. `Unavailable`: the log's beginning keeps moving. `Io`.
+    /// fail their checksum; the feed stays at its position, and another source may have the bytes. `Discarded`: the
+    /// feed begins at a record that was discarded. `Unavailable`: the log's beginning keeps moving. `Io`.
     pub fn next(&mut self, bytes_max: usize) -> Result<Option<Fed>> {
         loop {
             let raft = match self.coming()? {
@@ -172,8 +166,7 @@ impl Feed {
     }
 
     /// The length in bytes of the first entry's body, where [`Self::next`] would return entries: it returns at least
-    /// that
-    /// many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read.
+    /// that many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -243,8 +236,7 @@ impl Feed {
     }
 
     /// Whether the follower has more than this source. Then nothing is returned until the source has caught up;
-    /// another
-    /// source may be further on.
+    /// another source may be further on.
     pub fn is_behind(&self) -> bool {
         self.position().is_some_and(|(raft, _)| self.committed() < raft)
     }
@@ -261,8 +253,7 @@ impl Feed {
     }
 
     /// Calls `hook` once there is an item to return, or the log was closed. If that is so already, the hook is called
-    /// at
-    /// once; else on the thread that writes the log, where it must not block. As
+    /// at once; else on the thread that writes the log, where it must not block. As
     /// [`Reader::on_more`](crate::Reader::on_more).
     ///
     /// ```
@@ -331,7 +322,10 @@ impl Feed {
                 self.shelf.check(index)?;
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "the log's beginning keeps moving: retry, or use another replica"))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the log's beginning keeps moving: retry, or use another replica",
+        ))
     }
 
     /// The entry before the one that holds record `index`; `None` if that one is still to come.
