@@ -153,8 +153,6 @@ impl Manifest {
 }
 
 /// Parses the value of the next line, which must have this name.
-/// * fn manifest_comes_back_and_every_flipped_bit_and_cut_is_noticed => fn
-///   manifest_is_parsed_and_every_flipped_bit_and_truncation_is_detected
 fn value<T: FromStr>(lines: &mut Lines<'_>, name: &str) -> Option<T> {
     lines.next()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
 }
@@ -181,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_comes_back_and_every_flipped_bit_and_cut_is_noticed() {
+    fn manifest_is_parsed_and_every_flipped_bit_and_truncation_is_detected() {
         let text = manifest().encode();
         assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest()));
         for bit in 0..text.len() * 8 {

@@ -313,14 +313,13 @@ impl Fed {
 }
 
 /// Returns the fields of a head, and the headers, after checking the checksum.
-/// * head is cut off => head is truncated
 fn split(head: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
-    let (fixed, rest) = head.split_at_checked(HEAD_BYTES).ok_or("head is cut off")?;
+    let (fixed, rest) = head.split_at_checked(HEAD_BYTES).ok_or("head is truncated")?;
     if crc32c(&head[4..]) != u32_at(fixed, 0) {
         return Err("head's checksum does not match");
     }
     let more = usize::from(u16::from_le_bytes([fixed[6], fixed[7]]));
-    Ok((fixed, rest.get(more..).ok_or("head is cut off")?))
+    Ok((fixed, rest.get(more..).ok_or("head is truncated")?))
 }
 
 fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
@@ -506,10 +505,8 @@ mod tests {
     }
 
     /// Source and follower are not upgraded at the same moment.
-    /// * fn what_a_later_version_feeds_is_read_or_refused_as_such => fn
-    ///   items_of_a_later_version_are_decoded_or_refused_as_unsupported
     #[test]
-    fn what_a_later_version_feeds_is_read_or_refused_as_such() {
+    fn items_of_a_later_version_are_decoded_or_refused_as_unsupported() {
         for fed in [entries(), state()] {
             let (head, pieces) = fed.encode();
             let later = changed(&head, |head| {
@@ -529,9 +526,8 @@ mod tests {
     }
 
     /// An earlier version would report damage, or that the copy belongs to another log.
-    /// * fn options_of_the_log_are_said_to_need_a_later_version => fn items_with_log_options_need_version_1
     #[test]
-    fn options_of_the_log_are_said_to_need_a_later_version() {
+    fn items_with_log_options_need_version_1() {
         let Fed::Entries(mut fed) = entries() else { unreachable!() };
         let body =
             crate::replica::state::sequencer::encode_command(Command::SetOptions(LogOptions::default()));
@@ -551,9 +547,8 @@ mod tests {
     }
 
     /// Its checksums are right, and it would hide all records for ever.
-    /// * fn a_position_beyond_any_log_is_refused => fn position_beyond_the_bound_is_refused
     #[test]
-    fn a_position_beyond_any_log_is_refused() {
+    fn position_beyond_the_bound_is_refused() {
         let Fed::Entries(mut far) = entries() else { unreachable!() };
         let body = discard(u64::MAX / 2);
         far.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };

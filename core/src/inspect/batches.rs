@@ -244,11 +244,8 @@ mod tests {
     }
 
     /// Whichever byte of one batch is wrong, the others are sound and have their records.
-    /// * fn one_damaged_batch_costs_itself_alone => fn damaged_batch_leaves_the_others_readable
-    /// * fn a_hole_over_several_batches_leaves_those_on_both_sides => fn
-    ///   hole_over_several_batches_leaves_both_sides_readable
     #[test]
-    fn one_damaged_batch_costs_itself_alone() {
+    fn damaged_batch_leaves_the_others_readable() {
         let (header, good, places) = block(4);
         for (from, to) in
             [(places[1], places[2]), (places[0], places[1]), (places[3], good.len() - BLOCK_HEADER_BYTES)]
@@ -268,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_over_several_batches_leaves_those_on_both_sides() {
+    fn hole_over_several_batches_leaves_both_sides_readable() {
         let (header, good, places) = block(6);
         let mut bad = good.clone();
         bad[BLOCK_HEADER_BYTES + places[2] + 5..BLOCK_HEADER_BYTES + places[4] + 20].fill(0);
@@ -281,10 +278,8 @@ mod tests {
     }
 
     /// After a lost write the file holds an earlier life's bytes: sound batches, but not this block's.
-    /// * fn sound_batches_that_are_not_the_blocks_are_not_given => fn
-    ///   sound_batches_of_an_earlier_life_are_not_returned
     #[test]
-    fn sound_batches_that_are_not_the_blocks_are_not_given() {
+    fn sound_batches_of_an_earlier_life_are_not_returned() {
         let (header, good, places) = block(4);
         let stale = |n: u32| {
             let mut builder = BatchBuilder::new();

@@ -162,9 +162,6 @@ impl Scribe {
     }
 
     /// Three segments, sealed, begun and prepared: records 1 to 5 and 6 to 10, in blocks of 2, 2 and 1.
-    /// * fn a_sound_log_has_no_faults_and_all_is_counted => fn sound_log_has_no_faults_and_everything_is_counted
-    /// * fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs => fn
-    ///   walk_continues_after_bad_blocks_and_names_the_lost_records
     fn sample() -> Self {
         let mut scribe = Self::new();
         for n in 0..2 {
@@ -215,7 +212,7 @@ fn walk(inspector: Inspector) -> (Report, Vec<Fault>) {
 }
 
 #[test]
-fn a_sound_log_has_no_faults_and_all_is_counted() {
+fn sound_log_has_no_faults_and_everything_is_counted() {
     let scribe = Scribe::sample();
     let (report, faults) = scribe.walk();
     assert_eq!(faults, []);
@@ -251,7 +248,7 @@ fn blocks_unpack_to_what_was_written() {
 }
 
 #[test]
-fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
+fn walk_continues_after_bad_blocks_and_names_the_lost_records() {
     let scribe = Scribe::sample();
     let (second, third) = (scribe.blocks[2], scribe.blocks[3]);
     scribe.spoil(2, second.0 + 110, |b| b[0] ^= 1); // in a batch
@@ -268,9 +265,8 @@ fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
 }
 
 /// A damaged header costs no record as long as the segment's id is known from elsewhere.
-/// * fn blocks_are_read_behind_a_damaged_header => fn blocks_after_a_damaged_header_are_read
 #[test]
-fn blocks_are_read_behind_a_damaged_header() {
+fn blocks_after_a_damaged_header_are_read() {
     for (number, at, records, costs) in [(2, 20, 10, None), (1, 50, 10, None), (2, 50, 5, Some((6, 10)))] {
         let mut scribe = Scribe::sample();
         fs::remove_file(scribe.path(3)).unwrap();
@@ -285,9 +281,8 @@ fn blocks_are_read_behind_a_damaged_header() {
 }
 
 /// Nothing after the last block says that it was durable: a crash can have torn it.
-/// * fn a_torn_tail_is_no_corruption => fn torn_tail_is_not_corruption
 #[test]
-fn a_torn_tail_is_no_corruption() {
+fn torn_tail_is_not_corruption() {
     let mut scribe = Scribe::new();
     scribe.data(&[b"kept"]);
     scribe.data(&[b"torn by the crash"]);
@@ -405,9 +400,8 @@ fn walk_of_one_segment_and_early_break() {
 }
 
 /// The blocks that lead to its opening were written after the walk over the segment before had ended.
-/// * fn segment_begun_beside_the_walk_is_left_to_the_next_one => fn segment_begun_during_the_walk_is_no_fault
 #[test]
-fn segment_begun_beside_the_walk_is_left_to_the_next_one() {
+fn segment_begun_during_the_walk_is_no_fault() {
     for is_sealed in [false, true] {
         let mut scribe = Scribe::sample();
         let mut ends = 0;
@@ -439,9 +433,8 @@ fn segment_begun_beside_the_walk_is_left_to_the_next_one() {
 }
 
 /// One bit of every byte that the log wrote is flipped: the walk reports each.
-/// * fn a_flipped_bit_anywhere_is_reported => fn flipped_bit_anywhere_is_reported
 #[test]
-fn a_flipped_bit_anywhere_is_reported() {
+fn flipped_bit_anywhere_is_reported() {
     let scribe = Scribe::sample();
     let index_bytes = 4 * crate::store::format::geometry::INDEX_ENTRY_BYTES;
     let header = (0..64).chain((64..SEGMENT_HEADER_BYTES).step_by(97)); // a sample of its zeros

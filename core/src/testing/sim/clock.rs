@@ -69,7 +69,6 @@ impl<E> Schedule<E> {
     }
 
     /// Returns the next event and moves the time to it.
-    /// * fn events_come_by_time_and_then_in_order => fn events_are_ordered_by_time_and_then_by_insertion
     pub(super) fn next(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;
         self.now = entry.at;
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_and_then_in_order() {
+    fn events_are_ordered_by_time_and_then_by_insertion() {
         let mut schedule = Schedule::new();
         for (at, name) in [(5, "c"), (1, "a"), (5, "d"), (2, "b"), (5, "e")] {
             schedule.at(Moment(at), name);

@@ -195,7 +195,6 @@ impl Counts {
 
     /// The faults that never happened. A few thousand seeds meet [`Fault::NoRoomForTerms`] and [`Fault::DamagedCut`]
     /// rarely or never; directed scenarios cover them.
-    /// * fn what_never_happened_is_named => fn faults_that_never_happened_are_listed
     pub fn missing(&self) -> Vec<Fault> {
         self.iter()
             .filter(|(f, n)| *n == 0 && !matches!(f, Fault::NoRoomForTerms | Fault::DamagedCut))
@@ -209,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_happened_is_named() {
+    fn faults_that_never_happened_are_listed() {
         let mut counts = Counts::default();
         for fault in &Fault::ALL[1..] {
             counts.add(*fault);

@@ -183,7 +183,6 @@ impl History {
 
     /// One JSON object per line and call, for checkers in other languages. `call` and `return` are positions in the
     /// order of the run; a call without an answer has no `return`.
-    /// * fn a_record_tells_its_number_and_nothing_else_does => fn only_a_record_has_a_number
     pub fn json_lines(&self) -> String {
         let mut out = String::new();
         for call in &self.calls {
@@ -223,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_its_number_and_nothing_else_does() {
+    fn only_a_record_has_a_number() {
         let mut lengths = std::collections::BTreeSet::new();
         for n in 0..500 {
             let mut record = record_of(n);

@@ -64,9 +64,8 @@ mod tests {
 
     /// When entries were compared by index, a suffix that another leader had truncated counted as the acknowledged
     /// entry.
-    /// * fn entry_that_was_cut_off_does_not_count => fn truncated_entry_does_not_count
     #[test]
-    fn entry_that_was_cut_off_does_not_count() {
+    fn truncated_entry_does_not_count() {
         let kept = Kept { sure: RaftIndex(10), tail: vec![seal(2, 1), seal(2, 2)], ..Kept::default() };
         assert!(kept.holds(RaftIndex(9), &seal(1, 0)) && kept.holds(RaftIndex(10), &seal(1, 0)));
         assert!(kept.holds(RaftIndex(12), &seal(2, 2)));

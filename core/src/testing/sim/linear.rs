@@ -308,7 +308,6 @@ mod tests {
     use crate::sync::clock::Moment;
 
     /// A history written by hand: calls are made and answered in the order of the text.
-    /// * fn a_good_history_passes => fn good_history_passes
     #[derive(Default)]
     struct Hand {
         history: History,
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_history_passes() {
+    fn good_history_passes() {
         let mut h = Hand::of(&[10, 11, 20, 30, 40]);
         h.both(append(&[10, 11]), at(1));
         let (a, b) = (h.ask(append(&[20])), h.ask(append(&[30])));

@@ -279,12 +279,6 @@ mod tests {
     }
 
     /// Everything that arrives of many messages, by time.
-    /// * fn in_fine_weather_all_arrives_once_and_in_order => fn fine_weather_delivers_each_message_once_and_in_order
-    /// * fn bad_weather_loses_doubles_mixes_and_damages_as_told => fn
-    ///   bad_weather_loses_replays_reorders_and_damages_as_set
-    /// * fn walls_stop_one_way_and_links_take_few_at_a_time => fn
-    ///   walls_stop_one_direction_and_links_accept_few_at_a_time
-    /// * fn slow_link_passes_on_one_message_after_the_other => fn slow_link_passes_one_message_after_the_other
     fn run(network: &mut Network, messages: u8) -> (Vec<Envelope>, Counts) {
         let mut counts = Counts::default();
         let mut arrived = Vec::new();
@@ -297,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn in_fine_weather_all_arrives_once_and_in_order() {
+    fn fine_weather_delivers_each_message_once_and_in_order() {
         let (arrived, counts) = run(&mut network(Weather::default()), 200);
         assert_eq!(arrived, (0..200).map(|n| envelope(1, 2, n)).collect::<Vec<_>>());
         assert_eq!(counts, Counts::default());
     }
 
     #[test]
-    fn bad_weather_loses_doubles_mixes_and_damages_as_told() {
+    fn bad_weather_loses_replays_reorders_and_damages_as_set() {
         let (arrived, counts) = run(&mut network(Weather { loss: 300, ..Weather::default() }), 200);
         assert_eq!(arrived.len() as u64, 200 - counts.of(Fault::Loss));
         assert!((40..80).contains(&counts.of(Fault::Loss)));
@@ -324,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn walls_stop_one_way_and_links_take_few_at_a_time() {
+    fn walls_stop_one_direction_and_links_accept_few_at_a_time() {
         let mut network = network(Weather::default());
         let mut counts = Counts::default();
         network.wall(NodeId(1), NodeId(2));
@@ -347,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_link_passes_on_one_message_after_the_other() {
+    fn slow_link_passes_one_message_after_the_other() {
         let mut network = network(Weather::default());
         let mut counts = Counts::default();
         network.slow(NodeId(1), NodeId(2), 40);

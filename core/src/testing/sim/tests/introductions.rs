@@ -77,9 +77,8 @@ fn returning_voter_that_remembers_no_member_follows_again() {
 }
 
 /// A removed replica that restarted never learnt of its removal, because it was missing from its own membership.
-/// * fn removed_replica_that_starts_again_is_told => fn removed_replica_that_restarts_learns_of_its_removal
 #[test]
-fn removed_replica_that_starts_again_is_told() {
+fn removed_replica_that_restarts_learns_of_its_removal() {
     let mut stage = Stage::new(3, 3);
     stage.hand_over(1);
     stage.change(1, &[Change::Remove(NodeId(3))]);
@@ -92,10 +91,8 @@ fn removed_replica_that_starts_again_is_told() {
 }
 
 /// A leader that had restarted only greeted a node whose disk was emptied, and waited for its answer.
-/// * fn emptied_node_is_told_by_a_leader_that_has_started_again => fn
-///   restarted_leader_tells_an_emptied_node_of_its_loss
 #[test]
-fn emptied_node_is_told_by_a_leader_that_has_started_again() {
+fn restarted_leader_tells_an_emptied_node_of_its_loss() {
     let mut stage = Stage::new(3, 3);
     for node in 1..=3 {
         stage.stop(node);
@@ -175,9 +172,8 @@ fn voter_whose_committed_entries_were_replaced_takes_no_part() {
 
 /// No replica remembered the durable index of a leader: it only counted acknowledgements, and a leader sends none.
 /// The leader's disk was set back within its term, and it voted for a replica that lacked an acknowledged record.
-/// * fn set_back_disk_of_a_leader_is_noticed => fn set_back_disk_of_a_leader_is_detected
 #[test]
-fn set_back_disk_of_a_leader_is_noticed() {
+fn set_back_disk_of_a_leader_is_detected() {
     let mut stage = Stage::new(3, 3);
     stage.hand_over(1);
     let ticket = stage.append(1, "on all");
