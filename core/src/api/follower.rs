@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  a log somewhere ── Feed ──> bytes, any channel ──> Fed ── take ──> Followed ── log() ──> readers, feeds
-//!                      ^                                             │
-//!                      └────────────── want: where to continue ─────────┘
+//!                     ^                                                  │
+//!                     └────────────── want: where to continue ───────────┘
 //! ```
 //!
 //! The thread that calls `take` writes. A thread of the follower's own syncs within 100 ms, proves the tail when no

@@ -2,7 +2,7 @@
 //! passes appends, reads and commands to the parts that process them.
 //!
 //! ```text
-//! Log ── submit ──> queue ──> writer thread ──> store ──> disk
+//! Log ── submit ──> queue ────────> writer thread ──> store ──> disk
 //!  │                                      │
 //!  └─ reader ──> Shelf (segments, positions) <── publishes
 //! ```
@@ -654,9 +654,9 @@ impl Log {
     /// responding: it would leave the cluster without a leader, perhaps for good. The second removes or demotes a
     /// responding voter while another voter, which would stay, is not responding: the number is probably mistyped. A
     /// voter counts as responding if it was heard within the last election time-out. A voter that was not has two
-    /// more election time-outs to respond. within the last election time-out; one that was not has two more to
-    /// answer.
+    /// more election time-outs to respond.
     ///
+    /// # Errors
     /// `Membership`: names the change that is wrong, or the voters that do not respond; nothing was changed.
     /// `NotLeader`. `Timeout`: names the replica that lags; or the change may still come into force. `Unavailable`:
     /// this replica lost leadership meanwhile. Where the change may still come into force, [`Log::status`] shows

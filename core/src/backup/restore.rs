@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  backup ── every file checked ──> feed ── cut, without members, new log id ──> Followed in DIR.restoring
-//!                                                                                      │ identity: no longer a follower's
-//!                                                                                      └ renamed to DIR
+//!                                                                                  │ identity: no longer a follower's
+//!                                                                                  └ renamed to DIR
 //! ```
 //!
 //! Entries keep their index, term and time. So records keep their index and time, and sessions keep their ids and
