@@ -74,10 +74,8 @@ test: ## all tests
 	@$(MAKE) --no-print-directory unit
 
 TESTED := --workspace --features chiplog/sim
-# More threads than processors: many tests wait, for servers that start and for time-outs.
-unit: export RUST_TEST_THREADS ?= 4
-unit:
-	$(CARGO) test $(TESTED)
+unit: ## the tests in Rust, C, Go and Java alone, without the wheel's
+	CARGO=$(CARGO) $(PYTHON) tools/run_tests.py $(TESTED)
 
 # Programs as `make unit` builds them. A package by itself has fewer features, and third-party crates would be compiled for it
 # once more; the one test is named because tests bring features, too.
@@ -217,17 +215,18 @@ bench-c: ## the bars of the C library: text, and target/bars-c.json
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 PREFIX ?= /usr/local
-# `dev` for tests of programs in C.
+# `dev` for tests of programs in C: then it is what `make unit` has built already.
 LIB_PROFILE ?= release
+BUILD_LIB = $(if $(filter dev,$(LIB_PROFILE)),$(CARGO) build --quiet $(TESTED) --test architecture --lib,$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi)
 LIB_ARCHIVE = $(or $(CARGO_TARGET_DIR),target)/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
 lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file and CMake package, below target/c; what debuggers want in lib/.debug
-	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
+	$(BUILD_LIB)
 	ffi/install.sh $(LIB_ARCHIVE) $(abspath $(or $(CARGO_TARGET_DIR),target))/c $(VERSION)
 
 install: install-lib install-server ## the C library and the server below PREFIX (DESTDIR= for packagers)
 
 install-lib: ## the C library alone, as `make lib` makes it
-	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
+	$(BUILD_LIB)
 	ffi/install.sh $(LIB_ARCHIVE) $(PREFIX) $(VERSION) $(DESTDIR)
 
 install-server: ## the server alone: program, manual pages, completions, unit, configuration, alert rules

@@ -32,7 +32,7 @@ set -- $servers
 "$programs/examples/client" "$1"
 
 if has cc && has pkg-config; then
-  "$make" --silent -C "$root" install LIB_PROFILE=dev PREFIX="$root/target/install"
+  "$make" --silent -C "$root" install-lib LIB_PROFILE=dev PREFIX="$root/target/install"
   export PKG_CONFIG_PATH="$root/target/install/lib/pkgconfig" LD_LIBRARY_PATH="$root/target/install/lib"
   for name in embedded producer follower_view; do
     # shellcheck disable=SC2046 # flags are words

@@ -74,7 +74,7 @@ pub(crate) enum Name {
 pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsString]) -> Result<Vec<Bar>> {
     use crate::net::{
         bars as net,
-        load::Service::{Logspec, Native},
+        load::Service::{LogService, Logspec},
     };
     match which {
         Name::AppendPipelined => append_pipelined(bench),
@@ -88,8 +88,8 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsStri
         Name::ThreeInProcess => three_in_process(bench),
         Name::OneVoter => one_voter(bench),
         Name::SmallBatchesReplicated => small_batches_replicated(bench),
-        Name::NetNativeOne => net::flat(bench, sizes, Native, 1),
-        Name::NetNativeThree => net::flat(bench, sizes, Native, 3),
+        Name::NetNativeOne => net::flat(bench, sizes, LogService, 1),
+        Name::NetNativeThree => net::flat(bench, sizes, LogService, 3),
         Name::NetLogspecOne => net::flat(bench, sizes, Logspec, 1),
         Name::NetLogspecThree => net::flat(bench, sizes, Logspec, 3),
         Name::NetKafkaOne => net::kafka(bench, 1),

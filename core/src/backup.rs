@@ -21,20 +21,20 @@ pub(crate) mod restore;
 pub(crate) mod manifest;
 pub(crate) mod still;
 
-use crate::api::follower::Followed;
+use crate::api::follower::FollowerLog;
 use crate::api::log::disk_at;
-use crate::api::read_only::Viewer;
+use crate::api::read_only::ReadOnlyLog;
 use crate::disk::linux::remove_directory;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{Fed, FeedFrom};
-use crate::follower::source::Feed;
+use crate::follower::message::{FollowFrom, FollowMessage};
+use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::record::crc::Crc;
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use manifest::{BackupInfo, MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
@@ -67,14 +67,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// options of the log. It never changes. It can be copied by any means, and a copy is itself a backup.
 ///
 /// ```
-/// use chiplog::{Backup, Log, Options, RestoreOptions, Viewer};
+/// use chiplog::{Backup, Log, Options, RestoreOptions, ReadOnlyLog};
 /// # let dir = tempfile::tempdir()?;
 /// # let (live, saved, again) = (dir.path().join("live"), dir.path().join("saved"), dir.path().join("again"));
 /// let log = Log::open(&live, Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"kept")?;
 /// log.close()?;
 /// // This also works while another process writes the log.
-/// let backup = Backup::make(&Viewer::open(&live)?, &saved, &mut |_done, _total| {})?;
+/// let backup = Backup::make(&ReadOnlyLog::open(&live)?, &saved, &mut |_done, _total| {})?;
 /// assert_eq!(backup.info().last.get(), 1);
 /// // Later, perhaps on another machine.
 /// let backup = Backup::open(&saved)?;
@@ -104,26 +104,30 @@ impl Backup {
     /// # Errors
     /// `InvalidArgument`: `dest` is not empty. `Corrupt`: the log is damaged. `Full`, `Io`. After an error `dest` is
     /// as it was before. After a crash it holds an unfinished backup, which [`Self::open`] refuses.
-    pub fn make(viewer: &Viewer, dest: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
+    pub fn make(
+        read_only: &ReadOnlyLog,
+        dest: impl AsRef<Path>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
         let dest = dest.as_ref();
         Self::begin(dest)?;
-        Self::copy(viewer, dest, progress).inspect_err(|_| {
+        Self::copy(read_only, dest, progress).inspect_err(|_| {
             // The caller gets the first error. Files that cannot be removed remain as an unfinished backup.
             let _ = Self::abandon(dest);
         })
     }
 
-    fn copy(viewer: &Viewer, dest: &Path, progress: Progress<'_>) -> Result<Self> {
-        let (target, total) = (viewer.last_entry(), viewer.info().bytes_used);
-        let mut feed = viewer.feed(FeedFrom::First)?;
-        let Some(Fed::State(state)) = next(viewer, &mut feed)? else {
+    fn copy(read_only: &ReadOnlyLog, dest: &Path, progress: Progress<'_>) -> Result<Self> {
+        let (target, total) = (read_only.last_entry(), read_only.info().bytes_used);
+        let mut feed = read_only.feed(FollowFrom::First)?;
+        let Some(FollowMessage::State(state)) = next(read_only, &mut feed)? else {
             return Err(Error::new(ErrorKind::Corrupt, "the log has no state at which a backup can begin"));
         };
         let mut at = state.raft();
-        let copy = Followed::create(dest, Self::copy_options(viewer.segment_bytes()), &state)?;
+        let copy = FollowerLog::create(dest, Self::copy_options(read_only.segment_bytes()), &state)?;
         let mut done = 0;
         while at < target {
-            let Some(fed) = next(viewer, &mut feed)? else {
+            let Some(fed) = next(read_only, &mut feed)? else {
                 let what =
                     format!("the log shows entry {target} and feeds none after {at}; back it up again");
                 return Err(Error::new(ErrorKind::Corrupt, what));
@@ -444,12 +448,12 @@ fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Re
 }
 
 /// The next item of the feed. Retries, because files that the writer reuses meanwhile look damaged for a moment.
-fn next(viewer: &Viewer, feed: &mut Feed) -> Result<Option<Fed>> {
+fn next(read_only: &ReadOnlyLog, feed: &mut FollowSource) -> Result<Option<FollowMessage>> {
     let mut looks = 0;
     loop {
         match feed.next(PIECE_BYTES) {
-            Err(error) if looks == LOOKS_MAX || viewer.failure().is_some() => {
-                return Err(viewer.failure().unwrap_or(error));
+            Err(error) if looks == LOOKS_MAX || read_only.failure().is_some() => {
+                return Err(read_only.failure().unwrap_or(error));
             }
             Err(_) => std::thread::sleep(PAUSE),
             fed => return fed,
@@ -458,10 +462,10 @@ fn next(viewer: &Viewer, feed: &mut Feed) -> Result<Option<Fed>> {
     }
 }
 
-fn last_entry(fed: &Fed) -> Option<RaftIndex> {
+fn last_entry(fed: &FollowMessage) -> Option<EntryIndex> {
     match fed {
-        Fed::State(state) => Some(state.raft()),
-        Fed::Entries(entries) => entries.last().map(crate::follower::message::FedEntry::raft),
+        FollowMessage::State(state) => Some(state.raft()),
+        FollowMessage::Entries(entries) => entries.last().map(crate::follower::message::FollowEntry::raft),
     }
 }
 

@@ -197,7 +197,7 @@ impl fmt::Display for ErrorKind {
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
-/// let error = chiplog::Viewer::open(dir.path().join("nothing-here")).unwrap_err();
+/// let error = chiplog::ReadOnlyLog::open(dir.path().join("nothing-here")).unwrap_err();
 /// assert_eq!(error.kind(), chiplog::ErrorKind::NotFound);
 /// println!("{error}");
 /// # Ok::<(), std::io::Error>(())

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Start with [`Log`]. Many records in one append: [`BatchBuilder`]. Appends without waiting: [`Log::submit`]
-//! and [`Ticket`]. In an event loop: [`Signal`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`]. A copy that
-//! follows a log from outside: [`Feed`] and [`Followed`]. A copy to keep, and a log made of it: [`Backup`].
+//! and [`Ticket`]. In an event loop: [`Signal`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`ReadOnlyLog`]. A copy that
+//! follows a log from outside: [`FollowSource`] and [`FollowerLog`]. A copy to keep, and a log made of it: [`Backup`].
 //!
 //! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
 //!
@@ -41,9 +41,9 @@ mod store;
 mod sync;
 mod types;
 
-pub use api::follower::Followed;
+pub use api::follower::FollowerLog;
 pub use api::log::{Info, Log};
-pub use api::read_only::Viewer;
+pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
 pub use backup::Backup;
 pub use backup::manifest::BackupInfo;
@@ -53,8 +53,8 @@ pub use cluster::options::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use follower::applier::Jumped;
-pub use follower::message::{Fed, FedEntries, FedEntry, FeedFrom};
-pub use follower::source::Feed;
+pub use follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
+pub use follower::source::FollowSource;
 pub use options::log_options::{LogOption, LogOptions};
 pub use options::{Clock, Options};
 pub use read::canceller::Canceller;
@@ -62,7 +62,7 @@ pub use read::reader::{Reader, Start};
 pub use read::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 pub use record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use record::compression::Codec;
-pub use replica::state::snapshot::FedState;
+pub use replica::state::snapshot::FollowSnapshot;
 pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
@@ -74,7 +74,7 @@ pub use testing::fuzzing;
 #[cfg(any(test, feature = "sim"))]
 pub use testing::sim;
 pub use types::{
-    DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
+    DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
 
 /// Messages between replicas: the seam to a network, and a network in memory.

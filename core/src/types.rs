@@ -46,9 +46,9 @@ number! {
     /// A block's place in the order of raft entries; 0 is "before the first entry".
     ///
     /// ```
-    /// assert_eq!(chiplog::RaftIndex(3).get(), 3);
+    /// assert_eq!(chiplog::EntryIndex(3).get(), 3);
     /// ```
-    RaftIndex(u64)
+    EntryIndex(u64)
 }
 
 number! {
@@ -151,7 +151,7 @@ impl Index {
     }
 }
 
-impl RaftIndex {
+impl EntryIndex {
     /// The entry after this one, saturating.
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))

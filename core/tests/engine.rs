@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{
-    Appended, BatchBuilder, Codec, ErrorKind, FeedFrom, Index, Log, Options, ReadMode, Sequence, Start,
-    Timestamp, Viewer,
+    Appended, BatchBuilder, Codec, ErrorKind, FollowFrom, Index, Log, Options, ReadMode, ReadOnlyLog,
+    Sequence, Start, Timestamp,
 };
 use std::time::{Duration, Instant};
 
@@ -176,7 +176,7 @@ fn second_opening_is_refused_until_the_first_closes() {
 /// A path that cannot hold a log was reported as a directory that does not exist.
 #[test]
 fn impossible_directory_is_reported_with_its_cause() {
-    for error in [Log::open("", small()).unwrap_err(), Viewer::open("").unwrap_err()] {
+    for error in [Log::open("", small()).unwrap_err(), ReadOnlyLog::open("").unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("is empty"), "{error}");
     }
@@ -190,7 +190,7 @@ fn impossible_directory_is_reported_with_its_cause() {
     let log = Log::open(dir.path().join("a/b/c"), small()).unwrap();
     log.append(b"x").unwrap();
     let again = Log::open(dir.path().join("a/b/c"), small()).unwrap_err();
-    assert!(again.to_string().contains("Viewer"), "{again}");
+    assert!(again.to_string().contains("ReadOnlyLog"), "{again}");
     let zero = log.read(Index(0)).unwrap_err();
     assert!(zero.to_string().contains("indexes begin at 1"), "{zero}");
 }
@@ -233,12 +233,12 @@ fn retention_by_size_keeps_the_newest() {
 }
 
 #[test]
-fn viewer_follows_a_live_log() {
+fn read_only_log_follows_a_live_log() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     log.append(&record(1)).unwrap();
-    let viewer = Viewer::open(dir.path()).unwrap();
-    let mut reader = viewer.reader(Start::First).unwrap();
+    let read_only = ReadOnlyLog::open(dir.path()).unwrap();
+    let mut reader = read_only.reader(Start::First).unwrap();
     let writer = std::thread::spawn({
         let log = log.clone();
         move || {
@@ -251,15 +251,15 @@ fn viewer_follows_a_live_log() {
         assert!(
             reader.wait(Some(Duration::from_secs(20))).unwrap(),
             "{i} {:?} {:?}",
-            viewer.info(),
-            viewer.failure()
+            read_only.info(),
+            read_only.failure()
         );
         let r = reader.next_record().unwrap().unwrap();
         assert_eq!((r.index, r.data), (Index(i), &record(i)[..]));
     }
     writer.join().unwrap();
-    assert!(viewer.failure().is_none());
-    assert_eq!(viewer.info().last, Index(2000));
+    assert!(read_only.failure().is_none());
+    assert_eq!(read_only.info().last, Index(2000));
 }
 
 /// The last handle dropped by a callback runs on the writer thread, which cannot wait for its own end.
@@ -400,16 +400,16 @@ fn reader_can_be_moved_anywhere() {
     assert_eq!(reader.seek(Index(22)).unwrap_err().kind(), ErrorKind::OutOfRange);
 }
 
-/// A viewer whose segment was discarded while it did not look was stuck for ever.
+/// A read-only log whose segment was discarded while it did not look was stuck for ever.
 #[test]
-fn lagging_viewer_catches_up() {
+fn lagging_read_only_log_catches_up() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     log.append(&record(1)).unwrap();
-    let viewer = Viewer::open(dir.path()).unwrap();
+    let read_only = ReadOnlyLog::open(dir.path()).unwrap();
     let mut n = 1;
     for _ in 0..5 {
-        // More than the viewer can read in one look, and discarded at once.
+        // More than the read-only log can read in one look, and discarded at once.
         for _ in 0..300 {
             n += 1;
             let _unwatched = log.submit(&record(n)).unwrap();
@@ -417,11 +417,11 @@ fn lagging_viewer_catches_up() {
         log.discard(Index(n)).unwrap();
     }
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while viewer.info().last < Index(n) || viewer.info().first < Index(n) {
-        assert!(std::time::Instant::now() < deadline, "{:?} {:?}", viewer.info(), viewer.failure());
+    while read_only.info().last < Index(n) || read_only.info().first < Index(n) {
+        assert!(std::time::Instant::now() < deadline, "{:?} {:?}", read_only.info(), read_only.failure());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(viewer.read(Index(n)).unwrap().data, record(n));
+    assert_eq!(read_only.read(Index(n)).unwrap().data, record(n));
 }
 
 /// The files hold the records of clients: every user of the machine could read them.
@@ -476,7 +476,7 @@ fn body_without_a_mapping_keeps_no_other_bytes() {
         batches.push(batch);
     }
     assert_eq!(batches.len(), 5);
-    let mut feed = log.feed(FeedFrom::First).unwrap();
+    let mut feed = log.feed(FollowFrom::First).unwrap();
     let mut count = 0;
     while let Some(fed) = feed.next(200 << 10).unwrap() {
         let (_, bodies) = fed.encode();

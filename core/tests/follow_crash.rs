@@ -9,8 +9,8 @@ mod support;
 
 use chiplog::disk::sim::{Fault, History, Image, Landed, Op, Rng, SimDisk, Trouble};
 use chiplog::{
-    BatchBuilder, Codec, ErrorKind, Fed, FedState, FeedFrom, Followed, Index, Log, Options, RaftIndex,
-    ReadMode, Start,
+    BatchBuilder, Codec, EntryIndex, ErrorKind, FollowFrom, FollowMessage, FollowSnapshot, FollowerLog,
+    Index, Log, Options, ReadMode, Start,
 };
 use hooked::{Hooked, Hooks};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use support::{Wrong, options, record};
 /// A step in a follower's life.
 #[derive(Clone, Debug)]
 enum Step {
-    Take(Fed),
+    Take(FollowMessage),
     Sync,
     /// Long enough for the thread to sync, and to prove the tail.
     Idle,
@@ -33,12 +33,12 @@ enum Step {
 
 /// A life, and the expected state after each entry.
 struct Life {
-    begin: FedState,
+    begin: FollowSnapshot,
     steps: Vec<Step>,
     /// The first record and the next one after each entry.
-    after: BTreeMap<RaftIndex, (Index, Index)>,
+    after: BTreeMap<EntryIndex, (Index, Index)>,
     records: BTreeMap<Index, Vec<u8>>,
-    last: RaftIndex,
+    last: EntryIndex,
 }
 
 /// The kinds of marks in the history.
@@ -46,14 +46,14 @@ const SUBMITTED: u64 = 0;
 const TAKEN: u64 = 1;
 const SYNCED: u64 = 2;
 
-fn mark(disk: &SimDisk, raft: RaftIndex, what: u64) {
+fn mark(disk: &SimDisk, raft: EntryIndex, what: u64) {
     disk.mark(raft.get() << 2 | what);
 }
 
-fn last_of(fed: &Fed) -> RaftIndex {
+fn last_of(fed: &FollowMessage) -> EntryIndex {
     match fed {
-        Fed::State(state) => state.raft(),
-        Fed::Entries(entries) => entries.last().unwrap().raft(),
+        FollowMessage::State(state) => state.raft(),
+        FollowMessage::Entries(entries) => entries.last().unwrap().raft(),
         _ => unreachable!(),
     }
 }
@@ -64,12 +64,12 @@ impl Life {
         let mut rng = Rng::new(seed);
         let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
         source.append(b"before all").unwrap();
-        let begin = match source.feed(FeedFrom::Newest).unwrap().next(1).unwrap() {
-            Some(Fed::State(state)) => state,
+        let begin = match source.feed(FollowFrom::Newest).unwrap().next(1).unwrap() {
+            Some(FollowMessage::State(state)) => state,
             other => panic!("{other:?}"),
         };
         // One entry at a time, to learn the state after each.
-        let reference = Followed::create_on(Arc::new(SimDisk::default()), options(), &begin).unwrap();
+        let reference = FollowerLog::create_on(Arc::new(SimDisk::default()), options(), &begin).unwrap();
         let mut life = Self {
             last: begin.raft(),
             after: BTreeMap::from([(begin.raft(), (begin.next(), begin.next()))]),
@@ -117,7 +117,7 @@ impl Life {
         life
     }
 
-    fn learn(&mut self, source: &Log, reference: &Followed, bytes: usize) {
+    fn learn(&mut self, source: &Log, reference: &FollowerLog, bytes: usize) {
         let from = reference.want().unwrap();
         let mut feed = source.feed(from).unwrap();
         while let Some(fed) = feed.next(bytes).unwrap() {
@@ -141,7 +141,7 @@ impl Life {
     /// Runs the steps on `disk`, up to the first error.
     fn run(&self, disk: &SimDisk, options: Options) -> chiplog::Result<()> {
         mark(disk, self.begin.raft(), SUBMITTED);
-        let follower = Followed::create_on(Arc::new(disk.clone()), options, &self.begin)?;
+        let follower = FollowerLog::create_on(Arc::new(disk.clone()), options, &self.begin)?;
         mark(disk, self.begin.raft(), TAKEN);
         mark(disk, self.begin.raft(), SYNCED);
         self.steps.iter().try_for_each(|step| Self::step(step, &follower, disk))?;
@@ -150,7 +150,7 @@ impl Life {
         Ok(())
     }
 
-    fn step(step: &Step, follower: &Followed, disk: &SimDisk) -> chiplog::Result<()> {
+    fn step(step: &Step, follower: &FollowerLog, disk: &SimDisk) -> chiplog::Result<()> {
         match step {
             Step::Take(fed) => {
                 mark(disk, last_of(fed), SUBMITTED);
@@ -158,7 +158,7 @@ impl Life {
                 mark(disk, last_of(fed), TAKEN);
             }
             Step::Sync => {
-                let FeedFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+                let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
                 follower.sync()?;
                 mark(disk, raft, SYNCED);
             }
@@ -171,11 +171,11 @@ impl Life {
     /// may begin later.
     fn judge(
         &self,
-        follower: &Followed,
+        follower: &FollowerLog,
         legal: &RangeInclusive<u64>,
         own_retention: bool,
-    ) -> Result<RaftIndex, Wrong> {
-        let FeedFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+    ) -> Result<EntryIndex, Wrong> {
+        let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
         let info = follower.log().info();
         if !legal.contains(&raft.get()) {
             return Err(Wrong(format!("it ends with entry {raft}; legal is {legal:?}")));
@@ -202,9 +202,9 @@ impl Life {
     }
 
     /// Takes everything that is missing, and ends as without a crash.
-    fn finish(&self, disk: &SimDisk, follower: &Followed, own_retention: bool) -> Result<(), Wrong> {
+    fn finish(&self, disk: &SimDisk, follower: &FollowerLog, own_retention: bool) -> Result<(), Wrong> {
         for step in &self.steps {
-            let FeedFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+            let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
             if let Step::Take(fed) = step
                 && last_of(fed) > raft
             {
@@ -244,10 +244,10 @@ fn recover(
     deep: bool,
 ) -> Result<(), Wrong> {
     let own_retention = options.retention_bytes.is_some();
-    let open = |disk: &SimDisk| Followed::open_on(Arc::new(disk.clone()), options.clone());
+    let open = |disk: &SimDisk| FollowerLog::open_on(Arc::new(disk.clone()), options.clone());
     let follower = match open(disk) {
         Err(e) if e.kind() == ErrorKind::NotFound && *legal.start() == 0 => {
-            Followed::create_on(Arc::new(disk.clone()), options.clone(), &life.begin)?
+            FollowerLog::create_on(Arc::new(disk.clone()), options.clone(), &life.begin)?
         }
         opened => opened?,
     };
@@ -313,7 +313,7 @@ fn power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
     let mut images = 0;
     for (seed, record_bytes, steps) in [(1, 300, 12), (2, 3000, 30), (3, 9000, 24)] {
         let life = Life::new(seed, record_bytes, steps);
-        let jumps = life.steps.iter().filter(|s| matches!(s, Step::Take(Fed::State(_)))).count();
+        let jumps = life.steps.iter().filter(|s| matches!(s, Step::Take(FollowMessage::State(_)))).count();
         assert!(jumps >= 2, "seed {seed}: {jumps} jumps");
         images += crash_everywhere(&format!("seed {seed}"), &life, &options(), 6);
     }
@@ -366,9 +366,11 @@ fn full_disk_poisons_no_follower() {
         Options { read_mode: ReadMode::Read, block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
     let source = Log::open_on(Arc::new(SimDisk::default()), large).unwrap();
     source.append(b"x").unwrap();
-    let Some(Fed::State(begin)) = source.feed(FeedFrom::First).unwrap().next(1).unwrap() else { panic!() };
+    let Some(FollowMessage::State(begin)) = source.feed(FollowFrom::First).unwrap().next(1).unwrap() else {
+        panic!()
+    };
     let disk = SimDisk::default();
-    let follower = Followed::create_on(Arc::new(disk.clone()), options(), &begin).unwrap();
+    let follower = FollowerLog::create_on(Arc::new(disk.clone()), options(), &begin).unwrap();
     for n in 0..60 {
         source.append(&record(n, 9000)).unwrap();
     }
@@ -397,7 +399,7 @@ fn full_disk_poisons_no_follower() {
     assert_eq!(follower.log().info().last, source.info().last);
     assert_eq!(follower.log().info().first, source.info().first);
     let image: Image = disk.crash(|_| 0).visible();
-    let again = Followed::open_on(Arc::new(SimDisk::new(image)), options()).unwrap();
+    let again = FollowerLog::open_on(Arc::new(SimDisk::new(image)), options()).unwrap();
     assert_eq!(again.log().info().last, source.info().last);
 }
 
@@ -425,9 +427,11 @@ impl Hooks for BeforeOpening {
 fn jump_moves_the_first_index_before_any_segment_leaves() {
     let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
     source.append(b"x").unwrap();
-    let Some(Fed::State(begin)) = source.feed(FeedFrom::First).unwrap().next(1).unwrap() else { panic!() };
+    let Some(FollowMessage::State(begin)) = source.feed(FollowFrom::First).unwrap().next(1).unwrap() else {
+        panic!()
+    };
     let hooks = Arc::<BeforeOpening>::default();
-    let follower = Followed::create_on(Arc::new(Hooked::new(hooks.clone())), options(), &begin).unwrap();
+    let follower = FollowerLog::create_on(Arc::new(Hooked::new(hooks.clone())), options(), &begin).unwrap();
     let mut feed = source.feed(follower.want().unwrap()).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
         follower.take(fed).unwrap();
@@ -435,7 +439,9 @@ fn jump_moves_the_first_index_before_any_segment_leaves() {
     for n in 0..10 {
         source.append(&record(n, 100)).unwrap();
     }
-    let Some(Fed::State(ahead)) = source.feed(FeedFrom::Newest).unwrap().next(1).unwrap() else { panic!() };
+    let Some(FollowMessage::State(ahead)) = source.feed(FollowFrom::Newest).unwrap().next(1).unwrap() else {
+        panic!()
+    };
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, told) = (follower.log().clone(), seen.clone());
     *hooks.0.lock().unwrap() = Some(Box::new(move || {

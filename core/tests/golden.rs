@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{
-    Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogOption, LogOptions, Options, Reader,
-    Sequence, SessionId, Start, Timestamp, Viewer, fuzzing,
+    Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, LogOption, LogOptions, Options,
+    ReadOnlyLog, Reader, Sequence, SessionId, Start, Timestamp, fuzzing,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,9 +106,9 @@ fn golden_options() -> LogOptions {
 #[test]
 fn log_of_version_2_is_opened_and_appended_to() {
     let dir = copy_of("log-2");
-    let viewer = Viewer::open(dir.path()).unwrap();
-    assert_eq!(viewer.log_options(), golden_options());
-    drop(viewer);
+    let read_only = ReadOnlyLog::open(dir.path()).unwrap();
+    assert_eq!(read_only.log_options(), golden_options());
+    drop(read_only);
     let log = Log::open(dir.path(), options()).unwrap();
     assert_eq!(log.log_options(), golden_options());
     assert_eq!((log.info().first, log.info().last), (Index(6), Index(10)));
@@ -201,9 +201,9 @@ fn check_records(mut reader: Reader) {
 #[test]
 fn log_is_opened_read_and_appended_to() {
     let dir = golden_log();
-    let viewer = Viewer::open(dir.path()).unwrap();
-    check_records(viewer.reader(Start::First).unwrap());
-    drop(viewer);
+    let read_only = ReadOnlyLog::open(dir.path()).unwrap();
+    check_records(read_only.reader(Start::First).unwrap());
+    drop(read_only);
 
     let log = Log::open(dir.path(), options()).unwrap();
     let info = log.info();

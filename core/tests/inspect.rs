@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::inspect::{Event, Fault, Inspector, Report};
-use chiplog::{BatchBuilder, Codec, ErrorKind, Index, Log, Options, Start, Viewer};
+use chiplog::{BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadOnlyLog, Start};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -65,8 +65,8 @@ impl Sample {
     /// The records that the engine returns from `dir`, each checked against the appended one. `None`: it does not
     /// open the log.
     fn served(&self, dir: &Path) -> Option<Vec<u64>> {
-        let viewer = match Viewer::open(dir) {
-            Ok(viewer) => viewer,
+        let read_only = match ReadOnlyLog::open(dir) {
+            Ok(read_only) => read_only,
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{error:?}");
                 return None;
@@ -74,7 +74,7 @@ impl Sample {
         };
         let mut served = Vec::new();
         for index in self.first..=self.records.len() as u64 {
-            if let Ok(record) = viewer.read(Index(index)) {
+            if let Ok(record) = read_only.read(Index(index)) {
                 assert_eq!(record.data, self.records[index as usize - 1], "record {index} is another one");
                 served.push(index);
             }
@@ -156,11 +156,11 @@ fn empty_log_is_sound() {
     log.append(b"one").unwrap();
     log.close().unwrap();
     assert_eq!(inspect(dir.path()).0.last, Some(Index(1)));
-    let mut reader = Viewer::open(dir.path()).unwrap().reader(Start::First).unwrap();
+    let mut reader = ReadOnlyLog::open(dir.path()).unwrap().reader(Start::First).unwrap();
     assert_eq!(reader.next_record().unwrap().unwrap().data, b"one");
 }
 
-/// The last block of a writer that was killed is sound, but nothing proves it: a viewer leaves it out and counts it.
+/// The last block of a writer that was killed is sound, but nothing proves it: a read-only log leaves it out and counts it.
 #[test]
 fn unproven_records_are_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,8 +170,8 @@ fn unproven_records_are_counted() {
     }
     log.close().unwrap();
     let shown = || {
-        let viewer = Viewer::open(dir.path()).unwrap();
-        (viewer.info().last.0, viewer.unproven())
+        let read_only = ReadOnlyLog::open(dir.path()).unwrap();
+        (read_only.info().last.0, read_only.unproven())
     };
     assert_eq!(shown(), (3, 0));
     // The proof of the last record is removed: the markers after it.

@@ -3,8 +3,8 @@
 
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, FeedFrom, Followed, Index, Log, LogOption, LogOptions, NodeId,
-    Options, Role,
+    Bootstrap, Change, Cluster, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
+    NodeId, Options, Role,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -327,12 +327,12 @@ fn followers_have_the_options() {
     fill(&log, 3);
     log.discard(log.info().last).unwrap();
     let copy_dir = tempfile::tempdir().unwrap();
-    let mut feed = log.feed(FeedFrom::First).unwrap();
+    let mut feed = log.feed(FollowFrom::First).unwrap();
     let state = match feed.next(1 << 20).unwrap().unwrap() {
-        chiplog::Fed::State(state) => state,
+        chiplog::FollowMessage::State(state) => state,
         other => panic!("{other:?}"),
     };
-    let copy = Followed::create(copy_dir.path(), small(), &state).unwrap();
+    let copy = FollowerLog::create(copy_dir.path(), small(), &state).unwrap();
     assert_eq!(copy.log().log_options(), log.log_options());
     assert!(versions(copy_dir.path()).contains(&2));
 }

@@ -7,9 +7,9 @@ mod support;
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, Fed, FeedFrom, Followed, Index, Log,
-    LogOption, NodeId, Options, RestoreOptions, RestoreTo, Restored, Role, Sequence, Session, Start,
-    Timestamp, Viewer,
+    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, FollowFrom, FollowMessage,
+    FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, RestoreOptions, RestoreTo, Restored,
+    Role, Sequence, Session, Start, Timestamp,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,8 @@ impl Place {
     }
 
     fn back_up(&self) -> Backup {
-        Backup::make(&Viewer::open(self.path("log")).unwrap(), self.path("backup"), &mut |_, _| {}).unwrap()
+        Backup::make(&ReadOnlyLog::open(self.path("log")).unwrap(), self.path("backup"), &mut |_, _| {})
+            .unwrap()
     }
 
     fn restore(&self, name: &str, options: &RestoreOptions) -> Result<Restored, Error> {
@@ -198,8 +199,8 @@ fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
     live(&log, 20);
     let appended = log.info().last;
     let end = Instant::now() + PATIENCE;
-    let viewer = Viewer::open(place.path("log")).unwrap();
-    while viewer.info().last < appended {
+    let read_only = ReadOnlyLog::open(place.path("log")).unwrap();
+    while read_only.info().last < appended {
         assert!(Instant::now() < end, "the view lags behind");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -210,7 +211,7 @@ fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
                 log.append(&[7; 3000]).unwrap();
             }
         });
-        let backup = Backup::make(&viewer, place.path("backup"), &mut |_, _| {});
+        let backup = Backup::make(&read_only, place.path("backup"), &mut |_, _| {});
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         backup.unwrap()
     });
@@ -340,8 +341,8 @@ fn unfinished_backups_and_used_directories_are_refused() {
     live(&log, 3);
     log.close().unwrap();
     let kind = |result: Result<Backup, Error>| result.unwrap_err().kind();
-    let viewer = Viewer::open(place.path("log")).unwrap();
-    let make = |name: &str| Backup::make(&viewer, place.path(name), &mut |_, _| {});
+    let read_only = ReadOnlyLog::open(place.path("log")).unwrap();
+    let make = |name: &str| Backup::make(&read_only, place.path(name), &mut |_, _| {});
 
     assert_eq!(kind(Backup::open(place.path("none"))), ErrorKind::NotFound);
     assert_eq!(kind(Backup::open(place.path("log"))), ErrorKind::NotFound, "a log is no backup");
@@ -422,9 +423,9 @@ fn copy_of_the_old_history_refuses_a_restored_log_with_the_same_id() {
     };
     let log = place.log();
     go_on(&log, "lost");
-    let mut feed = log.feed(FeedFrom::First).unwrap();
-    let Some(Fed::State(state)) = feed.next(1 << 20).unwrap() else { panic!("no state") };
-    let copy = Followed::create(place.path("copy"), small(), &state).unwrap();
+    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let Some(FollowMessage::State(state)) = feed.next(1 << 20).unwrap() else { panic!("no state") };
+    let copy = FollowerLog::create(place.path("copy"), small(), &state).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
         copy.take(fed).unwrap();
     }

@@ -4,7 +4,7 @@
  * Made from the sources by cbindgen: not to be changed by hand.
  *
  * THREADS
- *   Every function may be called from any thread. A log, a client, a producer, a follower, a viewer, a batch, records, a
+ *   Every function may be called from any thread. A log, a client, a producer, a follower, a read_only, a batch, records, a
  *   ticket and an error may be used by many threads at once. A reader, a session, a builder and a watch are used by one
  *   thread at a time: a second one waits until the first call is over. What a function says of threads comes on top.
  *   A call that waits with a reader on one thread is ended from another one by chiplog_reader_cancel.
@@ -377,6 +377,12 @@ typedef struct chiplog_log_t chiplog_log_t;
 typedef struct chiplog_producer_t chiplog_producer_t;
 
 /**
+ * A log read-only, also while another process writes it. Takes no lock and changes nothing. Any thread may use it, many
+ * at once.
+ */
+typedef struct chiplog_read_only_log_t chiplog_read_only_log_t;
+
+/**
  * Reads records in order, each checked. One thread at a time: others wait meanwhile. It may outlive its log.
  */
 typedef struct chiplog_reader_t chiplog_reader_t;
@@ -400,12 +406,6 @@ typedef struct chiplog_session_t chiplog_session_t;
  * back: nothing does.
  */
 typedef struct chiplog_ticket_t chiplog_ticket_t;
-
-/**
- * A log read-only, also while another process writes it. Takes no lock and changes nothing. Any thread may use it, many
- * at once.
- */
-typedef struct chiplog_viewer_t chiplog_viewer_t;
 
 /**
  * Tells how a log stands, whenever that changes. One thread at a time: others wait meanwhile.
@@ -1628,11 +1628,11 @@ uint16_t chiplog_log_session_window(const chiplog_log_t *log);
  * As chiplog_log_log_option, of a log that is looked at from outside.
  * Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: the name; CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_log_option(const chiplog_viewer_t *viewer,
-                                           const char *name,
-                                           uint64_t *value,
-                                           uint8_t *is_set,
-                                           chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_log_option(const chiplog_read_only_log_t *read_only,
+                                                  const char *name,
+                                                  uint64_t *value,
+                                                  uint8_t *is_set,
+                                                  chiplog_error_t **error);
 
 /**
  * Makes an empty batch to add records to, not compressed and without a session.
@@ -2034,75 +2034,75 @@ void chiplog_session_close(chiplog_session_t *session);
 
 /**
  * Opens the log in `directory` for reading.
- * Ownership: `directory` borrowed for the call; `*viewer`: the caller's, to be closed. Any thread. Blocks for the disk.
+ * Ownership: `directory` borrowed for the call; `*read_only`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: NOT_FOUND, CORRUPT, UNSUPPORTED, IO, INVALID_ARGUMENT.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_open(const char *directory,
-                                     chiplog_viewer_t **viewer,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_open(const char *directory,
+                                            chiplog_read_only_log_t **read_only,
+                                            chiplog_error_t **error);
 
 /**
  * A reader of records that are proven durable: chiplog_log_reader tells the rest.
- * Ownership: `viewer` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
+ * Ownership: `read_only` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_reader.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_reader(const chiplog_viewer_t *viewer,
-                                       uint32_t start,
-                                       uint64_t value,
-                                       chiplog_reader_t **reader,
-                                       chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_reader(const chiplog_read_only_log_t *read_only,
+                                              uint32_t start,
+                                              uint64_t value,
+                                              chiplog_reader_t **reader,
+                                              chiplog_error_t **error);
 
 /**
  * One record, by its index.
- * Ownership: `viewer` borrowed; `*records`: the caller's, to be closed. Any thread. Blocks for the disk.
+ * Ownership: `read_only` borrowed; `*records`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_read.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_read(const chiplog_viewer_t *viewer,
-                                     uint64_t index,
-                                     chiplog_records_t **records,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_read(const chiplog_read_only_log_t *read_only,
+                                            uint64_t index,
+                                            chiplog_records_t **records,
+                                            chiplog_error_t **error);
 
 /**
  * How the log stands, as far as it is proven durable. `info->size` has to be set.
- * Ownership: `viewer` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ * Ownership: `read_only` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_info(const chiplog_viewer_t *viewer,
-                                     chiplog_info_t *info,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_info(const chiplog_read_only_log_t *read_only,
+                                            chiplog_info_t *info,
+                                            chiplog_error_t **error);
 
 /**
  * How many records stand behind the last one shown, sound and not proven durable: `*count`.
  * Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_unproven(const chiplog_viewer_t *viewer,
-                                         uint64_t *count,
-                                         chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_unproven(const chiplog_read_only_log_t *read_only,
+                                                uint64_t *count,
+                                                chiplog_error_t **error);
 
 /**
  * Who belongs to the cluster, as far as the files here say: calls `callback` on this thread with each. `*is_cluster`: 0: it
  * is a log on its own; NULL: not wanted.
  * Ownership: all borrowed for the call. Any thread. Blocks as long as the callback. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_members(const chiplog_viewer_t *viewer,
-                                        chiplog_member_fn callback,
-                                        void *context,
-                                        uint8_t *is_cluster,
-                                        chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_members(const chiplog_read_only_log_t *read_only,
+                                               chiplog_member_fn callback,
+                                               void *context,
+                                               uint8_t *is_cluster,
+                                               chiplog_error_t **error);
 
 /**
  * Why the view does not go on, if it met damage: `*cause`, else NULL.
- * Ownership: `viewer` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+ * Ownership: `read_only` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_failure(const chiplog_viewer_t *viewer,
-                                        chiplog_error_t **cause,
-                                        chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_read_only_log_failure(const chiplog_read_only_log_t *read_only,
+                                               chiplog_error_t **cause,
+                                               chiplog_error_t **error);
 
 /**
- * Closes a viewer; its readers keep what they have. NULL, or one that was closed: nothing happens.
- * Ownership: takes `viewer`. Any thread. Never blocks for long.
+ * Closes a read-only log; its readers keep what they have. NULL, or one that was closed: nothing happens.
+ * Ownership: takes `read_only`. Any thread. Never blocks for long.
  */
-void chiplog_viewer_close(chiplog_viewer_t *viewer);
+void chiplog_read_only_log_close(chiplog_read_only_log_t *read_only);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_client_options_t).

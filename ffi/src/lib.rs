@@ -15,7 +15,7 @@
 //! | `handles/options.rs` | the embedded log's options |
 //! | `handles/batch.rs`, `handles/ticket.rs`, `abi/records.rs` | what is appended, what became of it, what is read |
 //! | `handles/reader.rs` | one reader for all: embedded, remote, follower's |
-//! | `handles/session.rs`, `handles/log.rs`, `handles/viewer.rs` | the embedded log |
+//! | `handles/session.rs`, `handles/log.rs`, `handles/read_only.rs` | the embedded log |
 //! | `handles/client.rs`, `handles/producer.rs` | the log over the network |
 //! | `handles/follower.rs` | a copy in the program |
 //!
@@ -40,7 +40,7 @@ pub use handles::log::*;
 pub use handles::log_options::*;
 pub use handles::options::*;
 pub use handles::producer::*;
+pub use handles::read_only::*;
 pub use handles::reader::*;
 pub use handles::session::*;
 pub use handles::ticket::*;
-pub use handles::viewer::*;

@@ -48,7 +48,7 @@ fn generated() -> String {
         "reader",
         "records",
         "session",
-        "viewer",
+        "read_only",
         "client",
         "producer",
         "follower",

@@ -23,7 +23,7 @@ pub mod stream_budget;
 
 use crate::listener::authority::Mended;
 use crate::listener::connection::{Connection, ConnectionLimits, Wire};
-use crate::listener::connection_info::{Arrival, CallLayer};
+use crate::listener::connection_info::{CallLayer, ConnectionInfo};
 use crate::listener::connection_limit::{Place, Places};
 use crate::listener::refusals::{Refusal, Refusals};
 use crate::wire::connect_error::is_certificate;
@@ -85,11 +85,11 @@ pub struct Settings {
 ///
 /// ```
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::served::log_slot::LogSlot;
 /// use chiplog_net::listener;
 /// use chiplog_net::service::logspec;
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-/// let service = logspec::LogspecService::new(Host::new(), logspec::Limits::default()).into_server();
+/// let service = logspec::LogspecService::new(LogSlot::new(), logspec::Limits::default()).into_server();
 /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 /// let serving = listener::server()
 ///     .add_service(service)
@@ -206,7 +206,7 @@ impl<T: Send + 'static> Incoming<T> {
         }
         let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
-            let arrival = Arrival::new(remote, false, None, place.seat());
+            let arrival = ConnectionInfo::new(remote, false, None, place.seat());
             return Some(self.connection(Wire::Plain(stream), arrival, deadline, place));
         };
         let acceptor = TlsAcceptor::from(tls.current());
@@ -221,7 +221,7 @@ impl<T: Send + 'static> Incoming<T> {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
                     let shown = shown.map(|c| c.clone().into_owned());
-                    let arrival = Arrival::new(remote, true, shown, place.seat());
+                    let arrival = ConnectionInfo::new(remote, true, shown, place.seat());
                     let io = wrap(Wire::Tls(Box::new(stream)));
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }
@@ -245,7 +245,13 @@ impl<T: Send + 'static> Incoming<T> {
         None
     }
 
-    fn connection(&self, wire: Wire, arrival: Arrival, deadline: Instant, place: Place) -> Connection<T> {
+    fn connection(
+        &self,
+        wire: Wire,
+        arrival: ConnectionInfo,
+        deadline: Instant,
+        place: Place,
+    ) -> Connection<T> {
         let (limits, refusals) = (self.limits.clone(), self.refusals.clone());
         Connection::new((self.wrap)(wire), arrival, limits, refusals, deadline, place)
     }

@@ -3,8 +3,8 @@
 
 use chiplog::{Log, Options};
 use chiplog_net::listener;
-use chiplog_net::served::log_slot::Host;
-use chiplog_net::service::log::Native;
+use chiplog_net::served::log_slot::LogSlot;
+use chiplog_net::service::log::LogService;
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use std::fs;
 use std::process::Output;
@@ -38,13 +38,13 @@ async fn grpc_java_goes_through_all_methods() {
     let built = run(&mut maven).await;
     assert!(built.status.success(), "{}", told(&built));
 
-    let host = Host::new();
+    let host = LogSlot::new();
     host.open(Log::open(dir.path().join("log"), Options::default()).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let router = listener::server()
         .add_service(LogspecService::new(host.clone(), Limits::default()).into_server())
-        .add_service(Native::new(host).into_service());
+        .add_service(LogService::new(host).into_service());
     let serving = tokio::spawn(router.serve_with_incoming(listener::incoming(listener)));
 
     let classes = fs::read_to_string(out.join("classpath")).unwrap();

@@ -1,7 +1,7 @@
 //! chiplog for Python: the classes of package `chiplog`, over the crates `chiplog` and `chiplog-net`.
 //!
 //! ```text
-//! lib/*.py          values, options, exceptions: plain Python          log, session, viewer, client, producer, follower
+//! lib/*.py          values, options, exceptions: plain Python          log, session, read-only log, client, producer, follower
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
@@ -40,6 +40,8 @@ mod _chiplog {
     #[pymodule_export]
     use crate::handles::producer::Producer;
     #[pymodule_export]
+    use crate::handles::read_only::ReadOnlyLog;
+    #[pymodule_export]
     use crate::handles::reader::{Reader, Stream};
     #[pymodule_export]
     use crate::handles::session::Session;
@@ -47,8 +49,6 @@ mod _chiplog {
     use crate::handles::ticket::Ticket;
     #[pymodule_export]
     use crate::handles::unsent::end;
-    #[pymodule_export]
-    use crate::handles::viewer::Viewer;
     #[pymodule_export]
     use crate::runtime::asyncio_bridge::Courier;
     #[pymodule_export]

@@ -77,7 +77,7 @@ def test_the_records_are_not_copied_and_outlive_the_log(tmp_path: Path) -> None:
     del log, table
     gc.collect()
     assert (first.to_pylist(), data.to_pylist()) == ([1, 2], [b"to", b"be"])
-    capsule = chiplog.Viewer(tmp_path).batches().__arrow_c_stream__()
+    capsule = chiplog.ReadOnlyLog(tmp_path).batches().__arrow_c_stream__()
     del capsule  # which nobody takes
     gc.collect()
 

@@ -253,7 +253,7 @@ def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp
         with pytest.raises(chiplog.ClosedError):
             client.info_async()
         with chiplog.Log(tmp_path, SMALL) as log:
-            async with chiplog.Viewer(log.path) as viewer:
+            async with chiplog.ReadOnlyLog(log.path) as viewer:
                 tail = viewer.tail()
             with pytest.raises(chiplog.ClosedError):
                 await anext(tail)

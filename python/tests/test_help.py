@@ -122,7 +122,7 @@ def test_numbers_out_of_bounds_are_told_by_name(log: chiplog.Log) -> None:
     """They were an OverflowError that named neither argument nor bounds."""
     log.append(b"x")
     reader = log.read()
-    viewer = chiplog.Viewer(log.path)
+    viewer = chiplog.ReadOnlyLog(log.path)
     calls: list[tuple[str, Callable[[Any], object]]] = [
         ("index", log.get), ("index", viewer.get), ("index", log.wait_for), ("index", reader.seek), ("first", log.discard),
         ("first", log.submit_discard), ("bytes", log.check_room), ("start", log.read), ("start", log.tail),

@@ -92,7 +92,7 @@ def test_discarded_records_are_gone(log: chiplog.Log) -> None:
 
 def test_errors_are_those_that_python_has_words_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
-        chiplog.Viewer(tmp_path / "none")
+        chiplog.ReadOnlyLog(tmp_path / "none")
     assert isinstance(missing.value, chiplog.NotFoundError) and "none" in str(missing.value)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError) as refused:
@@ -117,7 +117,7 @@ def test_sessions_append_once(log: chiplog.Log) -> None:
 
 
 def test_a_viewer_sees_what_another_handle_appends(log: chiplog.Log) -> None:
-    viewer = chiplog.Viewer(log.path)
+    viewer = chiplog.ReadOnlyLog(log.path)
     tail = viewer.tail(chiplog.Start.first())
     log.append(b"seen from outside")
     assert tail.wait(timeout=PATIENCE)
@@ -135,8 +135,8 @@ def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
         chiplog.Log(tmp_path, SMALL)
     tail.close()  # and lets it go
     with chiplog.Log(tmp_path, SMALL) as log:
-        seen = chiplog.Viewer(tmp_path).tail()
-        batches = chiplog.Viewer(tmp_path).batches(follow=True)
+        seen = chiplog.ReadOnlyLog(tmp_path).tail()
+        batches = chiplog.ReadOnlyLog(tmp_path).batches(follow=True)
         gc.collect()
         log.append(b"x")
         assert seen.wait(timeout=PATIENCE) and next(seen).copy() == b"x" and len(next(batches)) == 1
@@ -194,7 +194,7 @@ def test_opened_again_it_has_its_records(tmp_path: Path) -> None:
 
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(chiplog.NotFoundError):
-        chiplog.Viewer(tmp_path / "nothing")
+        chiplog.ReadOnlyLog(tmp_path / "nothing")
     with pytest.raises(chiplog.NotFoundError):
         chiplog.Log(tmp_path / "nothing", chiplog.Options(create=False))
 
@@ -246,7 +246,7 @@ def test_no_room_in_time_is_busy_and_nothing_was_appended(tmp_path: Path) -> Non
 
 
 def test_options_of_the_log_are_set_and_taken_back(tmp_path: Path) -> None:
-    with chiplog.Log(tmp_path / "log", SMALL) as log, chiplog.Viewer(tmp_path / "log") as viewer:
+    with chiplog.Log(tmp_path / "log", SMALL) as log, chiplog.ReadOnlyLog(tmp_path / "log") as viewer:
         assert log.log_options() == viewer.log_options() == {}
         window, largest = log.session_window, log.record_bytes_max
         log.set_log_options({"session_window": 5, "record_bytes_max": 1000}, timeout=PATIENCE)
@@ -266,7 +266,7 @@ def test_options_of_the_log_are_set_and_taken_back(tmp_path: Path) -> None:
             with pytest.raises(TypeError):
                 log.set_log_options(wrong_type)  # type: ignore[arg-type]
         assert log.log_options() == {"retention_bytes": 2**64 - 1}
-    with chiplog.Viewer(tmp_path / "log") as viewer:
+    with chiplog.ReadOnlyLog(tmp_path / "log") as viewer:
         assert viewer.log_options() == {"retention_bytes": 2**64 - 1}
 
 

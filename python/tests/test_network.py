@@ -103,7 +103,7 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
 
 
 def test_a_viewer_of_a_servers_files_tells_its_members(servers: Servers) -> None:
-    members = chiplog.Viewer(servers.dir / "server-1").members()
+    members = chiplog.ReadOnlyLog(servers.dir / "server-1").members()
     assert members is not None and [member.node for member in members] == [1, 2, 3]
     assert all(member.is_voter and not member.is_leaving and member.directory for member in members)
     assert all(peer in member.address for peer, member in zip(servers.peers, members, strict=True))

@@ -61,7 +61,7 @@ def test_the_view_of_a_record_is_no_copy_and_holds_it(tmp_path: Path) -> None:
 
 
 def test_ids_are_spelt_as_everywhere(log: chiplog.Log, client: chiplog.Client) -> None:
-    for info in (log.info(), chiplog.Viewer(log.path).info(), client.info(), client.info(stale=True)):
+    for info in (log.info(), chiplog.ReadOnlyLog(log.path).info(), client.info(), client.info(stale=True)):
         assert isinstance(info.log_id, str) and len(info.log_id) == 32 and int(info.log_id, 16) > 0
     assert len(log.info().directory) == 32
     assert client.info().log_id == client.info(stale=True).log_id

@@ -90,6 +90,6 @@ def test_configuration_and_positions_are_pickled_and_handles_are_not(log: chiplo
         assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == value
     reader = log.read()
     handles = [log, reader, reader.views(), next(reader), log.session(), log.submit(b"x"), client, client.producer()]
-    for handle in [*handles, chiplog.Viewer(log.path)]:
+    for handle in [*handles, chiplog.ReadOnlyLog(log.path)]:
         with pytest.raises((TypeError, ValueError), match="not pickled"):
             pickle.dumps(handle)

@@ -242,7 +242,7 @@ def test_close_wakes_whoever_waits(tmp_path: Path, servers: Servers) -> None:
             next(watch)
 
     log = chiplog.Log(tmp_path / "log", SMALL)
-    with chiplog.Viewer(log.path) as viewer:
+    with chiplog.ReadOnlyLog(log.path) as viewer:
         seen = viewer.tail()
         closes(*in_thread(lambda: next(seen)), viewer.close)
     with pytest.raises(chiplog.ClosedError):
@@ -352,7 +352,7 @@ import chiplog
 log = chiplog.Log(sys.argv[1] + "/log", chiplog.Options(segment_bytes=1 << 20))
 log.append(b"x")
 ticket, reader, session = log.submit(b"y"), log.tail(1), log.session()
-viewer = chiplog.Viewer(sys.argv[1] + "/log")
+viewer = chiplog.ReadOnlyLog(sys.argv[1] + "/log")
 client = chiplog.Client([sys.argv[2]])
 producer, remote = client.producer(), client.read()
 follower = chiplog.Follower(sys.argv[1] + "/copy", [sys.argv[2]])

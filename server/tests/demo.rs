@@ -39,7 +39,7 @@ fn the_story_is_told_on_a_text_of_ones_own_and_the_log_stays() {
     assert!(story.contains("text, 2 lines") && story.contains("All checks passed"), "{story}");
     let again = demo(&["log"], dir.path());
     assert_eq!(again.status.code(), Some(2), "a directory that is not empty is refused");
-    assert!(chiplog::Viewer::open(dir.path().join("log")).unwrap().info().last.get() >= 65_535);
+    assert!(chiplog::ReadOnlyLog::open(dir.path().join("log")).unwrap().info().last.get() >= 65_535);
 }
 
 #[test]

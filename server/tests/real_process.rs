@@ -11,7 +11,7 @@ mod witness;
 #[path = "support/tmpfs.rs"]
 mod tmpfs;
 
-use chiplog::{ErrorKind, Index, Log, Options, Start, Viewer};
+use chiplog::{ErrorKind, Index, Log, Options, ReadOnlyLog, Start};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::Command;
@@ -87,7 +87,7 @@ fn fifty_kills_under_load_lose_nothing() {
 
     // Once more from the front, through the read-only way.
     check_on(&witness, &text, &mut seen).close().unwrap();
-    let viewer = Viewer::open(&witness.plan().dir).unwrap();
+    let viewer = ReadOnlyLog::open(&witness.plan().dir).unwrap();
     assert_eq!(viewer.info().first, first);
     let mut again = Seen::new(witness.plan().total, first);
     witness.check(&mut viewer.reader(Start::First).unwrap(), &text, &mut again).unwrap();
@@ -107,7 +107,7 @@ fn a_second_process_is_refused_and_let_in_after_a_kill() {
     let output = Command::new(CHIPLOG).arg("discard").arg(path).arg("2").output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr)); // "try later"
     // Looking is free, and does not disturb.
-    assert!(Viewer::open(path).unwrap().info().first == Index(1));
+    assert!(ReadOnlyLog::open(path).unwrap().info().first == Index(1));
     assert!(child.kill().unwrap());
     let log = Log::open(path, witness.plan().options()).unwrap();
     log.append(b"mine now").unwrap();
@@ -130,7 +130,7 @@ fn a_stopped_writer_goes_on_where_it_was() {
         kill_process(pid, Signal::STOP).unwrap();
         sleep(Duration::from_millis(60));
         // What was read while it was stopped is checked at the end by the one who reads all.
-        let viewer = viewer.get_or_insert_with(|| Viewer::open(&witness.plan().dir).unwrap());
+        let viewer = viewer.get_or_insert_with(|| ReadOnlyLog::open(&witness.plan().dir).unwrap());
         let mut seen = Seen::new(witness.plan().total, Index(1));
         let mut reader = viewer.reader(Start::First).unwrap();
         let mut expected = Vec::new();
@@ -232,7 +232,7 @@ fn a_read_only_file_system_can_be_read() {
     assert!(matches!(error.kind(), ErrorKind::Io), "{error:?}");
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     {
-        let viewer = Viewer::open(&path).unwrap();
+        let viewer = ReadOnlyLog::open(&path).unwrap();
         assert_eq!(viewer.read(Index(1)).unwrap().data[..], b"written before"[..]);
     }
     tmpfs.remount("rw");

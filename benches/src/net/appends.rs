@@ -22,7 +22,7 @@ const KAFKA_ROUNDS_MAX: usize = 2;
 
 /// One appender, on a connection of its own.
 const ALONE: Shape = Shape {
-    service: Service::Native,
+    service: Service::LogService,
     streams: Streams::Own,
     connections: 1,
     appenders: 1,

@@ -26,7 +26,7 @@ pub(crate) fn flat(bench: &Bench, sizes: &Sizes, service: Service, nodes: usize)
     const FLAT_MIN: f64 = 0.6;
     let points = appends::curve(bench, (service, sizes.streams), nodes, &sizes.connections, false)?;
     let name = match service {
-        Service::Native => "net_native",
+        Service::LogService => "net_native",
         Service::Logspec => "net_logspec",
     };
     let rates = || points.iter().map(Point::rate);
@@ -59,7 +59,7 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     let many_min = if nodes == 1 { 15.0 } else { 10.0 };
     let ends = [1, APPENDERS];
     let kafka = appends::kafka(bench, nodes, &CONNECTIONS)?;
-    let ours = appends::curve(bench, (Service::Native, Streams::Shared), nodes, &ends, true)?;
+    let ours = appends::curve(bench, (Service::LogService, Streams::Shared), nodes, &ends, true)?;
     let (one, many) = (&ours[0], &ours[1]);
     let disk = median(one.disk.iter().copied());
     let to_disk = ratio(&one.rates, &one.disk);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// `chiplog.v1.Log`.
-    Native,
+    LogService,
     /// `logspec.Log`.
     Logspec,
 }
@@ -136,7 +136,7 @@ impl Connection {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         let path = match shape.service {
-            Service::Native => "/chiplog.v1.Log/Append",
+            Service::LogService => "/chiplog.v1.Log/Append",
             Service::Logspec => "/logspec.Log/Append",
         };
         let (lanes, each) = match shape.streams {
@@ -224,7 +224,7 @@ impl Requests {
         let body = |n| {
             let record = pool.record(n, record_bytes);
             let payload = match service {
-                Service::Native => BatchBuilder::new().push(record)?.build()?.as_bytes().to_vec(),
+                Service::LogService => BatchBuilder::new().push(record)?.build()?.as_bytes().to_vec(),
                 Service::Logspec => record.to_vec(),
             };
             let mut body = vec![0x12]; // the field of the batch, and of a proposal
@@ -238,7 +238,7 @@ impl Requests {
     fn send(&self, wire: &mut Wire, stream: usize, sequence: u64) -> bool {
         let body = &self.bodies[(sequence % RECORDS) as usize];
         match self.service {
-            Service::Native => wire.send(stream, &[body]),
+            Service::LogService => wire.send(stream, &[body]),
             Service::Logspec => {
                 let mut head = Vec::with_capacity(11);
                 head.push(0x08); // the field of the sequence
@@ -261,15 +261,15 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use chiplog_net::listener;
-    use chiplog_net::served::log_slot::Host;
-    use chiplog_net::service::log::Native;
+    use chiplog_net::served::log_slot::LogSlot;
+    use chiplog_net::service::log::LogService;
     use chiplog_net::service::logspec;
 
     #[test]
     fn appenders_of_all_shapes_append() {
         let dir = tempfile::tempdir().unwrap();
         let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(4 << 20)).unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(log.clone());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -280,7 +280,7 @@ mod tests {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 let logspec = logspec::LogspecService::new(host.clone(), logspec::Limits::default());
                 let serve = listener::server()
-                    .add_service(Native::new(host.clone()).into_service())
+                    .add_service(LogService::new(host.clone()).into_service())
                     .add_service(logspec.into_server())
                     .serve_with_incoming(listener::incoming(listener));
                 tokio::select! {
@@ -291,7 +291,7 @@ mod tests {
             })
         });
         let window = Window { warm_up: Duration::from_millis(10), measured: Duration::from_millis(300) };
-        for service in [Service::Native, Service::Logspec] {
+        for service in [Service::LogService, Service::Logspec] {
             for streams in [Streams::Own, Streams::Shared] {
                 let before = log.info().last;
                 let shape = Shape { service, streams, connections: 2, appenders: 5, record_bytes: 100 };

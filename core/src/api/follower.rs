@@ -1,10 +1,10 @@
-//! Followed: the handle of a log that follows another one, in the caller's process. It is no member of the cluster,
+//! FollowerLog: the handle of a log that follows another one, in the caller's process. It is no member of the cluster,
 //! has no vote and costs the cluster nothing. Any replica can feed it, and so can another follower.
 //!
 //! ```text
-//!  a log somewhere ── Feed ──> bytes, any channel ──> Fed ── take ──> Followed ── log() ──> readers, feeds
-//!                     ^                                                  │
-//!                     └────────────── want: where to continue ───────────┘
+//!  a log somewhere ── FollowSource ──> bytes, any channel ──> FollowMessage ── take ──> FollowerLog ── log() ──> readers
+//!                     ^                                                                    │
+//!                     └────────────────────── want: where to continue ─────────────────────┘
 //! ```
 //!
 //! The thread that calls `take` writes. A thread of the follower's own syncs within 100 ms, proves the tail when no
@@ -20,17 +20,17 @@ use crate::api::log::{Log, Parts, disk_at, limits};
 use crate::disk::mmap::ForkGuard;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::applier::{Following, Jumped};
-use crate::follower::message::{Fed, FedEntries, FeedFrom};
+use crate::follower::applier::{Applier, Jumped};
+use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::positions::{Positions, closed};
-use crate::read::reader::Shelf;
+use crate::read::reader::LogView;
 use crate::replica::node::{Published, poisoned};
-use crate::replica::open::{Opened, create_followed, open_followed, reset_followed};
-use crate::replica::queue::proposals::Queue;
-use crate::replica::state::snapshot::FedState;
-use crate::replica::writer::Fsync;
-use crate::store::allocator::Preparer;
+use crate::replica::open::{RecoveredLog, create_followed, open_followed, reset_followed};
+use crate::replica::queue::proposals::ProposalQueue;
+use crate::replica::state::snapshot::FollowSnapshot;
+use crate::replica::writer::SyncOnce;
+use crate::store::allocator::Allocator;
 use crate::store::segment::damage::Helpers;
 use crate::sync::threads::{spawn, spawn_writer};
 use crate::types::LogId;
@@ -50,7 +50,7 @@ const PROOF_DELAY: Duration = Duration::from_millis(100);
 /// Retention that could not prepare a file retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A log in a directory that follows another one: it takes what a [`Feed`](crate::Feed) returns and serves readers
+/// A log in a directory that follows another one: it takes what a [`FollowSource`](crate::FollowSource) returns and serves readers
 /// like any log. Cheap to clone, `Send + Sync`. It is closed when [`Self::close`] is called, or when the last clone
 /// and the last handle that [`Self::log`] returned are dropped.
 ///
@@ -60,17 +60,17 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// stores (the index of the next record that it wants) stays valid: the same records are fed again.
 ///
 /// ```
-/// use chiplog::{Fed, FeedFrom, Followed, Log, Options};
+/// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// # let options = || Options::with_segment_bytes(1 << 20);
 /// let log = Log::open(a.path(), options())?;
 /// log.append(b"one")?;
 /// // The first feed begins with a state, of which the follower's log is made.
-/// let mut feed = log.feed(FeedFrom::First)?;
-/// let Some(Fed::State(state)) = feed.next(1 << 20)? else { panic!() };
-/// drop(Followed::create(b.path(), options(), &state)?);
+/// let mut feed = log.feed(FollowFrom::First)?;
+/// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!() };
+/// drop(FollowerLog::create(b.path(), options(), &state)?);
 /// // From then on, any number of times:
-/// let copy = Followed::open(b.path(), options())?;
+/// let copy = FollowerLog::open(b.path(), options())?;
 /// let mut feed = log.feed(copy.want()?)?;
 /// while let Some(fed) = feed.next(1 << 20)? {
 ///     if let Some(jumped) = copy.take(fed)? {
@@ -81,7 +81,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Followed {
+pub struct FollowerLog {
     log: Log,
     shared: Arc<Shared>,
 }
@@ -93,12 +93,12 @@ struct Shared {
     work: Condvar,
     positions: Arc<Positions>,
     published: Arc<Published>,
-    preparer: Arc<Preparer>,
+    allocator: Arc<Allocator>,
 }
 
 /// The decisions, made under the lock at a time that the caller passes. The thread and the simulator both call it.
 pub(crate) struct State {
-    pub(crate) following: Following,
+    pub(crate) applier: Applier,
     opened_at: Instant,
     /// The handle was closed.
     ending: bool,
@@ -119,7 +119,7 @@ pub(crate) enum Next {
     Wait(Option<Duration>),
 }
 
-impl Followed {
+impl FollowerLog {
     /// Opens the follower's log in `dir`. Blocks while recovery reads the last segment.
     ///
     /// The options that count are those about how files are kept and read, and `retention_bytes` and `retention_age`:
@@ -145,12 +145,12 @@ impl Followed {
     }
 
     /// Makes the follower's log in `dir`, beginning at `state`: the first item of a feed that was opened at
-    /// [`FeedFrom::First`], [`FeedFrom::Index`] or [`FeedFrom::Newest`]. The log is durable when this returns.
+    /// [`FollowFrom::First`], [`FollowFrom::Index`] or [`FollowFrom::Newest`]. The log is durable when this returns.
     ///
     /// # Errors
     /// `InvalidArgument`: the directory holds a log already; or an option is out of bounds. `TooLarge`: the state
     /// does not fit a segment. `Locked`, `Corrupt`, `Io`, `Full`.
-    pub fn create(dir: impl AsRef<Path>, options: Options, state: &FedState) -> Result<Self> {
+    pub fn create(dir: impl AsRef<Path>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
         Self::create_on(disk_at(dir.as_ref(), true)?, options, state)
     }
@@ -159,7 +159,7 @@ impl Followed {
     ///
     /// # Errors
     /// As [`Self::create`].
-    pub fn create_on(disk: Arc<dyn Disk>, options: Options, state: &FedState) -> Result<Self> {
+    pub fn create_on(disk: Arc<dyn Disk>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
         let opened = create_followed(disk.clone(), &options, state)?;
         Self::start(&*disk, opened, options)
@@ -169,14 +169,14 @@ impl Followed {
     /// source's. No record is lost that the source still has. The directory stays.
     ///
     /// ```
-    /// # use chiplog::{Fed, FeedFrom, Followed, Log, Options};
+    /// # use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
     /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
     /// # let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-    /// # let Some(Fed::State(state)) = log.feed(FeedFrom::First)?.next(0)? else { panic!() };
-    /// let copy = Followed::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
+    /// # let Some(FollowMessage::State(state)) = log.feed(FollowFrom::First)?.next(0)? else { panic!() };
+    /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// copy.close()?;
-    /// Followed::reset(b.path())?;
-    /// Followed::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
+    /// FollowerLog::reset(b.path())?;
+    /// FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -195,7 +195,7 @@ impl Followed {
         reset_followed(disk)
     }
 
-    fn start(disk: &dyn Disk, mut opened: Opened, options: Options) -> Result<Self> {
+    fn start(disk: &dyn Disk, mut opened: RecoveredLog, options: Options) -> Result<Self> {
         let path = disk.path().to_path_buf();
         let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
         let (identity, segments) = (opened.identity, opened.segments.clone());
@@ -203,25 +203,25 @@ impl Followed {
         let committed = opened.sequencer.committed();
         let (first, last) = (committed.first, committed.next.previous());
         let positions = Arc::new(Positions::new(first, last, last));
-        let queue = Arc::new(Queue::new(limits(&options, &cluster), segments.bytes_from(first)));
+        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), segments.bytes_from(first)));
         queue.refuse(takes_no_appends(&path, identity.log));
         let published: Arc<Published> = Arc::default();
-        let preparer = opened.store.preparer.clone();
+        let allocator = opened.store.allocator.clone();
         let lock: Arc<dyn Lock> = opened.take_lock().into();
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(
-                Following::new(opened, options.clone(), queue.clone(), positions.clone(), published.clone()),
+                Applier::new(opened, options.clone(), queue.clone(), positions.clone(), published.clone()),
                 Instant::now(),
             )),
             work: Condvar::new(),
             positions: positions.clone(),
             published: published.clone(),
-            preparer: preparer.clone(),
+            allocator: allocator.clone(),
         });
         let helper = spawn("chiplog-helper", &path, {
-            let (preparer, lock) = (preparer.clone(), lock.clone());
+            let (allocator, lock) = (allocator.clone(), lock.clone());
             move || {
-                preparer.run();
+                allocator.run();
                 drop(lock);
             }
         })?;
@@ -235,7 +235,7 @@ impl Followed {
         let writer = match writer {
             Ok(writer) => writer,
             Err(error) => {
-                preparer.stop();
+                allocator.stop();
                 let _ = helper.join();
                 return Err(error);
             }
@@ -245,9 +245,9 @@ impl Followed {
             move || shared.end()
         });
         segments.damage().set_helpers(Helpers::Source);
-        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let threads = vec![writer, helper];
-        let parts = Parts { path, identity, options, queue, shelf, published, fork, threads, stop };
+        let parts = Parts { path, identity, options, queue, view, published, fork, threads, stop };
         Ok(Self { log: Log::assemble(parts), shared })
     }
 
@@ -255,8 +255,8 @@ impl Followed {
     ///
     /// # Errors
     /// `Poisoned`, `Closed`.
-    pub fn want(&self) -> Result<FeedFrom> {
-        Ok(self.shared.lock()?.following.want())
+    pub fn want(&self) -> Result<FollowFrom> {
+        Ok(self.shared.lock()?.applier.want())
     }
 
     /// Takes one item of a feed. Returns when it is written and readers can see it; a sync of it begins within 100
@@ -273,10 +273,10 @@ impl Followed {
     /// not be prepared, or an existing file could not be read; nothing was written, the log is not poisoned, and a
     /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
     /// `Forked`.
-    pub fn take(&self, fed: Fed) -> Result<Option<Jumped>> {
+    pub fn take(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
         match fed {
-            Fed::State(state) => self.begin(&state),
-            Fed::Entries(entries) => self.take_entries(entries).map(|()| None),
+            FollowMessage::State(state) => self.begin(&state),
+            FollowMessage::Entries(entries) => self.take_entries(entries).map(|()| None),
         }
     }
 
@@ -284,16 +284,16 @@ impl Followed {
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_entries(&self, entries: FedEntries) -> Result<()> {
-        self.change(|following| following.take(entries))
+    pub fn take_entries(&self, entries: FollowEntries) -> Result<()> {
+        self.change(|applier| applier.take(entries))
     }
 
     /// As [`Self::take`], for a state: the log continues at it. Returns `None` if the log is there already.
     ///
     /// # Errors
     /// As [`Self::take`]; `Diverged` also if the state is before the end of the log.
-    pub fn begin(&self, state: &FedState) -> Result<Option<Jumped>> {
-        self.change(|following| following.begin(state))
+    pub fn begin(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
+        self.change(|applier| applier.begin(state))
     }
 
     /// Blocks until everything that was taken is durable here.
@@ -301,13 +301,13 @@ impl Followed {
     /// # Errors
     /// `Poisoned`, `Closed`, `Forked`.
     pub fn sync(&self) -> Result<()> {
-        self.change(|following| following.settle().map(Ok))
+        self.change(|applier| applier.settle().map(Ok))
     }
 
     /// Ends the log so that it can continue as a log of its own, `terms` terms after its last entry's. Nothing may be
     /// taken afterwards.
     pub(crate) fn conclude(&self, terms: u64) -> Result<()> {
-        self.change(|following| following.conclude(terms))
+        self.change(|applier| applier.conclude(terms))
     }
 
     /// The log: it can be read, inspected and fed from like any other. Calls that would write to it fail with
@@ -327,17 +327,17 @@ impl Followed {
     }
 
     /// Runs `f`, which writes, and then syncs, wakes the thread and notifies readers as needed.
-    fn change<T>(&self, f: impl FnOnce(&mut Following) -> Result<Result<T>>) -> Result<T> {
+    fn change<T>(&self, f: impl FnOnce(&mut Applier) -> Result<Result<T>>) -> Result<T> {
         self.log.check_fork()?;
         let shared = &self.shared;
         let (outcome, wake) = {
             let mut state = shared.lock()?;
             state.look_at_clock(Instant::now());
-            let following = &mut state.following;
+            let applier = &mut state.applier;
             let written = catch_unwind(AssertUnwindSafe(|| {
-                let outcome = f(following)?;
-                if following.unsynced() > UNSYNCED_BYTES_MAX {
-                    following.sync()?;
+                let outcome = f(applier)?;
+                if applier.unsynced() > UNSYNCED_BYTES_MAX {
+                    applier.sync()?;
                 }
                 Ok(outcome)
             }));
@@ -353,37 +353,37 @@ impl Followed {
 }
 
 impl State {
-    pub(crate) fn new(following: Following, now: Instant) -> Self {
-        Self { following, opened_at: now, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
+    pub(crate) fn new(applier: Applier, now: Instant) -> Self {
+        Self { applier, opened_at: now, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
     }
 
     /// Reads the clock. Call it before every write: retention by age, and the retry of files that could not be
     /// prepared, depend on the time.
     pub(crate) fn look_at_clock(&mut self, now: Instant) {
-        self.following.has_passed(now.saturating_duration_since(self.opened_at));
+        self.applier.has_passed(now.saturating_duration_since(self.opened_at));
     }
 
     /// Records that something was written. Returns whether the thread has to be woken.
     pub(crate) fn has_written(&mut self, now: Instant) -> bool {
         self.taken_at = now;
-        if self.following.is_settled() {
+        if self.applier.is_settled() {
             self.unsynced_since = None;
             return true; // the tail has to be proven
         }
         let is_first = self.unsynced_since.is_none();
         self.unsynced_since.get_or_insert(now);
-        is_first || self.following.unsynced() > SYNC_BYTES
+        is_first || self.applier.unsynced() > SYNC_BYTES
     }
 
     /// Records that a sync has succeeded.
-    pub(crate) fn has_synced(&mut self, job: &Arc<Fsync>, now: Instant) {
-        self.following.end_sync(job);
-        self.unsynced_since = (!self.following.is_settled()).then_some(now);
+    pub(crate) fn has_synced(&mut self, job: &Arc<SyncOnce>, now: Instant) {
+        self.applier.end_sync(job);
+        self.unsynced_since = (!self.applier.is_settled()).then_some(now);
     }
 
     /// Proves the tail.
     pub(crate) fn prove(&mut self, now: Instant) -> Result<()> {
-        self.following.prove()?;
+        self.applier.prove()?;
         self.unsynced_since = Some(now);
         Ok(())
     }
@@ -391,11 +391,11 @@ impl State {
     /// Discards what is older or larger than retention allows.
     pub(crate) fn retain(&mut self, now: Instant) -> Result<()> {
         self.look_at_clock(now);
-        if let Err(refusal) = self.following.retain()? {
+        if let Err(refusal) = self.applier.retain()? {
             tracing::warn!(%refusal, "retention could not discard old records; retrying later");
         }
         self.retain_at = now + RETRY_DELAY;
-        if !self.following.is_settled() {
+        if !self.applier.is_settled() {
             self.unsynced_since.get_or_insert(now);
         }
         Ok(())
@@ -403,15 +403,15 @@ impl State {
 
     pub(crate) fn next(&mut self, now: Instant) -> Next {
         self.look_at_clock(now);
-        let following = &self.following;
+        let applier = &self.applier;
         let until = |at: Instant| at.saturating_duration_since(now);
-        let wait = if !following.is_settled() {
+        let wait = if !applier.is_settled() {
             let due = until(self.unsynced_since.map_or(now, |since| since + SYNC_DELAY));
-            if self.ending || due.is_zero() || following.unsynced() > SYNC_BYTES {
+            if self.ending || due.is_zero() || applier.unsynced() > SYNC_BYTES {
                 return Next::Sync;
             }
             Some(due)
-        } else if following.is_unproven() {
+        } else if applier.is_unproven() {
             let due = until(self.taken_at + PROOF_DELAY);
             if self.ending || due.is_zero() {
                 return Next::Prove;
@@ -423,7 +423,7 @@ impl State {
         if self.ending {
             return Next::End;
         }
-        let retains = following.retains_in().map(|left| left.max(until(self.retain_at)));
+        let retains = applier.retains_in().map(|left| left.max(until(self.retain_at)));
         if retains.is_some_and(|left| left.is_zero()) {
             return Next::Retain;
         }
@@ -447,7 +447,7 @@ impl Shared {
 
     /// Ends the thread: the log was closed.
     fn end(&self) {
-        self.preparer.wind_up(); // a writing thread may wait for a file
+        self.allocator.wind_up(); // a writing thread may wait for a file
         match self.state.lock() {
             Ok(mut state) => state.ending = true,
             Err(broken) => broken.into_inner().ending = true,
@@ -471,9 +471,9 @@ impl Shared {
         if let Err(cause) = outcome.unwrap_or_else(|_| Err(panicked())) {
             self.poison(&cause);
         }
-        self.preparer.settle();
+        self.allocator.settle();
         self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
-        self.preparer.stop();
+        self.allocator.stop();
     }
 
     fn work(&self) -> Result<()> {
@@ -488,7 +488,7 @@ impl Shared {
     }
 
     /// Waits for something to sync; proves the tail and discards meanwhile. `None`: the log was closed or poisoned.
-    fn next_sync(&self) -> Result<Option<Arc<Fsync>>> {
+    fn next_sync(&self) -> Result<Option<Arc<SyncOnce>>> {
         let mut state = self.state.lock().map_err(|_| panicked())?;
         loop {
             if self.published.poison.get().is_some() {
@@ -497,9 +497,9 @@ impl Shared {
             let now = Instant::now();
             match state.next(now) {
                 Next::End => return Ok(None),
-                Next::Sync => match state.following.begin_sync() {
+                Next::Sync => match state.applier.begin_sync() {
                     Some(job) => return Ok(Some(job)),
-                    None => drop(state.following.sync()?),
+                    None => drop(state.applier.sync()?),
                 },
                 Next::Prove => state.prove(now)?,
                 Next::Retain => {
@@ -519,9 +519,9 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Followed {
+impl std::fmt::Debug for FollowerLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Followed").field("log", &self.log).finish()
+        f.debug_struct("FollowerLog").field("log", &self.log).finish()
     }
 }
 

@@ -2,9 +2,9 @@
 //! passes appends, reads and commands to the parts that process them.
 //!
 //! ```text
-//! Log ── submit ──> queue ────────> writer thread ──> store ──> disk
+//! Log ── submit ──> ProposalQueue ─> writer thread ──> store ──> disk
 //!  │                                      │
-//!  └─ reader ──> Shelf (segments, positions) <── publishes
+//!  └─ reader ──> LogView (segments, positions) <─ publishes
 //! ```
 //!
 //! Invariants:
@@ -18,27 +18,27 @@ use crate::disk::linux::RealDisk;
 use crate::disk::mmap::ForkGuard;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::FeedFrom;
-use crate::follower::source::Feed;
+use crate::follower::message::FollowFrom;
+use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::positions::Positions;
-use crate::read::reader::{Reader, Shelf, Start};
+use crate::read::reader::{LogView, Reader, Start};
 use crate::read::records::OwnedRecord;
 use crate::record::batch::{Batch, Stamp};
 use crate::replica::node::driver::{Driver, Stopwatch};
 use crate::replica::node::repair_thread::Shared;
 use crate::replica::node::{Node, Published, counted_capacity};
 use crate::replica::open::{Directory, cannot_open, check_name, open_or_find_damage};
-use crate::replica::queue::inbox::{Ask, Mail};
-use crate::replica::queue::proposals::{Command, Patience, Queue, QueueLimits};
+use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
+use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::repair::offline::{Begun, Repairing};
-use crate::replica::state::sequencer::Me;
+use crate::replica::state::sequencer::Owner;
 use crate::stats::{Backlog, Stats};
 use crate::store::format::identity::Identity;
 use crate::store::segment::file_name;
+use crate::sync::completer::Completer;
 use crate::sync::completion::{Answer, Appended, Ticket};
-use crate::sync::promise::Promise;
 use crate::sync::threads::{is_writer_of, spawn, spawn_writer};
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::path::{Path, PathBuf};
@@ -76,8 +76,8 @@ struct Inner {
     path: PathBuf,
     identity: Identity,
     options: Options,
-    queue: Arc<Queue>,
-    shelf: Shelf,
+    queue: Arc<ProposalQueue>,
+    view: LogView,
     published: Arc<Published>,
     fork: ForkGuard,
     /// Notifies the writer that the log is closed. `None` if the queue notifies it.
@@ -95,8 +95,8 @@ pub(crate) struct Parts {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     /// It refuses everything that is pushed.
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) shelf: Shelf,
+    pub(crate) queue: Arc<ProposalQueue>,
+    pub(crate) view: LogView,
     pub(crate) published: Arc<Published>,
     pub(crate) fork: ForkGuard,
     /// They end once `stop` has been called.
@@ -121,7 +121,7 @@ pub struct Info {
     pub log_id: LogId,
     /// The id of this directory, one copy of the log.
     pub directory: DirectoryId,
-    /// Whether this copy follows the log from outside the cluster: see [`Followed`](crate::Followed).
+    /// Whether this copy follows the log from outside the cluster: see [`FollowerLog`](crate::FollowerLog).
     pub follows: bool,
     /// The first record that is not discarded; in an empty log, the index of the next append.
     pub first: Index,
@@ -166,8 +166,8 @@ impl Log {
         let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
         let opened = match open_or_find_damage(disk, &options)? {
             Directory::Ready(opened) => *opened,
-            Directory::Damaged(damaged) => match Repairing::begin(*damaged)? {
-                Begun::Opened(opened) => *opened,
+            Directory::DamagedLog(damaged) => match Repairing::begin(*damaged)? {
+                Begun::RecoveredLog(opened) => *opened,
                 Begun::Repairing(repairing) => return Self::open_repairing(repairing, path, fork, seed),
             },
         };
@@ -177,15 +177,15 @@ impl Log {
         let first = committed.first;
         let last = opened.sequencer.end().next.previous();
         let positions = Arc::new(Positions::new(first, committed.next.previous().min(last), last));
-        let queue = Arc::new(Queue::new(limits(&options, &cluster), segments.bytes_from(first)));
-        let preparer = opened.store.preparer.clone();
+        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), segments.bytes_from(first)));
+        let allocator = opened.store.allocator.clone();
         let mut opened = opened;
         let lock: Arc<dyn Lock> = opened.take_lock().into();
         // The helper prepares files that the opening may need already.
         let helper = spawn("chiplog-helper", &path, {
-            let (preparer, lock) = (preparer.clone(), lock.clone());
+            let (allocator, lock) = (allocator.clone(), lock.clone());
             move || {
-                preparer.run();
+                allocator.run();
                 drop(lock);
             }
         })?;
@@ -197,10 +197,10 @@ impl Log {
                 let driver = Driver::new(node, cluster.clone(), watch, options.cluster.is_some());
                 let driver = Arc::new(driver);
                 for _ in 0..driver.threads() {
-                    let (driver, preparer, lock) = (driver.clone(), preparer.clone(), lock.clone());
+                    let (driver, allocator, lock) = (driver.clone(), allocator.clone(), lock.clone());
                     threads.push(spawn_writer(&path, &queue, move || {
                         driver.run();
-                        preparer.stop();
+                        allocator.stop();
                         drop(lock);
                     })?);
                 }
@@ -211,15 +211,15 @@ impl Log {
             Err(error) => {
                 // The threads hold the lock. They have to end first, so that the log can be opened again.
                 queue.close();
-                preparer.stop();
+                allocator.stop();
                 threads.into_iter().for_each(|thread| _ = thread.join());
                 return Err(error);
             }
         };
         attach(&cluster, &queue);
-        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let (running, stop) = (Mutex::new(threads), None);
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
+        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -230,7 +230,7 @@ impl Log {
             (damaged.identity, damaged.cluster.clone(), damaged.options.clone());
         let segments = damaged.segments.clone();
         let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-        let queue = Arc::new(Queue::new(limits(&options, &cluster), 0));
+        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), 0));
         let published: Arc<Published> = Arc::default();
         published.show(repairing.status());
         published.hold(Some(repairing.refusal()));
@@ -246,17 +246,17 @@ impl Log {
         };
         attach(&cluster, &queue);
         let writer = spawn_writer(&path, &queue, move || shared.rescue(repairing))?;
-        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let (running, stop) = (Mutex::new(vec![writer]), None);
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
+        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The handle of a log that is not written through it.
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let Parts { path, identity, options, queue, shelf, published, fork, threads, stop } = parts;
+        let Parts { path, identity, options, queue, view, published, fork, threads, stop } = parts;
         let (running, stop) = (Mutex::new(threads), Some(stop));
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
+        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
         Self { inner: Arc::new(inner) }
     }
 
@@ -288,7 +288,7 @@ impl Log {
     /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not accepted. If this replica is
     /// not the leader, the ticket returns that error.
     pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
-        self.push_record(record, Stamp::default(), self.patience())
+        self.push_record(record, Stamp::default(), self.wait_limit())
     }
 
     /// Submits a batch; see [`Log::submit`]. A large batch is not copied.
@@ -297,7 +297,7 @@ impl Log {
     /// As [`Log::submit`]. For a batch with a session the ticket can return `SessionExpired`, `SequenceGap` or
     /// `SequenceForgotten`.
     pub fn submit_batch(&self, batch: &Batch) -> Result<Ticket> {
-        self.push_batch(batch, self.patience())
+        self.push_batch(batch, self.wait_limit())
     }
 
     /// As [`Log::submit`], but never blocks.
@@ -305,7 +305,7 @@ impl Log {
     /// # Errors
     /// As [`Log::submit`]; `Busy` when the queue is full.
     pub fn try_submit(&self, record: &[u8]) -> Result<Ticket> {
-        self.push_record(record, Stamp::default(), Patience::None)
+        self.push_record(record, Stamp::default(), WaitLimit::None)
     }
 
     /// As [`Log::submit_batch`], but never blocks.
@@ -313,7 +313,7 @@ impl Log {
     /// # Errors
     /// As [`Log::submit_batch`]; `Busy` when the queue is full.
     pub fn try_submit_batch(&self, batch: &Batch) -> Result<Ticket> {
-        self.push_batch(batch, Patience::None)
+        self.push_batch(batch, WaitLimit::None)
     }
 
     /// As [`Log::submit_batch`], but waits for room in the queue without blocking the thread, and without a time-out.
@@ -354,8 +354,8 @@ impl Log {
         self.inner.queue.check_room(bytes)
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        if self.may_wait().is_ok() { Patience::For(self.queue_timeout()) } else { Patience::None }
+    pub(crate) fn wait_limit(&self) -> WaitLimit {
+        if self.may_wait().is_ok() { WaitLimit::For(self.queue_timeout()) } else { WaitLimit::None }
     }
 
     /// Checks that this thread may wait for this log: the log's own writer thread may not.
@@ -371,15 +371,15 @@ impl Log {
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
-    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_fork()?;
         self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")?;
-        self.inner.queue.push_record(record, stamp, patience)
+        self.inner.queue.push_record(record, stamp, wait_limit)
     }
 
-    pub(crate) fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_batch(batch)?;
-        self.inner.queue.push_batch(batch, patience)
+        self.inner.queue.push_batch(batch, wait_limit)
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
@@ -427,26 +427,26 @@ impl Log {
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        self.inner.shelf.reader(start)
+        self.inner.view.reader(start)
     }
 
-    /// Returns a feed of this log's committed entries, for a log that follows it: see [`Followed`](crate::Followed).
+    /// Returns a feed of this log's committed entries, for a log that follows it: see [`FollowerLog`](crate::FollowerLog).
     /// Any replica can be the source, and so can a log that is a follower itself. A feed costs as much as a reader
     /// and does not block appends.
     ///
     /// # Errors
-    /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FeedFrom::Index`] is beyond
+    /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FollowFrom::Index`] is beyond
     /// either end of the log. `Unavailable` while the log is being repaired; `Forked`.
-    pub fn feed(&self, from: FeedFrom) -> Result<Feed> {
+    pub fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
-        let Inner { published, shelf, options, identity, .. } = &*self.inner;
+        let Inner { published, view, options, identity, .. } = &*self.inner;
         published.check_held()?;
         let me = match &options.cluster {
-            _ if identity.follows => Me::Follower,
-            Some(cluster) => Me::Node(cluster.node),
-            None => Me::Node(ALONE),
+            _ if identity.follows => Owner::Follower,
+            Some(cluster) => Owner::Node(cluster.node),
+            None => Owner::Node(ALONE),
         };
-        Feed::new(shelf.clone(), me, identity.log, options.clone(), from)
+        FollowSource::new(view.clone(), me, identity.log, options.clone(), from)
     }
 
     /// Returns one committed record, by its index.
@@ -456,7 +456,7 @@ impl Log {
     pub fn read(&self, index: Index) -> Result<OwnedRecord> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        self.inner.shelf.read(index)
+        self.inner.view.read(index)
     }
 
     /// Discards all records below `first`, durably; their space is reused. Blocks until that is committed. `first`
@@ -570,7 +570,7 @@ impl Log {
         changes: &[(LogOption, Option<u64>)],
         timeout: Duration,
     ) -> Result<Answer> {
-        self.submit_ask(Ask::SetOptions(changes.to_vec()), timeout)
+        self.submit_ask(AdminRequest::SetOptions(changes.to_vec()), timeout)
     }
 
     /// The capacity. A copy that follows from outside has its own, whatever is set for the log.
@@ -581,18 +581,18 @@ impl Log {
 
     /// The log's current state. Never blocks.
     pub fn info(&self) -> Info {
-        let Inner { shelf, published, queue, identity, .. } = &*self.inner;
-        let (first, last) = shelf.positions.range();
+        let Inner { view, published, queue, identity, .. } = &*self.inner;
+        let (first, last) = view.positions.range();
         Info {
             log_id: identity.log,
             directory: identity.directory,
             follows: identity.follows,
             first,
             last,
-            durable: shelf.positions.durable(),
+            durable: view.positions.durable(),
             bytes_used: queue.used(),
             bytes_capacity: self.capacity_bytes(),
-            segments: shelf.segments.len() as u64,
+            segments: view.segments.len() as u64,
             sessions: published.sessions.load(Ordering::Relaxed),
             last_timestamp: Timestamp(published.last_timestamp.load(Ordering::Relaxed)),
         }
@@ -624,7 +624,7 @@ impl Log {
     /// # Errors
     /// As [`Log::barrier`].
     pub fn submit_barrier(&self, timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Barrier, timeout)
+        self.submit_ask(AdminRequest::Barrier, timeout)
     }
 
     /// Blocks until this replica has committed record `index`, or knows that it was discarded. Use it to read here a
@@ -634,7 +634,7 @@ impl Log {
     /// `Timeout`: the record was not committed here within `timeout`. `Closed`, `Poisoned`, `Forked`.
     pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
         self.check_fork()?;
-        let positions = &self.inner.shelf.positions;
+        let positions = &self.inner.view.positions;
         if positions.wait(index, Some(Duration::ZERO))? {
             return Ok(());
         }
@@ -671,7 +671,7 @@ impl Log {
     /// # Errors
     /// As [`Log::change_members`].
     pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Change(changes.to_vec(), false), timeout)
+        self.submit_ask(AdminRequest::Change(changes.to_vec(), false), timeout)
     }
 
     /// Transfers leadership to another voter. Only the leader accepts this. Blocks until `to` leads.
@@ -689,7 +689,7 @@ impl Log {
     /// # Errors
     /// As [`Log::transfer_leader`].
     pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Transfer(to), timeout)
+        self.submit_ask(AdminRequest::Transfer(to), timeout)
     }
 
     /// As [`Log::change_members`], but also makes a change that [`Log::change_members`] refuses because voters do not
@@ -708,14 +708,14 @@ impl Log {
     /// # Errors
     /// As [`Log::force_members`].
     pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Change(changes.to_vec(), true), timeout)
+        self.submit_ask(AdminRequest::Change(changes.to_vec(), true), timeout)
     }
 
-    fn submit_ask(&self, ask: Ask, timeout: Duration) -> Result<Answer> {
+    fn submit_ask(&self, ask: AdminRequest, timeout: Duration) -> Result<Answer> {
         self.check_fork()?;
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
-        self.inner.queue.push_question(Mail::Ask(ask, timeout, promise))?;
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        self.inner.queue.push_question(InboxEvent::AdminRequest(ask, timeout, completer))?;
         Ok(Answer(ticket))
     }
 
@@ -741,22 +741,22 @@ impl Log {
     pub fn report_damage(&self, index: Index) -> Result<()> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        let Inner { shelf, .. } = &*self.inner;
-        shelf.check(index)?;
+        let Inner { view, .. } = &*self.inner;
+        view.check(index)?;
         // The page cache can differ from the disk: the segment is checked whatever the read returns. Where no repair
         // runs, the read counts the damage that it meets.
-        match shelf.read(index) {
+        match view.read(index) {
             Err(error) if matches!(error.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange) => {
                 return Err(error);
             }
             _ => {}
         }
         // The segment that is being written would have to end first.
-        let growing = shelf.segments.snapshot().last().map(|last| last.number);
-        if let Some(segment) = shelf.segments.holding(index)
+        let growing = view.segments.snapshot().last().map(|last| last.number);
+        if let Some(segment) = view.segments.holding(index)
             && Some(segment.number) != growing
         {
-            shelf.segments.damage().suspect(segment.number);
+            view.segments.damage().suspect(segment.number);
         }
         self.look_at_damage();
         Ok(())
@@ -771,9 +771,9 @@ impl Log {
     /// `Forked`.
     pub fn report_damage_at(&self, file: &str, offset: u64, what: &str) -> Result<()> {
         self.check_fork()?;
-        let Inner { shelf, path, .. } = &*self.inner;
-        if shelf.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
-            shelf.segments.met(Error::corrupt(&path.join(file), offset, what), None);
+        let Inner { view, path, .. } = &*self.inner;
+        if view.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
+            view.segments.met(Error::corrupt(&path.join(file), offset, what), None);
             self.look_at_damage();
         }
         Ok(())
@@ -787,7 +787,7 @@ impl Log {
     /// `Forked`.
     pub fn report_sound_at(&self, file: &str) -> Result<()> {
         self.check_fork()?;
-        let segments = &self.inner.shelf.segments;
+        let segments = &self.inner.view.segments;
         if let Some(segment) = segments.snapshot().iter().find(|s| file_name(s.number) == file) {
             segments.damage().is_well(segment.number);
         }
@@ -805,27 +805,27 @@ impl Log {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn damaged_places(&self) -> u64 {
-        let Inner { shelf, published, .. } = &*self.inner;
+        let Inner { view, published, .. } = &*self.inner;
         if published.check_held().is_err() {
             let stats = published.counters.snapshot();
             return stats.damaged.saturating_sub(stats.repaired); // the log is being repaired before it opens
         }
-        let there = shelf.segments.snapshot();
+        let there = view.segments.snapshot();
         let is_there = |number| there.iter().any(|segment| segment.number == number);
-        shelf.segments.damage().places_now(self.info().first, is_there)
+        view.segments.damage().places_now(self.info().first, is_there)
     }
 
     /// Wakes the node, so that the repair does not wait for the next heartbeat.
     fn look_at_damage(&self) {
-        if self.inner.shelf.segments.damage().is_repaired() {
-            self.inner.queue.push_mail(Mail::Errand);
+        if self.inner.view.segments.damage().is_repaired() {
+            self.inner.queue.push_event(InboxEvent::BackgroundJob);
         }
     }
 
     /// Counters of the log since it was opened.
     pub fn stats(&self) -> Stats {
         let stats = self.inner.published.counters.snapshot();
-        Stats { damaged: stats.damaged + self.inner.shelf.segments.damage().counted(), ..stats }
+        Stats { damaged: stats.damaged + self.inner.view.segments.damage().counted(), ..stats }
     }
 
     /// The appends and bytes that wait in the log now. Holds the queue's lock for a moment.
@@ -903,14 +903,14 @@ pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
         bytes: options.queue_bytes_max,
         appends: options.queue_appends_max,
         capacity: counted_capacity(options),
-        mail_bytes: cluster.inbox_bytes_max,
+        inbox_bytes: cluster.inbox_bytes_max,
     }
 }
 
 /// Passes messages of other replicas to the queue.
-fn attach(cluster: &Cluster, queue: &Arc<Queue>) {
+fn attach(cluster: &Cluster, queue: &Arc<ProposalQueue>) {
     let queue = queue.clone();
-    let inbox = Inbox::new(move |envelope| queue.push_mail(Mail::Message(envelope)));
+    let inbox = Inbox::new(move |envelope| queue.push_event(InboxEvent::Message(envelope)));
     cluster.transport.attach(cluster.node, inbox);
 }
 

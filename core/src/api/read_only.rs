@@ -1,4 +1,4 @@
-//! Viewer: a read-only handle on a log, also while another process writes it. For tools that inspect a running log.
+//! ReadOnlyLog: a read-only handle on a log, also while another process writes it. For tools that inspect a running log.
 //!
 //! It takes no lock and changes nothing. It reads by `pread`, because the writer can reuse files at any time; each
 //! read makes a copy and checks it. It cannot know which syncs the writer has done, so it shows what is *proven*
@@ -12,15 +12,15 @@ use crate::cluster::membership::{Member, Membership};
 use crate::disk::Disk;
 use crate::disk::linux::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::FeedFrom;
-use crate::follower::source::Feed;
+use crate::follower::message::FollowFrom;
+use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::read::positions::{Positions, closed};
-use crate::read::reader::{Reader, Shelf, Start};
+use crate::read::reader::{LogView, Reader, Start};
 use crate::read::records::OwnedRecord;
 use crate::replica::open::{cannot_open, check_name, no_log};
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::Identity;
 use crate::store::read::chain::Proven;
@@ -29,7 +29,7 @@ use crate::store::recovery::{Survey, survey};
 use crate::store::segment::ReadMode;
 use crate::store::segment::Segments;
 use crate::sync::threads::spawn;
-use crate::types::{Index, RaftIndex, Timestamp};
+use crate::types::{EntryIndex, Index, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, WatchFlags};
 use std::os::fd::OwnedFd;
@@ -41,25 +41,25 @@ use std::time::Duration;
 /// A read-only handle on a log. Cheap to clone, `Send + Sync`. Its readers see new records while the log grows.
 ///
 /// ```
-/// use chiplog::{Log, Options, Start, Viewer};
+/// use chiplog::{Log, Options, Start, ReadOnlyLog};
 /// use std::time::Duration;
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
-/// let viewer = Viewer::open(dir.path())?; // could be another process
-/// let mut reader = viewer.reader(Start::First)?;
+/// let read_only = ReadOnlyLog::open(dir.path())?; // could be another process
+/// let mut reader = read_only.reader(Start::First)?;
 /// log.append(b"seen from outside")?;
 /// assert!(reader.wait(Some(Duration::from_secs(10)))?);
 /// assert_eq!(reader.next_record()?.expect("waited").data, b"seen from outside");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Viewer {
+pub struct ReadOnlyLog {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     identity: Identity,
-    shelf: Shelf,
+    view: LogView,
     state: Arc<State>,
     stop: Arc<OwnedFd>,
 }
@@ -80,7 +80,7 @@ const SURVEYS_MAX: u32 = 20;
 /// The pause before a survey is retried, and between two looks at a log that is being written.
 const PAUSE: Duration = Duration::from_millis(2);
 
-impl Viewer {
+impl ReadOnlyLog {
     /// Opens the log in `dir` for reading.
     ///
     /// # Errors
@@ -93,28 +93,21 @@ impl Viewer {
             std::io::ErrorKind::NotFound => not_found(),
             _ => cannot_open(dir, e),
         })?);
-        let watch = Watch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
+        let watch = DirWatch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
         let identity = Identity::read(&*disk)?.ok_or_else(|| no_log(&*disk))?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
         let (segments, follow) = found.follow();
         let positions = Arc::new(Positions::default());
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
-        let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
+        let view = LogView { segments, positions, prefetch: 0, outside: true };
         let state = Arc::new(State::default());
         let stop = watch.stop.clone();
-        let follower = Follower {
-            disk,
-            identity,
-            options,
-            sequencer,
-            follow,
-            shelf: shelf.clone(),
-            state: state.clone(),
-        };
+        let follower =
+            Follower { disk, identity, options, sequencer, follow, view: view.clone(), state: state.clone() };
         follower.publish();
-        spawn("chiplog-viewer", dir, move || follower.run(&watch))?;
-        Ok(Self { inner: Arc::new(Inner { identity, shelf, state, stop }) })
+        spawn("chiplog-read_only", dir, move || follower.run(&watch))?;
+        Ok(Self { inner: Arc::new(Inner { identity, view, state, stop }) })
     }
 
     /// Returns a reader of records that are proven durable. Its wait at the tail ends when the log grows.
@@ -122,7 +115,7 @@ impl Viewer {
     /// # Errors
     /// As [`crate::Log::reader`].
     pub fn reader(&self, start: Start) -> Result<Reader> {
-        self.inner.shelf.reader(start)
+        self.inner.view.reader(start)
     }
 
     /// Returns one record, by its index.
@@ -130,14 +123,14 @@ impl Viewer {
     /// # Errors
     /// As [`crate::Log::read`].
     pub fn read(&self, index: Index) -> Result<OwnedRecord> {
-        self.inner.shelf.read(index)
+        self.inner.view.read(index)
     }
 
     /// The log's state, as far as it is proven. The capacity is `None`, because only the writer knows it. Never
     /// blocks.
     pub fn info(&self) -> Info {
-        let Inner { identity, shelf, state, .. } = &*self.inner;
-        let (first, last) = shelf.positions.range();
+        let Inner { identity, view, state, .. } = &*self.inner;
+        let (first, last) = view.positions.range();
         Info {
             log_id: identity.log,
             directory: identity.directory,
@@ -145,9 +138,9 @@ impl Viewer {
             first,
             last,
             durable: last,
-            bytes_used: shelf.segments.bytes_from(first),
+            bytes_used: view.segments.bytes_from(first),
             bytes_capacity: None,
-            segments: shelf.segments.len() as u64,
+            segments: view.segments.len() as u64,
             sessions: state.sessions.load(Ordering::Relaxed) as u32,
             last_timestamp: Timestamp(state.last_timestamp.load(Ordering::Relaxed)),
         }
@@ -167,22 +160,22 @@ impl Viewer {
     }
 
     /// A feed of the log's committed entries, as far as they are proven durable, for a copy of the log.
-    pub(crate) fn feed(&self, from: FeedFrom) -> Result<Feed> {
-        let Inner { identity, shelf, .. } = &*self.inner;
+    pub(crate) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+        let Inner { identity, view, .. } = &*self.inner;
         // A state carries all indexes that sessions remember, whatever their limit at the source.
         let options =
             Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
-        Feed::new(shelf.clone(), Me::outside(identity), identity.log, options, from)
+        FollowSource::new(view.clone(), Owner::outside(identity), identity.log, options, from)
     }
 
     /// The last entry that is shown.
-    pub(crate) fn last_entry(&self) -> RaftIndex {
-        self.inner.shelf.positions.entry()
+    pub(crate) fn last_entry(&self) -> EntryIndex {
+        self.inner.view.positions.entry()
     }
 
     /// The size of the largest segment, in bytes.
     pub(crate) fn segment_bytes(&self) -> u32 {
-        self.inner.shelf.segments.snapshot().iter().map(|segment| segment.bytes).max().unwrap_or_default()
+        self.inner.view.segments.snapshot().iter().map(|segment| segment.bytes).max().unwrap_or_default()
     }
 
     /// The options that are set for the log, as far as the files here show.
@@ -196,9 +189,9 @@ impl Viewer {
     }
 }
 
-impl std::fmt::Debug for Viewer {
+impl std::fmt::Debug for ReadOnlyLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Viewer").field("info", &self.info()).finish()
+        f.debug_struct("ReadOnlyLog").field("info", &self.info()).finish()
     }
 }
 
@@ -226,7 +219,7 @@ fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Surve
 }
 
 fn unlearnt(identity: Identity, options: &Options) -> Sequencer {
-    Sequencer::new(Me::outside(&identity), Membership::default(), options)
+    Sequencer::new(Owner::outside(&identity), Membership::default(), options)
 }
 
 /// The events that mean the log changed: writes, and files that are created, renamed or removed.
@@ -237,12 +230,12 @@ const CHANGES: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::MOVED_TO);
 
 /// Wakes when a file of the directory changes.
-struct Watch {
+struct DirWatch {
     inotify: OwnedFd,
     stop: Arc<OwnedFd>,
 }
 
-impl Watch {
+impl DirWatch {
     fn new(dir: &Path) -> std::io::Result<Self> {
         use inotify::CreateFlags;
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
@@ -250,7 +243,7 @@ impl Watch {
         Ok(Self { inotify, stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
     }
 
-    /// Sleeps until something changed (true) or the viewer was dropped (false).
+    /// Sleeps until something changed (true) or the handle was dropped (false).
     fn wait(&self) -> bool {
         let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*self.stop, PollFlags::IN)];
         while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
@@ -270,22 +263,22 @@ struct Follower {
     options: Options,
     sequencer: Sequencer,
     follow: Follow,
-    shelf: Shelf,
+    view: LogView,
     state: Arc<State>,
 }
 
 impl Follower {
-    fn run(mut self, watch: &Watch) {
+    fn run(mut self, watch: &DirWatch) {
         loop {
             if let Err(error) = self.advance() {
                 *self.state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
-                self.shelf.positions.close(error);
+                self.view.positions.close(error);
                 return;
             }
             // Changes during the pause are seen in one look.
             std::thread::sleep(PAUSE);
             if !watch.wait() {
-                self.shelf.positions.close(closed());
+                self.view.positions.close(closed());
                 return;
             }
         }
@@ -300,7 +293,7 @@ impl Follower {
         if self.follow.is_lost(&*self.disk, self.identity) {
             self.start_over()?;
         } else {
-            begun?.into_iter().for_each(|segment| self.shelf.segments.push(segment));
+            begun?.into_iter().for_each(|segment| self.view.segments.push(segment));
         }
         self.publish();
         Ok(())
@@ -311,13 +304,13 @@ impl Follower {
     fn start_over(&mut self) -> Result<()> {
         let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
         let (segments, follow) = found.follow();
-        self.shelf.segments.replace(segments);
+        self.view.segments.replace(segments);
         (self.sequencer, self.follow) = (sequencer, follow);
         Ok(())
     }
 
     fn publish(&self) {
-        let positions = &self.shelf.positions;
+        let positions = &self.view.positions;
         let Proven { end, first } = self.follow.proven();
         positions.discarded(first);
         let last = end.next.previous();
@@ -325,7 +318,7 @@ impl Follower {
         positions.durable_to(last);
         positions.commit_entries_to(end.raft);
         positions.commit_to(last);
-        drop(self.shelf.segments.drop_below(first, end.raft));
+        drop(self.view.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
         let options = self.sequencer.options_at_end();

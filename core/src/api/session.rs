@@ -5,7 +5,7 @@
 use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BatchBuilder, Stamp};
-use crate::replica::queue::proposals::Patience;
+use crate::replica::queue::proposals::WaitLimit;
 use crate::sync::completion::{Appended, Ticket};
 use crate::types::{Index, Sequence, SessionId};
 use std::collections::VecDeque;
@@ -115,15 +115,15 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::submit`]; `Busy`: no room within `patience`.
-    pub fn submit_within(&mut self, record: &[u8], patience: Duration) -> Result<Ticket> {
+    pub fn submit_within(&mut self, record: &[u8], wait_limit: Duration) -> Result<Ticket> {
         self.pipelined = true;
-        self.send(record, Some(Until::from_now(patience)))
+        self.send(record, Some(Until::from_now(wait_limit)))
     }
 
     fn send(&mut self, record: &[u8], until: Option<Until>) -> Result<Ticket> {
         let stamp = self.stamp(until)?;
-        let patience = until.map_or_else(|| self.log.patience(), |until| Patience::For(until.left()));
-        let ticket = self.log.push_record(record, stamp, patience)?;
+        let wait_limit = until.map_or_else(|| self.log.wait_limit(), |until| WaitLimit::For(until.left()));
+        let ticket = self.log.push_record(record, stamp, wait_limit)?;
         Ok(self.sent(ticket))
     }
 
@@ -141,13 +141,13 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::submit_batch`]; `Busy`: no room within `patience`.
-    pub fn submit_batch_within(&mut self, batch: &mut BatchBuilder, patience: Duration) -> Result<Ticket> {
+    pub fn submit_batch_within(&mut self, batch: &mut BatchBuilder, wait_limit: Duration) -> Result<Ticket> {
         self.pipelined = true;
-        let until = Until::from_now(patience);
+        let until = Until::from_now(wait_limit);
         let Stamp { session, sequence, inflight } = self.stamp(Some(until))?;
         let mut taken = batch.clone();
         let built = taken.session(session, sequence, inflight).build()?;
-        let ticket = self.log.push_batch(&built, Patience::For(until.left()))?;
+        let ticket = self.log.push_batch(&built, WaitLimit::For(until.left()))?;
         *batch = taken;
         Ok(self.sent(ticket))
     }
@@ -234,8 +234,8 @@ impl Session {
 struct Until(Option<Instant>);
 
 impl Until {
-    fn from_now(patience: Duration) -> Self {
-        Self(Instant::now().checked_add(patience))
+    fn from_now(wait_limit: Duration) -> Self {
+        Self(Instant::now().checked_add(wait_limit))
     }
 
     fn left(self) -> Duration {

@@ -23,7 +23,7 @@
 //! Must not know: files.
 
 use crate::record::crc::crc32c;
-use crate::types::{Index, LogId, RaftIndex, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, Timestamp};
 use std::fmt::Write as _;
 use std::str::{FromStr, Lines};
 
@@ -48,7 +48,7 @@ pub struct BackupInfo {
     /// Its last record; in a log without records `first - 1`.
     pub last: Index,
     /// Its last entry.
-    pub last_entry: RaftIndex,
+    pub last_entry: EntryIndex,
     /// The time when that entry was written, in milliseconds since 1970.
     pub last_timestamp: Timestamp,
     /// The time when the backup was finished, by the clock of the machine that made it.
@@ -133,7 +133,7 @@ impl Manifest {
             log_id: LogId(u128::from_str_radix(log, 16).ok()?),
             first: Index(value(lines, "first")?),
             last: Index(value(lines, "last")?),
-            last_entry: RaftIndex(value(lines, "entry")?),
+            last_entry: EntryIndex(value(lines, "entry")?),
             last_timestamp: Timestamp(value(lines, "last-time")?),
             made: Timestamp(value(lines, "made")?),
             files: 0,
@@ -167,7 +167,7 @@ mod tests {
             log_id: LogId(0xabc),
             first: Index(7),
             last: Index(1000),
-            last_entry: RaftIndex(1012),
+            last_entry: EntryIndex(1012),
             last_timestamp: Timestamp(1_767_225_600_000),
             made: Timestamp(1_767_225_612_345),
             files: 2,

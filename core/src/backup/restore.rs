@@ -2,7 +2,7 @@
 //! become the first member of a cluster. It does not have the members of the log that was backed up.
 //!
 //! ```text
-//!  backup ── every file checked ──> feed ── cut, without members, new log id ──> Followed in DIR.restoring
+//!  backup ── every file checked ──> feed ── cut, without members, new log id ──> FollowerLog in DIR.restoring
 //!                                                                                  │ identity: no longer a follower's
 //!                                                                                  └ renamed to DIR
 //! ```
@@ -21,18 +21,18 @@
 //!
 //! Must not know: how a backup is made.
 
-use crate::api::follower::Followed;
+use crate::api::follower::FollowerLog;
 use crate::backup::{Backup, PIECE_BYTES, Progress, list, remove_log};
 use crate::cluster::membership::Membership;
 use crate::disk::Disk;
 use crate::disk::linux::{RealDisk, check_vacant, make_directory, move_directory, remove_directory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{Fed, FedEntries, FedEntry};
+use crate::follower::message::{FollowEntries, FollowEntry, FollowMessage};
 use crate::record::batch::Malformed;
 use crate::replica::open::check_name;
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::sequencer::parse_command;
-use crate::replica::state::snapshot::FedState;
+use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
@@ -197,18 +197,18 @@ impl Backup {
     ) -> Result<Restored> {
         let still = self.still()?;
         let mut feed = still.feed()?;
-        let Some(Fed::State(state)) = feed.next(PIECE_BYTES)? else {
+        let Some(FollowMessage::State(state)) = feed.next(PIECE_BYTES)? else {
             return Err(unsound("it has no state at its beginning"));
         };
         let log = if options.keep_log_id { state.log } else { another_log(&**disk)? };
         let state = state_on_its_own(&state, log).map_err(unsound)?;
         let files = Self::copy_options(options.segment_bytes.unwrap_or(still.segment_bytes));
-        let copy = Followed::create_on(disk.clone(), files, &state)?;
+        let copy = FollowerLog::create_on(disk.clone(), files, &state)?;
         let mut cut = Cut { to: options.to, next: state.next(), has_records: false };
         let (mut done, total) = (0, self.info().bytes);
         while let Some(fed) = feed.next(PIECE_BYTES)? {
             done += fed.bytes() as u64;
-            let Fed::Entries(FedEntries { entries, .. }) = fed else {
+            let FollowMessage::Entries(FollowEntries { entries, .. }) = fed else {
                 return Err(unsound("some of its entries are missing"));
             };
             let count = entries.len();
@@ -216,7 +216,7 @@ impl Backup {
             let is_cut = entries.len() < count || cut.is_reached();
             if let Some(last) = entries.last() {
                 let committed = last.raft();
-                copy.take_entries(FedEntries { log, committed, kept: Index(0), entries })?;
+                copy.take_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
             }
             progress(done, total);
             if is_cut {
@@ -256,7 +256,7 @@ impl Cut {
 
     /// Returns the entries that belong to the log, converted for a standalone log. If it returns fewer, the end is
     /// among them.
-    fn take(&mut self, entries: Vec<FedEntry>) -> Result<Vec<FedEntry>, Malformed> {
+    fn take(&mut self, entries: Vec<FollowEntry>) -> Result<Vec<FollowEntry>, Malformed> {
         let mut taken = Vec::with_capacity(entries.len());
         for entry in entries {
             let is_later = matches!(self.to, RestoreTo::Timestamp(time) if entry.timestamp() > time);
@@ -280,7 +280,7 @@ impl Cut {
 }
 
 /// The record after an entry.
-fn next_after(entry: &FedEntry) -> Result<Index, Malformed> {
+fn next_after(entry: &FollowEntry) -> Result<Index, Malformed> {
     let next = entry.header.next_record();
     if entry.header.kind != Kind::Command {
         return Ok(next);
@@ -292,7 +292,7 @@ fn next_after(entry: &FedEntry) -> Result<Index, Malformed> {
 }
 
 /// Returns the appends of a block that end at record `to` or before. `None`: there are none.
-fn shorten(entry: &FedEntry, to: Index) -> Result<Option<FedEntry>, Malformed> {
+fn shorten(entry: &FollowEntry, to: Index) -> Result<Option<FollowEntry>, Malformed> {
     if entry.header.kind != Kind::Data {
         return Ok(None);
     }
@@ -317,21 +317,21 @@ fn shorten(entry: &FedEntry, to: Index) -> Result<Option<FedEntry>, Malformed> {
         body_digest: digest_of_batches(crcs),
         ..entry.header
     };
-    Ok(Some(FedEntry { header, body: vec![Bytes::from(whole).slice(..bytes)] }))
+    Ok(Some(FollowEntry { header, body: vec![Bytes::from(whole).slice(..bytes)] }))
 }
 
 /// Converts an entry for a log that never had other members: a change of membership becomes one without effect.
-fn entry_on_its_own(entry: FedEntry) -> FedEntry {
+fn entry_on_its_own(entry: FollowEntry) -> FollowEntry {
     if entry.header.kind != Kind::Configuration {
         return entry;
     }
     let (length, body_digest) = (length_of(0), digest_of_bytes(&[]));
     let header = BlockHeader { kind: Kind::NoOp, length, body_digest, ..entry.header };
-    FedEntry { header, body: Vec::new() }
+    FollowEntry { header, body: Vec::new() }
 }
 
 /// Converts a state for the log `log`, which never had other members.
-fn state_on_its_own(state: &FedState, log: LogId) -> Result<FedState, Malformed> {
+fn state_on_its_own(state: &FollowSnapshot, log: LogId) -> Result<FollowSnapshot, Malformed> {
     let opening = Opening::parse(&state.body)?;
     let (term, commit) = (opening.base_term, opening.base_raft);
     let opening = Opening {
@@ -342,7 +342,7 @@ fn state_on_its_own(state: &FedState, log: LogId) -> Result<FedState, Malformed>
     let body = Bytes::from(opening.encode());
     let (length, body_digest) = (length_of(body.len()), digest_of_bytes(&[&body]));
     let header = BlockHeader { length, body_digest, ..state.header };
-    Ok(FedState { log, committed: commit, kept: Index(0), header, body })
+    Ok(FollowSnapshot { log, committed: commit, kept: Index(0), header, body })
 }
 
 /// The length of a block with a body of `body` bytes. It is never larger than the block that was read.

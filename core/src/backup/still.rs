@@ -6,29 +6,29 @@
 use crate::cluster::membership::Membership;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::FeedFrom;
-use crate::follower::source::Feed;
+use crate::follower::message::FollowFrom;
+use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::read::positions::Positions;
-use crate::read::reader::Shelf;
+use crate::read::reader::LogView;
 use crate::replica::open::no_log;
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::Identity;
 use crate::store::recovery::survey;
 use crate::store::segment::ReadMode;
 use crate::store::segment::{Segments, file_name};
-use crate::types::{Index, RaftIndex, Timestamp};
+use crate::types::{EntryIndex, Index, Timestamp};
 use std::sync::Arc;
 
 /// The log in a directory that does not change.
 pub(crate) struct Still {
     pub(crate) identity: Identity,
-    shelf: Shelf,
+    view: LogView,
     options: Options,
     pub(crate) first: Index,
     pub(crate) last: Index,
-    pub(crate) last_entry: RaftIndex,
+    pub(crate) last_entry: EntryIndex,
     pub(crate) last_timestamp: Timestamp,
     /// The segment files of the log, in order.
     pub(crate) files: Vec<String>,
@@ -47,7 +47,7 @@ impl Still {
         let identity = Identity::read(&**disk)?.ok_or_else(|| no_log(&**disk))?;
         let options =
             Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
-        let sequencer = Sequencer::new(Me::outside(&identity), Membership::default(), &options);
+        let sequencer = Sequencer::new(Owner::outside(&identity), Membership::default(), &options);
         let mut replayed = Replayed { sequencer, options: &options };
         let survey = survey(&**disk, identity, &mut replayed)?;
         let last_timestamp = replayed.sequencer.last_timestamp();
@@ -67,10 +67,10 @@ impl Still {
         positions.commit_entries_to(end.raft);
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, list));
         let prefetch = options.prefetch_bytes as usize;
-        let shelf = Shelf { segments, positions: Arc::new(positions), prefetch, outside: false };
+        let view = LogView { segments, positions: Arc::new(positions), prefetch, outside: false };
         Ok(Self {
             identity,
-            shelf,
+            view,
             options,
             first,
             last,
@@ -86,9 +86,9 @@ impl Still {
     ///
     /// # Errors
     /// As [`crate::Log::feed`].
-    pub(crate) fn feed(&self) -> Result<Feed> {
-        let (me, log) = (Me::outside(&self.identity), self.identity.log);
-        Feed::new(self.shelf.clone(), me, log, self.options.clone(), FeedFrom::First)
+    pub(crate) fn feed(&self) -> Result<FollowSource> {
+        let (me, log) = (Owner::outside(&self.identity), self.identity.log);
+        FollowSource::new(self.view.clone(), me, log, self.options.clone(), FollowFrom::First)
     }
 
     /// Reads and checks every block.

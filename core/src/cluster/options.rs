@@ -5,7 +5,7 @@
 use crate::cluster::membership::Member;
 use crate::cluster::transport::Transport;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ pub enum Role {
     Candidate,
     /// Follows and does not vote.
     Learner,
-    /// Follows from outside: no member of the cluster, which does not know of it. See [`Followed`](crate::Followed).
+    /// Follows from outside: no member of the cluster, which does not know of it. See [`FollowerLog`](crate::FollowerLog).
     Observer,
     /// Fetches blocks that were found damaged; takes no part until it has them.
     Repairing,
@@ -190,7 +190,7 @@ pub struct PeerStatus {
     /// Which.
     pub node: NodeId,
     /// The last entry it is known to have durably.
-    pub matched: RaftIndex,
+    pub matched: EntryIndex,
     /// Entries behind the leader's last.
     pub lag: u64,
     /// Whether it was heard of within the last election time-out.
@@ -224,9 +224,9 @@ pub struct Status {
     /// The last committed record that it knows of.
     pub committed: Index,
     /// The last committed entry that it knows of.
-    pub committed_raft: RaftIndex,
+    pub committed_raft: EntryIndex,
     /// Its last entry, committed or not.
-    pub last_raft: RaftIndex,
+    pub last_raft: EntryIndex,
     /// Who belongs to the cluster.
     pub members: Vec<Member>,
     /// How far the others are; of a leader only.

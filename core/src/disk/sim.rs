@@ -394,8 +394,8 @@ impl Inner {
         }
         Ok(match self.faults.next(call, file) {
             None => Verdict::Sound,
-            Some(Trouble::Eio(landed)) => Verdict::Fail(eio(), landed),
-            Some(Trouble::Enospc(landed)) => Verdict::Fail(enospc(), landed),
+            Some(Trouble::Eio(confirmed)) => Verdict::Fail(eio(), confirmed),
+            Some(Trouble::Enospc(confirmed)) => Verdict::Fail(enospc(), confirmed),
             Some(Trouble::Lie) => Verdict::Lie,
         })
     }
@@ -434,8 +434,8 @@ impl Inner {
         match verdict {
             Verdict::Sound => self.record(op),
             Verdict::Lie => {}
-            Verdict::Fail(error, landed) => {
-                if landed.includes(0) {
+            Verdict::Fail(error, confirmed) => {
+                if confirmed.includes(0) {
                     self.record(op);
                 }
                 return Err(error);
@@ -452,8 +452,8 @@ impl Inner {
         match self.begin(Call::Write, Some(node))? {
             Verdict::Lie => return Ok(()),
             Verdict::Sound => {}
-            Verdict::Fail(error, landed) => {
-                let part = match landed {
+            Verdict::Fail(error, confirmed) => {
+                let part = match confirmed {
                     Landed::Nothing => 0,
                     Landed::Some(seed) => Rng::new(seed).below(data.len().max(1)),
                     Landed::All => data.len(),
@@ -493,8 +493,8 @@ impl Inner {
                 self.record(Op::Sync { node });
                 Ok(())
             }
-            Verdict::Fail(error, landed) => {
-                self.record(Op::SyncFailed { node, landed });
+            Verdict::Fail(error, confirmed) => {
+                self.record(Op::SyncFailed { node, confirmed });
                 Err(error)
             }
         }
@@ -556,10 +556,10 @@ impl Disk for SimDisk {
         match inner.begin(Call::SyncDir, None)? {
             Verdict::Lie => {}
             Verdict::Sound => inner.record(Op::SyncDir),
-            Verdict::Fail(error, landed) => {
+            Verdict::Fail(error, confirmed) => {
                 // Names are one journal: all of them land, or none does. A later sync covers them: where a
                 // journal fails for good the file system takes no more calls at all.
-                if landed.includes(0) {
+                if confirmed.includes(0) {
                     inner.record(Op::SyncDir);
                 }
                 return Err(error);

@@ -1,4 +1,4 @@
-//! Following: a log that follows another one, without a thread. It takes fed entries, writes them and makes them
+//! Applier: a log that follows another one, without a thread. It takes fed entries, writes them and makes them
 //! durable, as a node does for a replica. There is no raft here, because everything that is fed is committed.
 //!
 //! ```text
@@ -22,17 +22,17 @@
 use crate::cluster::membership::Membership;
 use crate::cluster::options::{Role, Status};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{FedEntries, FedEntry, FeedFrom};
+use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
 use crate::read::positions::Positions;
 use crate::record::batch::Malformed;
 use crate::replica::node::Published;
-use crate::replica::open::Opened;
-use crate::replica::queue::proposals::{Command, Queue};
+use crate::replica::open::RecoveredLog;
+use crate::replica::queue::proposals::{Command, ProposalQueue};
 use crate::replica::state::log_clock::LogClock;
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer, parse_command};
-use crate::replica::state::snapshot::FedState;
-use crate::replica::writer::{Fsync, Writing, Written};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer, parse_command};
+use crate::replica::state::snapshot::FollowSnapshot;
+use crate::replica::writer::{SyncOnce, Writer, Written};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::block::Kind;
@@ -41,7 +41,7 @@ use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
-use crate::types::{Index, LogId, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, NodeId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,12 +65,12 @@ pub struct Jumped {
 
 /// A log that follows another one. The methods that write return two results: the outer error is the one that poisons
 /// the log, the inner one refuses the item.
-pub(crate) struct Following {
+pub(crate) struct Applier {
     sequencer: Sequencer,
-    writing: Writing,
+    writer: Writer,
     me: Identity,
     options: Options,
-    queue: Arc<Queue>,
+    queue: Arc<ProposalQueue>,
     positions: Arc<Positions>,
     published: Arc<Published>,
     /// How many marks were planned. A mark comes after a block that says where the log begins.
@@ -86,21 +86,21 @@ pub(crate) struct Following {
     time: Timestamp,
 }
 
-impl Following {
+impl Applier {
     /// Follows on with a log that was just opened.
     pub(crate) fn new(
-        opened: Opened,
+        opened: RecoveredLog,
         options: Options,
-        queue: Arc<Queue>,
+        queue: Arc<ProposalQueue>,
         positions: Arc<Positions>,
         published: Arc<Published>,
     ) -> Self {
-        let Opened { identity: me, store, sequencer, .. } = opened;
-        let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
+        let RecoveredLog { identity: me, store, sequencer, .. } = opened;
+        let writer = Writer::new(store, sequencer.end(), sequencer.committed().raft);
         let time = options.clock.now();
-        let mut following = Self {
+        let mut applier = Self {
             sequencer,
-            writing,
+            writer,
             me,
             options,
             queue,
@@ -113,27 +113,27 @@ impl Following {
             clock: LogClock::new(Moment::default(), time),
             time,
         };
-        following.publish();
-        following
+        applier.publish();
+        applier
     }
 
     /// The position where a feed has to begin.
-    pub(crate) fn want(&self) -> FeedFrom {
+    pub(crate) fn want(&self) -> FollowFrom {
         let end = self.sequencer.end();
-        FeedFrom::After { log: self.me.log, raft: end.raft, term: end.term }
+        FollowFrom::After { log: self.me.log, raft: end.raft, term: end.term }
     }
 
     /// `time` has passed since the log was opened.
     pub(crate) fn has_passed(&mut self, time: Duration) {
         let now = Moment::default().plus(time);
         self.time = self.clock.look(now, self.options.clock.now());
-        self.writing.store.preparer.pass(now);
+        self.writer.store.allocator.pass(now);
     }
 
     // ---- entries and states ----
 
     /// Writes entries. An inner error names an entry; the entries before it were taken.
-    pub(crate) fn take(&mut self, fed: FedEntries) -> Result<Result<()>> {
+    pub(crate) fn take(&mut self, fed: FollowEntries) -> Result<Result<()>> {
         let kept = fed.kept;
         let fresh = match self.fresh(fed) {
             Ok(fresh) => fresh,
@@ -151,9 +151,9 @@ impl Following {
             }
             self.planned += bytes;
             let (first, end) = (self.sequencer.committed().first, self.sequencer.end().raft);
-            let FedEntry { header, body } = entry;
+            let FollowEntry { header, body } = entry;
             match self.sequencer.follow(&header, body) {
-                Ok(block) => self.writing.plan.push(block),
+                Ok(block) => self.writer.plan.push(block),
                 Err(why) => {
                     outcome = Err(does_not_follow(end, header.raft_index, why));
                     spoilt = true;
@@ -177,19 +177,19 @@ impl Following {
     /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's. For a
     /// log that is to continue on its own.
     pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
-        let room = self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
+        let room = self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
         if let Err(refusal) = room {
             return Ok(Err(refusal));
         }
         let term = Term(self.sequencer.end().term.0.saturating_add(terms));
         let block = self.sequencer.hard_state_block(term, 0);
-        self.writing.plan.push(block);
+        self.writer.plan.push(block);
         self.settle()?;
         Ok(Ok(()))
     }
 
     /// Returns the entries that are not here yet, after checking that the others are the same.
-    fn fresh(&self, fed: FedEntries) -> Result<Vec<FedEntry>> {
+    fn fresh(&self, fed: FollowEntries) -> Result<Vec<FollowEntry>> {
         self.check_log(fed.log)?;
         let end = self.sequencer.end();
         let mut entries = fed.entries;
@@ -198,7 +198,7 @@ impl Following {
             let here = if last.raft() == end.raft {
                 Some(end.term)
             } else {
-                self.writing.archive.term(last.raft())?
+                self.writer.archive.term(last.raft())?
             };
             if here.is_some_and(|term| term != last.term()) {
                 let why = "the entry here has another term";
@@ -220,7 +220,7 @@ impl Following {
     }
 
     /// Continues at `state` and discards everything before it. `None`: the log is there already.
-    pub(crate) fn begin(&mut self, state: &FedState) -> Result<Result<Option<Jumped>>> {
+    pub(crate) fn begin(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
         if let Err(refusal) = self.check_log(state.log) {
             return Ok(Err(refusal));
         }
@@ -233,13 +233,13 @@ impl Following {
             let why = "the state is before the end of the log, or contradicts it";
             return Ok(Err(does_not_follow(end.raft, base.raft, why)));
         }
-        let mut sequencer = Sequencer::new(Me::Follower, Membership::default(), &self.options);
+        let mut sequencer = Sequencer::new(Owner::Follower, Membership::default(), &self.options);
         if let Err(why) = sequencer.begin_at(&state.header, &state.body, &self.options) {
             let what = format!("the fed state cannot be decoded: {why}");
             return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
         }
         self.settle()?; // the new segment has to begin with the next write
-        if let Err(refusal) = self.writing.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
+        if let Err(refusal) = self.writer.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;
@@ -247,7 +247,7 @@ impl Following {
         self.positions.discarded(base.next);
         self.carry_out()?;
         self.publish();
-        self.queue.recount(self.writing.store.segments.bytes_from(base.next));
+        self.queue.recount(self.writer.store.segments.bytes_from(base.next));
         Ok(Ok(Some(Jumped { from: end.next, to: base.next })))
     }
 
@@ -261,10 +261,10 @@ impl Following {
 
     /// Replays the files to get the state back: a refused entry may have changed half of it.
     fn learn_again(&mut self) -> Result<()> {
-        let end = self.writing.written().end.raft;
-        let sequencer = Sequencer::new(Me::Follower, Membership::default(), &self.options);
+        let end = self.writer.written().end.raft;
+        let sequencer = Sequencer::new(Owner::Follower, Membership::default(), &self.options);
         let mut replayed = Replayed { sequencer, options: &self.options };
-        if !self.writing.archive.replay(end, end, &mut replayed)? {
+        if !self.writer.archive.replay(end, end, &mut replayed)? {
             return Err(Error::new(ErrorKind::Corrupt, format!("entry {end} is not in the files")));
         }
         self.sequencer = replayed.sequencer;
@@ -276,7 +276,7 @@ impl Following {
     /// Makes room for an entry. Where there is none, files of records that were discarded or jumped over are removed
     /// first: of records discarded here, once that is durable; or of records before `kept`, which the source has
     /// discarded far ahead of the entries that are fed now.
-    fn find_room(&mut self, entry: &FedEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
+    fn find_room(&mut self, entry: &FollowEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
         loop {
             let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
             if self.to_drop.is_empty() && self.is_settled() {
@@ -291,19 +291,19 @@ impl Following {
 
     /// Whether files can be removed if the log begins at `first` and continues in another file.
     fn frees_files(&self, first: Index) -> bool {
-        let list = self.writing.store.segments.snapshot();
+        let list = self.writer.store.segments.snapshot();
         first > self.sequencer.committed().first
             && (first >= self.sequencer.end().next || list.iter().skip(1).any(|s| s.base.next <= first))
     }
 
     /// Makes room for an entry. A `reserved` entry may use the reserve: it makes room itself, or is followed by one
     /// that does.
-    fn make_room(&mut self, entry: &FedEntry, reserved: bool) -> Result<()> {
+    fn make_room(&mut self, entry: &FollowEntry, reserved: bool) -> Result<()> {
         let body = entry.bytes();
         let bytes = block_bytes(body) as u64;
         let is_data = entry.header.kind == Kind::Data;
         let is_full = is_data && !reserved && self.is_beyond_capacity(bytes);
-        if is_full || !self.writing.plan.fits(body) {
+        if is_full || !self.writer.plan.fits(body) {
             if let Some(first) = self.retained(bytes) {
                 return self.roll_from(first, body);
             }
@@ -317,9 +317,9 @@ impl Following {
             }
         }
         let purpose = if is_data { Purpose::Data } else { Purpose::Metadata };
-        match self.writing.plan.make_room(body, purpose, &mut self.sequencer) {
+        match self.writer.plan.make_room(body, purpose, &mut self.sequencer) {
             Err(_) if reserved && is_data => {
-                self.writing.plan.make_room(body, Purpose::Metadata, &mut self.sequencer)?;
+                self.writer.plan.make_room(body, Purpose::Metadata, &mut self.sequencer)?;
             }
             outcome => drop(outcome?),
         }
@@ -335,9 +335,9 @@ impl Following {
     /// Plans to continue in the next file, whose opening says that the log begins at `first`. A body of `body` bytes
     /// has to follow. The reserve may be used, because this makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
-        self.writing.store.preparer.keep_one_ready()?;
+        self.writer.store.allocator.keep_one_ready()?;
         let opening = self.sequencer.opening_from(first);
-        self.writing.plan.roll(opening, body, Purpose::Metadata)?;
+        self.writer.plan.roll(opening, body, Purpose::Metadata)?;
         self.sequencer.retain_from(first);
         self.mark();
         Ok(())
@@ -353,7 +353,7 @@ impl Following {
         let bytes_max = retention_bytes.map(|max| max.min(capacity_bytes.unwrap_or(u64::MAX)));
         let too_old = retention_age.map(|age| self.time.0.saturating_sub(millis(age)));
         let today = self.sequencer.committed().first;
-        let list = self.writing.store.segments.snapshot();
+        let list = self.writer.store.segments.snapshot();
         let bytes = |s: &Segment| (s.data_end() - SEGMENT_HEADER_BYTES) as u64;
         let mut left = self.planned + more + list.iter().map(|s| bytes(s)).sum::<u64>();
         let mut first = today;
@@ -375,7 +375,7 @@ impl Following {
     /// How long until the oldest segment with records is too old. `None`: no segment can be removed.
     pub(crate) fn retains_in(&self) -> Option<Duration> {
         let age = self.options.retention_age?;
-        let list = self.writing.store.segments.snapshot();
+        let list = self.writer.store.segments.snapshot();
         let today = self.sequencer.committed().first;
         // A segment without records is removed with the next one that has records.
         let (oldest, _) = list.iter().zip(list.iter().skip(1)).find(|(_, next)| next.base.next > today)?;
@@ -397,7 +397,7 @@ impl Following {
     /// Records that the log's first index is durable once the planned blocks are.
     fn mark(&mut self) {
         self.marks += 1;
-        self.writing.plan.ready(self.marks);
+        self.writer.plan.ready(self.marks);
         self.to_drop.push_back((self.marks, self.sequencer.committed().first));
     }
 
@@ -406,9 +406,9 @@ impl Following {
     /// Writes everything that is planned. Before a roll it syncs.
     fn carry_out(&mut self) -> Result<()> {
         loop {
-            let done = self.writing.write()?;
+            let done = self.writer.write()?;
             self.count(&done);
-            if self.writing.plan.is_empty() {
+            if self.writer.plan.is_empty() {
                 return Ok(());
             }
             self.sync()?;
@@ -424,14 +424,14 @@ impl Following {
         self.unsynced += done.bytes;
         self.planned = 0;
         // All entries here are committed: readers may read them once the positions say so, and files may be removed.
-        self.writing.store.commit(self.writing.written().end.raft);
-        self.positions.written(self.writing.written().end.next.previous());
+        self.writer.store.commit(self.writer.written().end.raft);
+        self.positions.written(self.writer.written().end.next.previous());
     }
 
     /// Runs one sync, or waits for the running one. False: everything that was taken is durable.
     pub(crate) fn sync(&mut self) -> Result<bool> {
         let began = Instant::now();
-        let synced = self.writing.sync()?;
+        let synced = self.writer.sync()?;
         if synced {
             self.published.counters.synced(began.elapsed());
             self.synced();
@@ -447,25 +447,25 @@ impl Following {
     }
 
     /// Returns a sync job, if anything is unsynced and no sync is running.
-    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Fsync>> {
-        let job = self.writing.begin_sync()?;
+    pub(crate) fn begin_sync(&mut self) -> Option<Arc<SyncOnce>> {
+        let job = self.writer.begin_sync()?;
         self.unsynced = 0;
         Some(job)
     }
 
     /// The sync has succeeded.
-    pub(crate) fn end_sync(&mut self, job: &Arc<Fsync>) {
-        self.writing.end_sync(job);
+    pub(crate) fn end_sync(&mut self, job: &Arc<SyncOnce>) {
+        self.writer.end_sync(job);
         self.synced();
     }
 
     /// Removes the files of a discard that is durable. The first index moves before that: readers get `Discarded`,
     /// never an error about a missing part of the log.
     fn synced(&mut self) {
-        if self.writing.store.is_synced() {
+        if self.writer.store.is_synced() {
             self.unsynced = 0;
         }
-        let synced = self.writing.synced();
+        let synced = self.writer.synced();
         self.positions.durable_to(synced.end.next.previous());
         let mut durably = None;
         while let Some((_, first)) = self.to_drop.pop_front_if(|(mark, _)| *mark <= synced.ready) {
@@ -473,8 +473,8 @@ impl Following {
         }
         if let Some(first) = durably {
             self.positions.discarded(first);
-            self.writing.store.drop_below(first, synced.end.raft);
-            self.queue.recount(self.writing.store.segments.bytes_from(first));
+            self.writer.store.drop_below(first, synced.end.raft);
+            self.queue.recount(self.writer.store.segments.bytes_from(first));
         }
     }
 
@@ -485,19 +485,19 @@ impl Following {
 
     /// Whether everything that was taken is durable.
     pub(crate) fn is_settled(&self) -> bool {
-        self.writing.is_settled()
+        self.writer.is_settled()
     }
 
     /// Whether nothing on the disk proves yet that the tail is durable.
     pub(crate) fn is_unproven(&self) -> bool {
-        self.writing.store.is_unproven()
+        self.writer.store.is_unproven()
     }
 
     /// Writes a proof of the tail, all of which is durable.
     pub(crate) fn prove(&mut self) -> Result<()> {
-        for body in self.writing.store.proof() {
+        for body in self.writer.store.proof() {
             let marker = self.sequencer.marker(body);
-            self.writing.plan.push(marker);
+            self.writer.plan.push(marker);
         }
         self.carry_out()
     }
@@ -505,7 +505,7 @@ impl Following {
     /// Does the work of a helper thread.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn help(&self) {
-        self.writing.store.preparer.help();
+        self.writer.store.allocator.help();
     }
 
     // ---- what others see ----
@@ -542,7 +542,7 @@ impl Following {
 }
 
 /// The error for an entry that is not the next one after entry `end`.
-fn does_not_follow(end: RaftIndex, raft: RaftIndex, why: Malformed) -> Error {
+fn does_not_follow(end: EntryIndex, raft: EntryIndex, why: Malformed) -> Error {
     let what = format!(
         "fed entry {raft} does not follow entry {end} here: {why}; it was not taken. Another source can have \
          the right entry; if none has, reset this follower"
@@ -550,7 +550,7 @@ fn does_not_follow(end: RaftIndex, raft: RaftIndex, why: Malformed) -> Error {
     Error::new(ErrorKind::Diverged, what)
 }
 
-fn makes_room(entry: &FedEntry) -> bool {
+fn makes_room(entry: &FollowEntry) -> bool {
     let command = || entry.body.first().and_then(|body| parse_command(body).ok());
     entry.header.kind == Kind::Command
         && matches!(command(), Some(Command::Discard { .. } | Command::SetOptions(_)))

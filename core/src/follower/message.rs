@@ -1,4 +1,4 @@
-//! Fed: the items that a log feeds to one that follows it, and their encoding. Values and bytes.
+//! FollowMessage: the items that a log feeds to one that follows it, and their encoding. Values and bytes.
 //!
 //! A feed returns entries, each a block's header and its body, or a state, at which a follower begins when no entries
 //! lead there. An encoded item is a head, and beside it the bodies' bytes as they are in the source's files:
@@ -19,7 +19,7 @@
 //! A state's header and body are those of an opening block: positions, membership, sessions.
 //!
 //! Invariants:
-//! - a [`Fed`] is sound: every byte was checked when it was made. This file checks bytes from outside, the archive
+//! - a [`FollowMessage`] is sound: every byte was checked when it was made. This file checks bytes from outside, the archive
 //!   and the cursor check bytes of files. No bytes from outside can cause a panic;
 //! - its entries follow each other.
 //!
@@ -32,12 +32,12 @@ use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::sequencer::parse_command;
-use crate::replica::state::snapshot::FedState;
+use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::{Pieces, body_bytes};
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::segment::{FORMAT_VERSION_FIRST, Opening, version_of};
-use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
 
 /// The length in bytes of a head without its headers.
@@ -55,18 +55,18 @@ const BEYOND: Malformed = "a position beyond any log";
 /// The position at which a feed begins.
 ///
 /// ```
-/// use chiplog::{FeedFrom, Index};
-/// assert_ne!(FeedFrom::First, FeedFrom::Index(Index(1)));
+/// use chiplog::{FollowFrom, Index};
+/// assert_ne!(FollowFrom::First, FollowFrom::Index(Index(1)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum FeedFrom {
-    /// After an entry that the follower has: the value of [`Followed::want`](crate::Followed::want).
+pub enum FollowFrom {
+    /// After an entry that the follower has: the value of [`FollowerLog::want`](crate::FollowerLog::want).
     After {
         /// The log's id.
         log: LogId,
         /// The entry's index.
-        raft: RaftIndex,
+        raft: EntryIndex,
         /// The entry's term. Two logs that have an entry of the same index and term are the same up to it.
         term: Term,
     },
@@ -87,22 +87,22 @@ pub enum FeedFrom {
 /// An item of a feed: entries, or a state at which a follower begins.
 ///
 /// ```
-/// use chiplog::{Fed, FeedFrom, Log, Options};
+/// use chiplog::{FollowMessage, FollowFrom, Log, Options};
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let fed = log.feed(FeedFrom::First)?.next(1 << 20)?.expect("the feed of a new copy begins with a state");
+/// let fed = log.feed(FollowFrom::First)?.next(1 << 20)?.expect("the feed of a new copy begins with a state");
 /// let (head, pieces) = fed.encode(); // the encoded item
-/// assert_eq!(Fed::decode(head, pieces)?, fed);
+/// assert_eq!(FollowMessage::decode(head, pieces)?, fed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fed {
+pub enum FollowMessage {
     /// The follower begins here, and discards everything that it had.
-    State(FedState),
+    State(FollowSnapshot),
     /// The next entries.
-    Entries(FedEntries),
+    Entries(FollowEntries),
 }
 
 /// One or more entries that follow each other.
@@ -110,38 +110,38 @@ pub enum Fed {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(chiplog::FeedFrom::Newest)?;
+/// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
 /// feed.next(0)?; // the state
 /// log.append(b"x")?;
-/// let Some(chiplog::Fed::Entries(entries)) = feed.next(1 << 20)? else { panic!() };
+/// let Some(chiplog::FollowMessage::Entries(entries)) = feed.next(1 << 20)? else { panic!() };
 /// assert_eq!(entries.iter().map(|e| e.records()).sum::<u32>(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FedEntries {
+pub struct FollowEntries {
     pub(crate) log: LogId,
-    pub(crate) committed: RaftIndex,
+    pub(crate) committed: EntryIndex,
     pub(crate) kept: Index,
-    pub(crate) entries: Vec<FedEntry>,
+    pub(crate) entries: Vec<FollowEntry>,
 }
 
 /// An entry of the log: its block without the fields that depend on a file.
 ///
 /// ```
-/// # fn show(entry: &chiplog::FedEntry) {
+/// # fn show(entry: &chiplog::FollowEntry) {
 /// println!("entry {} of term {}: {} records", entry.raft(), entry.term(), entry.records());
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FedEntry {
+pub struct FollowEntry {
     pub(crate) header: BlockHeader,
     /// The body, in pieces that each hold whole batches.
     pub(crate) body: Vec<Bytes>,
 }
 
-impl FedEntry {
+impl FollowEntry {
     /// The entry's index.
-    pub fn raft(&self) -> RaftIndex {
+    pub fn raft(&self) -> EntryIndex {
         self.header.raft_index
     }
 
@@ -171,14 +171,14 @@ impl FedEntry {
     }
 }
 
-impl FedEntries {
+impl FollowEntries {
     /// The log's id.
     pub fn log(&self) -> LogId {
         self.log
     }
 
     /// The source's last committed entry when this was made.
-    pub fn committed(&self) -> RaftIndex {
+    pub fn committed(&self) -> EntryIndex {
         self.committed
     }
 
@@ -193,31 +193,31 @@ impl FedEntries {
     }
 
     /// The entries, in order.
-    pub fn iter(&self) -> std::slice::Iter<'_, FedEntry> {
+    pub fn iter(&self) -> std::slice::Iter<'_, FollowEntry> {
         self.entries.iter()
     }
 
     /// The first entry.
-    pub fn first(&self) -> Option<&FedEntry> {
+    pub fn first(&self) -> Option<&FollowEntry> {
         self.entries.first()
     }
 
     /// The last entry.
-    pub fn last(&self) -> Option<&FedEntry> {
+    pub fn last(&self) -> Option<&FollowEntry> {
         self.entries.last()
     }
 }
 
-impl<'a> IntoIterator for &'a FedEntries {
-    type Item = &'a FedEntry;
-    type IntoIter = std::slice::Iter<'a, FedEntry>;
+impl<'a> IntoIterator for &'a FollowEntries {
+    type Item = &'a FollowEntry;
+    type IntoIter = std::slice::Iter<'a, FollowEntry>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
-impl Fed {
+impl FollowMessage {
     /// The log's id.
     pub fn log(&self) -> LogId {
         match self {
@@ -227,7 +227,7 @@ impl Fed {
     }
 
     /// The source's last committed entry when this was made, which shows how far the follower lags.
-    pub fn committed(&self) -> RaftIndex {
+    pub fn committed(&self) -> EntryIndex {
         match self {
             Self::State(state) => state.committed,
             Self::Entries(entries) => entries.committed,
@@ -249,7 +249,7 @@ impl Fed {
     pub fn bytes(&self) -> usize {
         match self {
             Self::State(state) => state.body.len(),
-            Self::Entries(entries) => entries.iter().map(FedEntry::bytes).sum(),
+            Self::Entries(entries) => entries.iter().map(FollowEntry::bytes).sum(),
         }
     }
 
@@ -269,7 +269,7 @@ impl Fed {
     pub fn encode(&self) -> (Bytes, Vec<Bytes>) {
         let (kind, headers, pieces): (u8, Vec<&BlockHeader>, Vec<Bytes>) = match self {
             Self::State(state) => (STATE, vec![&state.header], vec![state.body.clone()]),
-            Self::Entries(FedEntries { entries, .. }) => (
+            Self::Entries(FollowEntries { entries, .. }) => (
                 ENTRIES,
                 entries.iter().map(|e| &e.header).collect(),
                 entries.iter().flat_map(|e| e.body.iter().cloned()).collect(),
@@ -322,26 +322,26 @@ fn split(head: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     Ok((fixed, rest.get(more..).ok_or("head is truncated")?))
 }
 
-fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
+fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessage, Malformed> {
     let count = u32_at(fixed, 32) as usize;
     if count == 0 || count > BLOCKS_MAX || headers.len() != count * BLOCK_HEADER_BYTES {
         return Err("head's length contradicts its fields");
     }
     let mut log = [0; 16];
     log.copy_from_slice(&fixed[8..24]);
-    let (log, committed) = (LogId(u128::from_le_bytes(log)), RaftIndex(u64_at(fixed, 24)));
+    let (log, committed) = (LogId(u128::from_le_bytes(log)), EntryIndex(u64_at(fixed, 24)));
     let kept = Index(u64_at(fixed, 40));
     if kept.0 > POSITION_MAX {
         return Err(BEYOND);
     }
     let mut pieces = Pieces::new(pieces.into_iter().filter(|p| !p.is_empty()).collect());
-    let mut entries: Vec<FedEntry> = Vec::with_capacity(count);
+    let mut entries: Vec<FollowEntry> = Vec::with_capacity(count);
     for bytes in headers.chunks_exact(BLOCK_HEADER_BYTES) {
         let header = BlockHeader::parse(bytes, NO_SEGMENT)?;
         if header.durable_upto != 0 || header.raft_index.0 > POSITION_MAX || header.first.0 > POSITION_MAX {
             return Err(BEYOND);
         }
-        let follows = entries.last().is_none_or(|FedEntry { header: before, .. }| {
+        let follows = entries.last().is_none_or(|FollowEntry { header: before, .. }| {
             header.raft_index == before.raft_index.next()
                 && header.term >= before.term
                 && header.first >= before.next_record()
@@ -356,17 +356,17 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malfor
         {
             return Err(BEYOND);
         }
-        entries.push(FedEntry { header, body });
+        entries.push(FollowEntry { header, body });
     }
     if !pieces.is_empty() {
         return Err("more bodies than entries");
     }
     match fixed[4] {
         ENTRIES if entries.iter().all(|e| e.header.kind.is_entry()) => {
-            Ok(Fed::Entries(FedEntries { log, committed, kept, entries }))
+            Ok(FollowMessage::Entries(FollowEntries { log, committed, kept, entries }))
         }
         STATE if count == 1 => {
-            let Some(FedEntry { header, body }) = entries.pop() else {
+            let Some(FollowEntry { header, body }) = entries.pop() else {
                 return Err("state without a header");
             };
             let body = Bytes::from(body.concat());
@@ -378,7 +378,7 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malfor
             }
             Membership::decode(&opening.configuration)?;
             LogOptions::decode(&opening.options)?;
-            Ok(Fed::State(FedState { log, committed, kept, header, body }))
+            Ok(FollowMessage::State(FollowSnapshot { log, committed, kept, header, body }))
         }
         _ => Err("unknown kind: neither entries nor a state"),
     }
@@ -395,7 +395,7 @@ mod tests {
         BlockHeader {
             length: (BLOCK_HEADER_BYTES + body.len()) as u32,
             batch_count: 0,
-            raft_index: RaftIndex(raft),
+            raft_index: EntryIndex(raft),
             term: Term(2),
             first: Index(7),
             timestamp: Timestamp(5),
@@ -410,7 +410,7 @@ mod tests {
         [1, first].iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
     }
 
-    fn entries() -> Fed {
+    fn entries() -> FollowMessage {
         let batches: Vec<_> = [&b"one"[..], b"another"]
             .iter()
             .map(|record| BatchBuilder::new().push(record).unwrap().build().unwrap())
@@ -425,16 +425,21 @@ mod tests {
         let no_op = BlockHeader { first: Index(9), ..header(4, Kind::NoOp, b"") };
         let command = BlockHeader { first: Index(9), ..header(5, Kind::Command, &discard(8)) };
         let entries = vec![
-            FedEntry { header: data, body },
-            FedEntry { header: no_op, body: Vec::new() },
-            FedEntry { header: command, body: vec![discard(8).into()] },
+            FollowEntry { header: data, body },
+            FollowEntry { header: no_op, body: Vec::new() },
+            FollowEntry { header: command, body: vec![discard(8).into()] },
         ];
-        Fed::Entries(FedEntries { log: LogId(77), committed: RaftIndex(9), kept: Index(4), entries })
+        FollowMessage::Entries(FollowEntries {
+            log: LogId(77),
+            committed: EntryIndex(9),
+            kept: Index(4),
+            entries,
+        })
     }
 
-    fn state() -> Fed {
+    fn state() -> FollowMessage {
         let opening = Opening {
-            base_raft: RaftIndex(4),
+            base_raft: EntryIndex(4),
             base_term: Term(2),
             log_first: Index(3),
             sessions: vec![1; 8],
@@ -442,7 +447,13 @@ mod tests {
         };
         let body = Bytes::from(opening.encode());
         let header = header(4, Kind::Opening, &body);
-        Fed::State(FedState { log: LogId(77), committed: RaftIndex(9), kept: Index(0), header, body })
+        FollowMessage::State(FollowSnapshot {
+            log: LogId(77),
+            committed: EntryIndex(9),
+            kept: Index(0),
+            header,
+            body,
+        })
     }
 
     /// Also if the pieces are split differently.
@@ -450,15 +461,15 @@ mod tests {
     fn encoded_items_decode_to_the_same() {
         for fed in [entries(), state()] {
             let (head, pieces) = fed.encode();
-            assert_eq!(Fed::decode(head.clone(), pieces.clone()).unwrap(), fed);
+            assert_eq!(FollowMessage::decode(head.clone(), pieces.clone()).unwrap(), fed);
             let whole = Bytes::from(pieces.concat());
             for cut in 0..=whole.len() {
                 let pieces = vec![whole.slice(..cut), whole.slice(cut..)];
-                let again = Fed::decode(head.clone(), pieces).unwrap();
+                let again = FollowMessage::decode(head.clone(), pieces).unwrap();
                 assert_eq!(again.encode().0, head);
                 assert_eq!(again.encode().1.concat(), whole);
-                if let Fed::Entries(entries) = again {
-                    let whole = |e: &FedEntry| e.header.kind == Kind::Data || e.body.len() <= 1;
+                if let FollowMessage::Entries(entries) = again {
+                    let whole = |e: &FollowEntry| e.header.kind == Kind::Data || e.body.len() <= 1;
                     assert!(
                         entries.iter().all(whole),
                         "cut at {cut}: a body without batches is in one piece"
@@ -475,23 +486,23 @@ mod tests {
             for bit in 0..head.len() * 8 {
                 let mut bad = head.to_vec();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                let error = Fed::decode(bad.into(), pieces.clone()).unwrap_err();
+                let error = FollowMessage::decode(bad.into(), pieces.clone()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "head bit {bit}");
             }
             let whole = pieces.concat();
             for bit in 0..whole.len() * 8 {
                 let mut bad = whole.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(Fed::decode(head.clone(), vec![bad.into()]).is_err(), "body bit {bit}");
+                assert!(FollowMessage::decode(head.clone(), vec![bad.into()]).is_err(), "body bit {bit}");
             }
             for cut in 0..head.len() {
-                assert!(Fed::decode(head.slice(..cut), pieces.clone()).is_err());
+                assert!(FollowMessage::decode(head.slice(..cut), pieces.clone()).is_err());
             }
             for cut in 0..whole.len() {
-                assert!(Fed::decode(head.clone(), vec![whole[..cut].to_vec().into()]).is_err());
+                assert!(FollowMessage::decode(head.clone(), vec![whole[..cut].to_vec().into()]).is_err());
             }
             let more = [pieces, vec![Bytes::from_static(b"x")]].concat();
-            assert!(Fed::decode(head, more).is_err());
+            assert!(FollowMessage::decode(head, more).is_err());
         }
     }
 
@@ -514,65 +525,65 @@ mod tests {
                 head[36..40].copy_from_slice(&[9; 4]);
                 head.splice(HEAD_BYTES..HEAD_BYTES, [7; 16]);
             });
-            assert_eq!(Fed::decode(later, pieces.clone()).unwrap(), fed);
+            assert_eq!(FollowMessage::decode(later, pieces.clone()).unwrap(), fed);
             assert_eq!(head[5], 0, "earlier versions can read it");
             let too_late = changed(&head, |head| head[5] = VERSION + 1);
-            let error = Fed::decode(too_late, pieces.clone()).unwrap_err();
+            let error = FollowMessage::decode(too_late, pieces.clone()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains("upgrade the follower"), "{error}");
             let cut_off = changed(&head, |head| head[6..8].copy_from_slice(&u16::MAX.to_le_bytes()));
-            assert_eq!(Fed::decode(cut_off, pieces).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(FollowMessage::decode(cut_off, pieces).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 
     /// An earlier version would report damage, or that the copy belongs to another log.
     #[test]
     fn items_with_log_options_need_version_1() {
-        let Fed::Entries(mut fed) = entries() else { unreachable!() };
+        let FollowMessage::Entries(mut fed) = entries() else { unreachable!() };
         let body =
             crate::replica::state::sequencer::encode_command(Command::SetOptions(LogOptions::default()));
         fed.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };
         fed.entries[2].body = vec![body.into()];
-        let Fed::State(state) = state() else { unreachable!() };
+        let FollowMessage::State(state) = state() else { unreachable!() };
         let mut options = LogOptions::default();
         options.set(crate::options::log_options::LogOption::SessionsMax, Some(9));
         let opening = Opening { options: options.encode(), ..Opening::parse(&state.body).unwrap() };
         let body = Bytes::from(opening.encode());
-        let state = FedState { header: header(4, Kind::Opening, &body), body, ..state };
-        for fed in [Fed::Entries(fed), Fed::State(state)] {
+        let state = FollowSnapshot { header: header(4, Kind::Opening, &body), body, ..state };
+        for fed in [FollowMessage::Entries(fed), FollowMessage::State(state)] {
             let (head, pieces) = fed.encode();
             assert_eq!(head[5], 1);
-            assert_eq!(Fed::decode(head, pieces).unwrap(), fed);
+            assert_eq!(FollowMessage::decode(head, pieces).unwrap(), fed);
         }
     }
 
     /// Its checksums are right, and it would hide all records for ever.
     #[test]
     fn position_beyond_the_bound_is_refused() {
-        let Fed::Entries(mut far) = entries() else { unreachable!() };
+        let FollowMessage::Entries(mut far) = entries() else { unreachable!() };
         let body = discard(u64::MAX / 2);
         far.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };
         far.entries[2].body = vec![body.into()];
-        let (head, pieces) = Fed::Entries(far).encode();
-        assert!(Fed::decode(head, pieces).is_err());
-        let Fed::State(good) = state() else { unreachable!() };
+        let (head, pieces) = FollowMessage::Entries(far).encode();
+        assert!(FollowMessage::decode(head, pieces).is_err());
+        let FollowMessage::State(good) = state() else { unreachable!() };
         let opening = Opening { log_first: Index(8), ..Opening::parse(&good.body).unwrap() };
         let body = Bytes::from(opening.encode());
         let header = header(4, Kind::Opening, &body);
-        let (head, pieces) = Fed::State(FedState { header, body, ..good }).encode();
-        assert!(Fed::decode(head, pieces).is_err());
+        let (head, pieces) = FollowMessage::State(FollowSnapshot { header, body, ..good }).encode();
+        assert!(FollowMessage::decode(head, pieces).is_err());
     }
 
     #[test]
     fn entries_that_do_not_follow_each_other_are_refused() {
-        let Fed::Entries(good) = entries() else { unreachable!() };
-        let wrong: [fn(&mut Vec<FedEntry>); 4] =
+        let FollowMessage::Entries(good) = entries() else { unreachable!() };
+        let wrong: [fn(&mut Vec<FollowEntry>); 4] =
             [|e| e.swap(0, 1), |e| drop(e.remove(1)), |e| e[2].header.term = Term(1), |e| e.clear()];
         for spoil in wrong {
             let mut bad = good.clone();
             spoil(&mut bad.entries);
-            let (head, pieces) = Fed::Entries(bad).encode();
-            assert!(Fed::decode(head, pieces).is_err());
+            let (head, pieces) = FollowMessage::Entries(bad).encode();
+            assert!(FollowMessage::decode(head, pieces).is_err());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Feed: the source's side of a log that is followed. It returns committed entries in order, from an entry on, as
+//! FollowSource: the source's side of a log that is followed. It returns committed entries in order, from an entry on, as
 //! they are in the files; and a state to begin at where no entries lead there. There can be any number of feeds: each
 //! is a reader.
 //!
@@ -19,19 +19,19 @@
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::{Fed, FedEntries, FedEntry, FeedFrom};
+use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::positions::{HookOwner, or_wake};
-use crate::read::reader::{Shelf, Start};
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
-use crate::replica::state::snapshot::FedState;
+use crate::read::reader::{LogView, Start};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
+use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::{body_bytes, header_of};
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::read::block_reader::Located;
 use crate::store::read::cursor::Cursor;
 use crate::store::read::entry_lookup::Archive;
-use crate::types::{Index, LogId, RaftIndex, Term};
+use crate::types::{EntryIndex, Index, LogId, Term};
 use bytes::Bytes;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -44,12 +44,12 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// the log was closed it still returns what is in the log. `Send`; used by one thread at a time.
 ///
 /// ```
-/// use chiplog::{Fed, FeedFrom, Followed, Log, Options, Start};
+/// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options, Start};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(FeedFrom::First)?;
-/// let Some(Fed::State(state)) = feed.next(1 << 20)? else { panic!("the feed of a new copy begins with a state") };
-/// let copy = Followed::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
+/// let mut feed = log.feed(FollowFrom::First)?;
+/// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!("the feed of a new copy begins with a state") };
+/// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
 /// log.append(b"x")?;
 /// while let Some(fed) = feed.next(1 << 20)? {
 ///     copy.take(fed)?;
@@ -57,10 +57,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// assert_eq!(copy.log().reader(Start::First)?.next_record()?.expect("one record").data, b"x");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Feed {
-    shelf: Shelf,
+pub struct FollowSource {
+    view: LogView,
     archive: Archive,
-    me: Me,
+    me: Owner,
     log: LogId,
     options: Options,
     owner: HookOwner,
@@ -76,9 +76,9 @@ enum Standing {
     /// The next item is a state.
     Begins(Beginning),
     /// After an entry that the follower claims to have; it is still to be compared with the entry here.
-    Claimed(RaftIndex, Term),
+    Claimed(EntryIndex, Term),
     /// After an entry of this log.
-    Behind(RaftIndex, Term),
+    Behind(EntryIndex, Term),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ enum Coming {
     /// A state that leads past discarded entries.
     Jump,
     /// The entries after this one.
-    Entries { behind: RaftIndex },
+    Entries { behind: EntryIndex },
 }
 
 /// The result of looking for an entry.
@@ -108,34 +108,40 @@ enum Found {
     Gone,
 }
 
-impl Feed {
+impl FollowSource {
     /// The largest number of entries that one call returns.
     pub const ENTRIES_MAX: usize = BLOCKS_MAX;
 
     /// A feed of the log `log` that begins at `from`.
     ///
     /// # Errors
-    /// `Diverged`: the follower wants another log. `Discarded`, `OutOfRange`: [`FeedFrom::Index`] is beyond either
+    /// `Diverged`: the follower wants another log. `Discarded`, `OutOfRange`: [`FollowFrom::Index`] is beyond either
     /// end.
-    pub(crate) fn new(shelf: Shelf, me: Me, log: LogId, options: Options, from: FeedFrom) -> Result<Self> {
+    pub(crate) fn new(
+        view: LogView,
+        me: Owner,
+        log: LogId,
+        options: Options,
+        from: FollowFrom,
+    ) -> Result<Self> {
         let standing = match from {
-            FeedFrom::First => Standing::Begins(Beginning::At(Start::First)),
-            FeedFrom::Newest => Standing::Begins(Beginning::Newest),
-            FeedFrom::Last(count) => Standing::Begins(Beginning::At(Start::Last(count))),
-            FeedFrom::Timestamp(time) => Standing::Begins(Beginning::At(Start::Timestamp(time))),
-            FeedFrom::Index(index) => {
-                shelf.check(index)?;
+            FollowFrom::First => Standing::Begins(Beginning::At(Start::First)),
+            FollowFrom::Newest => Standing::Begins(Beginning::Newest),
+            FollowFrom::Last(count) => Standing::Begins(Beginning::At(Start::Last(count))),
+            FollowFrom::Timestamp(time) => Standing::Begins(Beginning::At(Start::Timestamp(time))),
+            FollowFrom::Index(index) => {
+                view.check(index)?;
                 Standing::Begins(Beginning::Index(index))
             }
-            FeedFrom::After { log: wanted, .. } if wanted != log => {
+            FollowFrom::After { log: wanted, .. } if wanted != log => {
                 let what = format!("this is log {log}, not log {wanted}");
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
-            FeedFrom::After { raft, term, .. } => Standing::Claimed(raft, term),
+            FollowFrom::After { raft, term, .. } => Standing::Claimed(raft, term),
         };
-        let owner = shelf.positions.hook_owner();
-        let archive = Archive::new(shelf.segments.clone());
-        Ok(Self { shelf, archive, me, log, options, owner, standing, cursor: None, kept: None })
+        let owner = view.positions.hook_owner();
+        let archive = Archive::new(view.segments.clone());
+        Ok(Self { view, archive, me, log, options, owner, standing, cursor: None, kept: None })
     }
 
     /// Returns the next item: a state, or at least one entry, with up to `bytes_max` bytes of bodies together. `None`
@@ -149,7 +155,7 @@ impl Feed {
     /// `Diverged`: the follower's history is not this log's; it must not continue with this source. `Corrupt`: bytes
     /// fail their checksum; the feed stays at its position, and another source may have the bytes. `Discarded`: the
     /// feed begins at a record that was discarded. `Unavailable`: the log's beginning keeps moving. `Io`.
-    pub fn next(&mut self, bytes_max: usize) -> Result<Option<Fed>> {
+    pub fn next(&mut self, bytes_max: usize) -> Result<Option<FollowMessage>> {
         loop {
             let raft = match self.coming()? {
                 Coming::Nothing => return Ok(None),
@@ -215,7 +221,7 @@ impl Feed {
     }
 
     /// The last entry that was returned, or after which the feed began. `None` before the state of a new copy.
-    pub fn position(&self) -> Option<(RaftIndex, Term)> {
+    pub fn position(&self) -> Option<(EntryIndex, Term)> {
         match self.standing {
             Standing::Begins(_) => None,
             Standing::Claimed(raft, term) | Standing::Behind(raft, term) => Some((raft, term)),
@@ -223,16 +229,16 @@ impl Feed {
     }
 
     /// The source's last committed entry.
-    pub fn committed(&self) -> RaftIndex {
+    pub fn committed(&self) -> EntryIndex {
         if planted!(62) {
-            return RaftIndex(u64::MAX >> 2);
+            return EntryIndex(u64::MAX >> 2);
         }
-        self.shelf.positions.entry()
+        self.view.positions.entry()
     }
 
     /// The first record that the log has not discarded; 0 if this copy of the log can begin later.
     fn kept(&self) -> Index {
-        if self.me == Me::Follower { Index(0) } else { self.shelf.positions.first() }
+        if self.me == Owner::Follower { Index(0) } else { self.view.positions.first() }
     }
 
     /// Whether the follower has more than this source. Then nothing is returned until the source has caught up;
@@ -247,7 +253,7 @@ impl Feed {
     /// `Closed` when the log was closed and everything in it was returned; `Poisoned` when it was poisoned.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         match self.awaited() {
-            Some(entry) => self.shelf.positions.wait(entry, timeout),
+            Some(entry) => self.view.positions.wait(entry, timeout),
             None => Ok(true),
         }
     }
@@ -259,7 +265,7 @@ impl Feed {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// let mut feed = log.feed(chiplog::FeedFrom::Newest)?;
+    /// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
     /// feed.next(0)?; // the state
     /// let (tx, rx) = std::sync::mpsc::channel();
     /// feed.on_more(move || drop(tx.send("there is more")));
@@ -269,7 +275,7 @@ impl Feed {
     /// ```
     pub fn on_more(&self, hook: impl FnOnce() + Send + 'static) {
         match self.awaited() {
-            Some(entry) => self.shelf.positions.on_reach(self.owner, entry, Box::new(hook)),
+            Some(entry) => self.view.positions.on_reach(self.owner, entry, Box::new(hook)),
             None => hook(),
         }
     }
@@ -283,7 +289,7 @@ impl Feed {
     }
 
     /// The entry that has to be committed before there is an item to return. `None`: there is one now.
-    fn awaited(&self) -> Option<RaftIndex> {
+    fn awaited(&self) -> Option<EntryIndex> {
         match self.standing {
             Standing::Begins(_) => None,
             Standing::Claimed(raft, _) if self.committed() < raft => Some(raft),
@@ -293,7 +299,7 @@ impl Feed {
 
     // ---- states ----
 
-    fn begin(&mut self, beginning: Beginning) -> Result<Fed> {
+    fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
         for n in 0..BEGINNINGS_MAX {
             if n > 0 {
                 std::thread::sleep(PAUSE); // a jump or a discard is written and not published yet
@@ -302,7 +308,7 @@ impl Feed {
             let index = match beginning {
                 Beginning::Newest => None,
                 Beginning::Index(index) => Some(index),
-                Beginning::At(start) => Some(self.shelf.resolve(start).map_err(|error| self.suspect(error))?),
+                Beginning::At(start) => Some(self.view.resolve(start).map_err(|error| self.suspect(error))?),
             };
             let found = match index {
                 Some(index) => self.entry_before(index),
@@ -314,12 +320,12 @@ impl Feed {
                 // Discarded meanwhile; or committed a moment ago, in a block that the next try finds.
                 Ok(None) => {}
                 Err(error) => match index {
-                    Some(index) if index < self.shelf.positions.first() => {}
+                    Some(index) if index < self.view.positions.first() => {}
                     _ => return Err(self.suspect(error)),
                 },
             }
             if let Beginning::Index(index) = beginning {
-                self.shelf.check(index)?;
+                self.view.check(index)?;
             }
         }
         Err(Error::new(
@@ -329,20 +335,20 @@ impl Feed {
     }
 
     /// The entry before the one that holds record `index`; `None` if that one is still to come.
-    fn entry_before(&self, index: Index) -> Result<Option<RaftIndex>> {
-        if index > self.shelf.positions.committed() {
+    fn entry_before(&self, index: Index) -> Result<Option<EntryIndex>> {
+        if index > self.view.positions.committed() {
             return Ok(None);
         }
-        let mut cursor = self.shelf.cursor(index)?;
+        let mut cursor = self.view.cursor(index)?;
         let found = cursor.find(|h| h.kind == Kind::Data && h.next_record() > index)?;
         match found.filter(|found| found.header.first <= index) {
-            Some(found) => Ok(Some(RaftIndex(found.header.raft_index.0.saturating_sub(1)))),
+            Some(found) => Ok(Some(EntryIndex(found.header.raft_index.0.saturating_sub(1)))),
             None => Err(Error::new(ErrorKind::Corrupt, format!("no block holds record {index}"))),
         }
     }
 
     /// The state after all entries through `raft`. `None`: those entries were discarded.
-    fn state_after(&self, raft: RaftIndex) -> Result<Option<FedState>> {
+    fn state_after(&self, raft: EntryIndex) -> Result<Option<FollowSnapshot>> {
         let sequencer = Sequencer::new(self.me, Membership::default(), &self.options);
         let mut replayed = Replayed { sequencer, options: &self.options };
         if !self.archive.replay(raft, raft, &mut replayed)? {
@@ -351,36 +357,36 @@ impl Feed {
         let opening = replayed.sequencer.opening();
         let body = Bytes::from(opening.body.concat());
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
-        Ok(Some(FedState { log, committed, kept, header: header_of(&opening), body }))
+        Ok(Some(FollowSnapshot { log, committed, kept, header: header_of(&opening), body }))
     }
 
     /// Returns the state at this log's beginning: the follower's next entry was discarded.
-    fn jump(&mut self) -> Result<Fed> {
+    fn jump(&mut self) -> Result<FollowMessage> {
         let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         let header = BlockHeader { durable_upto: 0, ..header };
-        Ok(self.hand_out_state(FedState { log, committed, kept, header, body }))
+        Ok(self.hand_out_state(FollowSnapshot { log, committed, kept, header, body }))
     }
 
-    fn hand_out_state(&mut self, state: FedState) -> Fed {
+    fn hand_out_state(&mut self, state: FollowSnapshot) -> FollowMessage {
         (self.cursor, self.kept) = (None, None);
         self.standing = Standing::Behind(state.raft(), state.term());
-        Fed::State(state)
+        FollowMessage::State(state)
     }
 
     // ---- entries ----
 
-    fn hand_out(&mut self, entries: Vec<FedEntry>) -> Fed {
+    fn hand_out(&mut self, entries: Vec<FollowEntry>) -> FollowMessage {
         if let Some(last) = entries.last() {
             self.standing = Standing::Behind(last.raft(), last.term());
         }
         self.let_go();
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
-        Fed::Entries(FedEntries { log, committed, kept, entries })
+        FollowMessage::Entries(FollowEntries { log, committed, kept, entries })
     }
 
     /// Returns entries from `next` on, which is committed. Empty: it was discarded.
-    fn collect(&mut self, mut next: RaftIndex, bytes_max: usize) -> Result<Vec<FedEntry>> {
+    fn collect(&mut self, mut next: EntryIndex, bytes_max: usize) -> Result<Vec<FollowEntry>> {
         let committed = self.committed();
         let mut entries = Vec::new();
         let mut bytes = 0;
@@ -411,17 +417,17 @@ impl Feed {
     }
 
     /// Finds the block of entry `next`.
-    fn find(&mut self, next: RaftIndex) -> Result<Found> {
+    fn find(&mut self, next: EntryIndex) -> Result<Found> {
         if let Some(kept) = self.kept.take().filter(|kept| kept.header.raft_index == next) {
             return Ok(Found::Block(kept));
         }
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
             none => {
-                let Some(segment) = self.shelf.segments.holding_entry(next) else { return Ok(Found::Gone) };
-                let data = self.shelf.segments.open(&segment)?;
+                let Some(segment) = self.view.segments.holding_entry(next) else { return Ok(Found::Gone) };
+                let data = self.view.segments.open(&segment)?;
                 let offset = data.seek(|e| e.raft_index < next)?;
-                none.insert(Cursor::new(self.shelf.segments.clone(), data, offset, self.shelf.prefetch))
+                none.insert(Cursor::new(self.view.segments.clone(), data, offset, self.view.prefetch))
             }
         };
         match cursor.find(|h| h.kind.is_entry() && h.raft_index >= next)? {
@@ -436,14 +442,14 @@ impl Feed {
         }
     }
 
-    fn load(&mut self, found: &Located) -> Result<FedEntry> {
+    fn load(&mut self, found: &Located) -> Result<FollowEntry> {
         let Some(cursor) = &mut self.cursor else {
             return Err(Error::new(ErrorKind::Corrupt, "no segment holds the block"));
         };
         let block = cursor.load_whole(found)?;
         let body = block.slice(BLOCK_HEADER_BYTES..block.len()).apart_from(block.len()).into_bytes();
         let header = BlockHeader { durable_upto: 0, ..found.header };
-        Ok(FedEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
+        Ok(FollowEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
     }
 
     /// Releases the bytes that were read without a mapping.
@@ -454,13 +460,13 @@ impl Feed {
     }
 
     /// Reading after entry `raft` has failed. Returns the error for the follower, unless the entry was discarded.
-    fn after(&mut self, raft: RaftIndex, error: Error) -> Result<()> {
+    fn after(&mut self, raft: EntryIndex, error: Error) -> Result<()> {
         (self.cursor, self.kept) = (None, None);
         if self.archive.first().raft > raft { Ok(()) } else { Err(self.suspect(error)) }
     }
 
     /// Checks that entry `raft`, which is not here, was discarded.
-    fn check_gone(&self, raft: RaftIndex, why: &str) -> Result<()> {
+    fn check_gone(&self, raft: EntryIndex, why: &str) -> Result<()> {
         if self.archive.first().raft > raft {
             return Ok(());
         }
@@ -470,23 +476,23 @@ impl Feed {
     /// Reports the damage, so that repair looks there at once and fetches the entry from other replicas, if there are
     /// any.
     fn suspect(&self, error: Error) -> Error {
-        self.shelf.segments.met(error, None)
+        self.view.segments.met(error, None)
     }
 }
 
-impl Drop for Feed {
+impl Drop for FollowSource {
     fn drop(&mut self) {
-        self.shelf.positions.forget_hook(self.owner);
+        self.view.positions.forget_hook(self.owner);
     }
 }
 
-impl std::fmt::Debug for Feed {
+impl std::fmt::Debug for FollowSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Feed").field("log", &self.log).field("standing", &self.standing).finish()
+        f.debug_struct("FollowSource").field("log", &self.log).field("standing", &self.standing).finish()
     }
 }
 
-fn diverged(raft: RaftIndex, here: Term, there: Term) -> Error {
+fn diverged(raft: EntryIndex, here: Term, there: Term) -> Error {
     let what = format!(
         "entry {raft} has term {there} at the follower and term {here} here: the follower has another history, or one \
          of the two is damaged; nothing is fed to it"

@@ -11,7 +11,7 @@ use crate::replica::queue::proposals::Command;
 use crate::replica::state::sequencer::parse_command;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
 use crate::store::format::segment::{HardState, Opening};
-use crate::types::{Index, LogId, RaftIndex, SegmentId, SessionId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -62,7 +62,7 @@ pub struct Fault {
     /// The fault's severity.
     pub severity: Severity,
     /// The raft entries that cannot be read, first and last, if the blocks around show it.
-    pub raft: Option<(RaftIndex, RaftIndex)>,
+    pub raft: Option<(EntryIndex, EntryIndex)>,
     /// The records that cannot be read, first and last, if the blocks around show it. `None` if there are none or it
     /// is not known.
     pub records: Option<(Index, Index)>,
@@ -105,8 +105,8 @@ pub struct Tail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SegmentState {
-    /// Prepared; it holds no blocks yet.
-    Prepared,
+    /// PreparedSegment; it holds no blocks yet.
+    PreparedSegment,
     /// Has blocks, and no index of its own yet: the last segment, or one that was not sealed before a crash.
     Begun,
     /// Full, with index and footer.
@@ -119,7 +119,7 @@ impl SegmentState {
     /// The state's name in output.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Prepared => "prepared",
+            Self::PreparedSegment => "prepared",
             Self::Begun => "begun",
             Self::Sealed => "sealed",
             Self::Dead => "dead",
@@ -185,12 +185,12 @@ pub enum Content {
         /// The replica that this replica voted for in that term; 0 for none.
         vote: u64,
         /// The last entry known committed.
-        commit: RaftIndex,
+        commit: EntryIndex,
     },
     /// The positions from which the log can be opened at this segment.
     Opening {
         /// The last entry before the segment, and its term.
-        base: (RaftIndex, Term),
+        base: (EntryIndex, Term),
         /// The log's first index when the segment was begun.
         log_first: Index,
         /// The length of the membership, in bytes.
@@ -238,7 +238,7 @@ impl Block<'_> {
     }
 
     /// Its raft index, or, if it is no entry, that of the entry before it.
-    pub fn raft_index(&self) -> RaftIndex {
+    pub fn raft_index(&self) -> EntryIndex {
         self.header.raft_index
     }
 

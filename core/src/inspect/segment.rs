@@ -25,7 +25,7 @@ use crate::store::format::segment::{
     FORMAT_VERSION, Footer, HardState, HeaderFault, IndexEntry, Opening, SegmentHeader,
 };
 use crate::store::segment::file_name;
-use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 use std::io;
 use std::ops::ControlFlow;
 
@@ -132,7 +132,7 @@ fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader>
 #[derive(Clone, Copy, Default)]
 pub(super) struct Chain {
     /// The last entry's raft index and term.
-    raft: Option<(RaftIndex, Term)>,
+    raft: Option<(EntryIndex, Term)>,
     /// The next record's index; with `false`, at least this (a command that cannot be read may have moved it).
     next: Option<(Index, bool)>,
     timestamp: Timestamp,
@@ -187,11 +187,11 @@ impl Chain {
     pub(super) fn gap_to(
         &self,
         after: Option<&BlockHeader>,
-    ) -> (Option<(RaftIndex, RaftIndex)>, Option<(Index, Index)>) {
+    ) -> (Option<(EntryIndex, EntryIndex)>, Option<(Index, Index)>) {
         let Some(after) = after else { return (None, None) };
         let raft_last =
             if after.kind.is_entry() { after.raft_index.0.saturating_sub(1) } else { after.raft_index.0 };
-        let raft = self.raft.map(|(raft, _)| (raft.next(), RaftIndex(raft_last)));
+        let raft = self.raft.map(|(raft, _)| (raft.next(), EntryIndex(raft_last)));
         let records = self.next.map(|(next, _)| (next, after.first.previous()));
         (raft.filter(|(a, b)| a <= b), records.filter(|(a, b)| a <= b))
     }
@@ -335,10 +335,10 @@ impl Walk<'_, '_, '_> {
         let begun = !is_new && self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
             _ if self.dead => SegmentState::Dead,
-            _ if is_new => SegmentState::Prepared,
+            _ if is_new => SegmentState::PreparedSegment,
             (Some(_), _) => SegmentState::Sealed,
             (None, true) => SegmentState::Begun,
-            (None, false) => SegmentState::Prepared,
+            (None, false) => SegmentState::PreparedSegment,
         };
         let segment = Segment {
             file: self.file.clone(),
@@ -510,7 +510,7 @@ impl Walk<'_, '_, '_> {
     fn pieces(
         &mut self,
         at: u64,
-        raft: Option<(RaftIndex, RaftIndex)>,
+        raft: Option<(EntryIndex, EntryIndex)>,
         pieces: &[Piece],
     ) -> Result<(), Stop> {
         for piece in pieces {
@@ -612,7 +612,7 @@ impl Walk<'_, '_, '_> {
     fn wrong(
         &mut self,
         wrong: Wrong,
-        touched: Option<(Option<(RaftIndex, RaftIndex)>, Option<(Index, Index)>)>,
+        touched: Option<(Option<(EntryIndex, EntryIndex)>, Option<(Index, Index)>)>,
     ) -> Result<(), Stop> {
         if self.vanished() {
             return Err(Stop::Vanished);

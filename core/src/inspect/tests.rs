@@ -8,7 +8,7 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::Opening;
 use crate::store::format::segment::{Footer, IndexEntry, SegmentHeader, digest_of_bytes, encode_index};
-use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 use proptest::prelude::*;
 use std::fs;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ impl Scribe {
         (self.at, self.durable) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
         self.blocks.clear();
         let opening = Opening {
-            base_raft: RaftIndex(self.raft),
+            base_raft: EntryIndex(self.raft),
             log_first: Index(1),
             sessions: vec![0; 8],
             ..Opening::default()
@@ -78,7 +78,7 @@ impl Scribe {
         let header = BlockHeader {
             length: (BLOCK_HEADER_BYTES + body.len()) as u32,
             batch_count: batches,
-            raft_index: RaftIndex(self.raft),
+            raft_index: EntryIndex(self.raft),
             term: Term(1),
             first: Index(self.next),
             timestamp: Timestamp(1_700_000_000_000 + self.raft),
@@ -134,7 +134,7 @@ impl Scribe {
         let entries: Vec<IndexEntry> = (self.blocks.iter())
             .map(|(offset, raft, first)| IndexEntry {
                 first: Index(*first),
-                raft_index: RaftIndex(*raft),
+                raft_index: EntryIndex(*raft),
                 timestamp: Timestamp(1_700_000_000_000 + raft),
                 offset: *offset as u32,
             })
@@ -144,11 +144,11 @@ impl Scribe {
         let footer = Footer {
             number: self.number,
             id: self.id(),
-            base_raft: RaftIndex(self.blocks[0].1),
+            base_raft: EntryIndex(self.blocks[0].1),
             base_term: Term(1),
             first: Index(self.blocks[0].2),
             next: Index(self.next),
-            last_raft: RaftIndex(self.raft),
+            last_raft: EntryIndex(self.raft),
             last_term: Term(1),
             first_timestamp: Timestamp(1),
             last_timestamp: Timestamp(1_700_000_000_000 + self.raft),
@@ -242,7 +242,7 @@ fn blocks_unpack_to_what_was_written() {
     });
     assert_eq!(report.unwrap().records as usize, records.len());
     assert_eq!(records[..4], [b"alpha".to_vec(), b"beta".to_vec(), b"gamma".to_vec(), b"".to_vec()]);
-    assert_eq!(states, [SegmentState::Sealed, SegmentState::Begun, SegmentState::Prepared]);
+    assert_eq!(states, [SegmentState::Sealed, SegmentState::Begun, SegmentState::PreparedSegment]);
     assert_eq!(kinds[..5], ["opening", "data", "data", "data", "opening"]);
     assert_eq!(kinds[8], "marker");
 }
@@ -256,11 +256,11 @@ fn walk_continues_after_bad_blocks_and_names_the_lost_records() {
     let (report, faults) = scribe.walk();
     assert_eq!((report.corrupt, report.harmless, report.records), (2, 0, 7));
     assert_eq!(faults[0].offset, (second.0 + BLOCK_HEADER_BYTES) as u64, "the batch, not the block");
-    assert_eq!(faults[0].raft, Some((RaftIndex(5), RaftIndex(5))));
+    assert_eq!(faults[0].raft, Some((EntryIndex(5), EntryIndex(5))));
     assert_eq!(faults[0].records, Some((Index(8), Index(9))));
     assert!(faults[0].to_string().ends_with("raft index 5, records 8 to 9"), "{}", faults[0]);
     assert_eq!(faults[1].offset, third.0 as u64);
-    assert_eq!(faults[1].raft, Some((RaftIndex(6), RaftIndex(6))));
+    assert_eq!(faults[1].raft, Some((EntryIndex(6), EntryIndex(6))));
     assert_eq!(faults[1].records, Some((Index(10), Index(10))));
 }
 

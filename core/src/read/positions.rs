@@ -17,7 +17,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::futex::Futex;
-use crate::types::{Index, RaftIndex};
+use crate::types::{EntryIndex, Index};
 use atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crossbeam_utils::CachePadded;
 #[cfg(loom)]
@@ -40,7 +40,7 @@ pub(crate) enum Until {
     /// This record, or the news that it was discarded: a reader.
     Record(Index),
     /// This entry, with records or without: a feed.
-    Entry(RaftIndex),
+    Entry(EntryIndex),
 }
 
 impl From<Index> for Until {
@@ -49,8 +49,8 @@ impl From<Index> for Until {
     }
 }
 
-impl From<RaftIndex> for Until {
-    fn from(next: RaftIndex) -> Self {
+impl From<EntryIndex> for Until {
+    fn from(next: EntryIndex) -> Self {
         Self::Entry(next)
     }
 }
@@ -142,8 +142,8 @@ impl Positions {
     }
 
     /// The last committed entry that is written here.
-    pub(crate) fn entry(&self) -> RaftIndex {
-        RaftIndex(self.entry.load(Ordering::Acquire))
+    pub(crate) fn entry(&self) -> EntryIndex {
+        EntryIndex(self.entry.load(Ordering::Acquire))
     }
 
     /// First and last record, as a pair that belongs together: an empty log ends just before its first.
@@ -169,7 +169,7 @@ impl Positions {
     }
 
     /// Entries up to `last` are committed, and written here. As [`Self::commit_to`].
-    pub(crate) fn commit_entries_to(&self, last: RaftIndex) {
+    pub(crate) fn commit_entries_to(&self, last: EntryIndex) {
         self.entry.fetch_max(last.0, Ordering::AcqRel);
     }
 

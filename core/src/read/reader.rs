@@ -45,7 +45,7 @@ pub enum Start {
 
 /// What readers share with the log: its segments and positions.
 #[derive(Clone)]
-pub(crate) struct Shelf {
+pub(crate) struct LogView {
     pub(crate) segments: Arc<Segments>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) prefetch: usize,
@@ -57,13 +57,13 @@ pub(crate) struct Shelf {
 /// How long a read-only handle takes to learn what the writer did, generously.
 const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 
-impl Shelf {
+impl LogView {
     /// A reader that begins at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         let next = self.resolve(start).map_err(|error| self.segments.met(error, None))?;
         let owner = self.positions.hook_owner();
         Ok(Reader {
-            shelf: self.clone(),
+            view: self.clone(),
             owner,
             cancel: OnceLock::new(),
             next,
@@ -119,7 +119,7 @@ impl Shelf {
             return Ok(record);
         }
         let mut reader = self.reader(Start::Index(index))?;
-        reader.shelf.prefetch = 0;
+        reader.view.prefetch = 0;
         reader.lookup = true;
         match reader.next_batch()? {
             Some(batch) => Ok(batch.into_record(index)),
@@ -168,7 +168,7 @@ impl Shelf {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Reader {
-    shelf: Shelf,
+    view: LogView,
     owner: HookOwner,
     /// Once it was asked for.
     cancel: OnceLock<Arc<Cancel>>,
@@ -211,7 +211,7 @@ impl Reader {
     /// # Errors
     /// `Discarded`, `OutOfRange`: the reader stays where it was.
     pub fn seek(&mut self, index: Index) -> Result<()> {
-        self.next = self.shelf.resolve(Start::Index(index))?;
+        self.next = self.view.resolve(Start::Index(index))?;
         (self.cursor, self.block, self.batch, self.behind_undecodable) = (None, None, None, None);
         Ok(())
     }
@@ -310,7 +310,7 @@ impl Reader {
         if self.has_batch() && !self.is_cancelled() {
             return Ok(true);
         }
-        self.shelf.positions.wait_unless(self.next, timeout, || self.is_cancelled())
+        self.view.positions.wait_unless(self.next, timeout, || self.is_cancelled())
     }
 
     /// What ends [`Self::wait`] from another thread, for good: to stop a thread that follows the log. Calls that do not wait go
@@ -330,7 +330,7 @@ impl Reader {
     /// ```
     pub fn canceller(&self) -> Canceller {
         let cancel = self.cancel.get_or_init(Arc::default);
-        Canceller::new(self.shelf.positions.clone(), self.owner, cancel.clone())
+        Canceller::new(self.view.positions.clone(), self.owner, cancel.clone())
     }
 
     fn is_cancelled(&self) -> bool {
@@ -355,9 +355,9 @@ impl Reader {
         if self.has_batch() {
             return hook();
         }
-        self.shelf.positions.on_reach(self.owner, self.next, Box::new(hook));
+        self.view.positions.on_reach(self.owner, self.next, Box::new(hook));
         if self.is_cancelled() {
-            self.shelf.positions.call_hook(self.owner);
+            self.view.positions.call_hook(self.owner);
         }
     }
 
@@ -400,11 +400,11 @@ impl Reader {
 
     /// Whether the next record can be read; it may have been discarded.
     fn is_committed(&self) -> Result<bool> {
-        let first = self.shelf.positions.first();
+        let first = self.view.positions.first();
         if self.next < first {
             return Err(discarded(self.next, first));
         }
-        Ok(self.next <= self.shelf.positions.committed())
+        Ok(self.next <= self.view.positions.committed())
     }
 
     /// What was read; or what a reader should hear of why not.
@@ -417,22 +417,22 @@ impl Reader {
                 return read; // no damage: there is nothing to look for
             }
             // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
-            if self.shelf.outside {
+            if self.view.outside {
                 std::thread::sleep(OUTSIDE_LAG);
             }
-            let first = self.shelf.positions.first();
+            let first = self.view.positions.first();
             if self.next < first && error.kind() != ErrorKind::Discarded {
                 return Err(discarded(self.next, first));
             }
         }
-        read.map_err(|error| self.shelf.segments.met(error, Some(self.next)))
+        read.map_err(|error| self.view.segments.met(error, Some(self.next)))
     }
 
     /// The stored batch that holds `next`, which is committed; moves behind it. Not verified yet.
     fn find_batch(&mut self) -> Result<Found> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
-            none => none.insert(self.shelf.cursor(self.next)?),
+            none => none.insert(self.view.cursor(self.next)?),
         };
         loop {
             let block = match self.block.take() {
@@ -465,7 +465,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.shelf.positions.forget_hook(self.owner);
+        self.view.positions.forget_hook(self.owner);
     }
 }
 

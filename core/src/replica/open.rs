@@ -12,9 +12,9 @@ use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
-use crate::replica::state::snapshot::FedState;
-use crate::store::allocator::{AHEAD, Preparer};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
+use crate::replica::state::snapshot::FollowSnapshot;
+use crate::store::allocator::{AHEAD, Allocator};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::format::geometry::{SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, room_of};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
@@ -23,7 +23,7 @@ use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::whole_segments::is_aside;
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store, block_bytes};
-use crate::types::{DirectoryId, NodeId, RaftIndex};
+use crate::types::{DirectoryId, EntryIndex, NodeId};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
@@ -31,7 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A log's files, open, and what they say.
-pub(crate) struct Opened {
+pub(crate) struct RecoveredLog {
     lock: Option<Box<dyn Lock>>,
     pub(crate) identity: Identity,
     pub(crate) store: Store,
@@ -44,7 +44,7 @@ pub(crate) struct Opened {
     pub(crate) is_new: bool,
 }
 
-impl Opened {
+impl RecoveredLog {
     /// The lock on the directory, for who lives longest. Panics when it was taken before.
     pub(crate) fn take_lock(&mut self) -> Box<dyn Lock> {
         match self.lock.take() {
@@ -57,13 +57,13 @@ impl Opened {
 /// What was found in a directory.
 pub(crate) enum Directory {
     /// A log that goes on.
-    Ready(Box<Opened>),
+    Ready(Box<RecoveredLog>),
     /// A replica's log that cannot go on before it is repaired.
-    Damaged(Box<Damaged>),
+    DamagedLog(Box<DamagedLog>),
 }
 
 /// A replica's log that recovery refuses. Nothing but damage keeps it from being opened.
-pub(crate) struct Damaged {
+pub(crate) struct DamagedLog {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
@@ -75,14 +75,14 @@ pub(crate) struct Damaged {
     lock: Option<Box<dyn Lock>>,
 }
 
-impl Damaged {
+impl DamagedLog {
     /// Tries to open it again, something having been repaired.
     ///
     /// # Errors
     /// What stands in the way, if it is not damage; else [`Self::why`] says what is to be repaired next.
-    pub(crate) fn open_again(&mut self) -> Result<Option<Opened>> {
+    pub(crate) fn open_again(&mut self) -> Result<Option<RecoveredLog>> {
         match recover(self.disk.clone(), &self.options, self.identity, self.segments.clone()) {
-            Ok(opened) => Ok(Some(Opened { lock: self.lock.take(), ..opened })),
+            Ok(opened) => Ok(Some(RecoveredLog { lock: self.lock.take(), ..opened })),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.why = error;
                 Ok(None)
@@ -94,10 +94,10 @@ impl Damaged {
 
 #[cfg(any(test, feature = "sim"))]
 /// Opens or makes the log on `disk`.
-pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
+pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLog> {
     match open_or_find_damage(disk, options)? {
         Directory::Ready(opened) => Ok(*opened),
-        Directory::Damaged(damaged) => Err(damaged.why),
+        Directory::DamagedLog(damaged) => Err(damaged.why),
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     };
     if identity.follows {
         let what = format!(
-            "{} holds a copy that follows log {:032x} from outside: it takes no appends and no part in a cluster (in a program: `Followed` goes on with it, `Viewer` reads it; `chiplog follow`, `chiplog read`)",
+            "{} holds a copy that follows log {:032x} from outside: it takes no appends and no part in a cluster (in a program: `FollowerLog` goes on with it, `ReadOnlyLog` reads it; `chiplog follow`, `chiplog read`)",
             disk.path().display(),
             identity.log.get()
         );
@@ -124,11 +124,11 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     }
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
     match recover(disk.clone(), options, identity, segments.clone()) {
-        Ok(opened) => Ok(Directory::Ready(Box::new(Opened { lock: Some(lock), ..opened }))),
+        Ok(opened) => Ok(Directory::Ready(Box::new(RecoveredLog { lock: Some(lock), ..opened }))),
         Err(why) => match options.cluster.clone().filter(|_| why.kind() == ErrorKind::Corrupt) {
             Some(cluster) => {
                 let (options, lock) = (options.clone(), Some(lock));
-                Ok(Directory::Damaged(Box::new(Damaged {
+                Ok(Directory::DamagedLog(Box::new(DamagedLog {
                     disk,
                     options,
                     cluster,
@@ -148,7 +148,7 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
 /// # Errors
 /// `NotFound`: there is none. `InvalidArgument`: the directory is a replica's, or that of a log on its own. `Locked`,
 /// `Corrupt`, `Unsupported`, `Io`.
-pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
+pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLog> {
     if Identity::read(&*disk)?.is_none() {
         return Err(no_log(&*disk));
     }
@@ -158,13 +158,13 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Op
     let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             let what = format!(
-                "{error}; what is damaged here stands in the log that is followed: `Followed::reset` this directory, and follow again"
+                "{error}; what is damaged here stands in the log that is followed: `FollowerLog::reset` this directory, and follow again"
             );
             Error::caused(ErrorKind::Corrupt, what, &error)
         }
         _ => error,
     })?;
-    Ok(Opened { lock: Some(lock), ..opened })
+    Ok(RecoveredLog { lock: Some(lock), ..opened })
 }
 
 /// Makes the log of a follower that begins at `state`.
@@ -172,7 +172,11 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Op
 /// # Errors
 /// `InvalidArgument`: there is a log already. `Corrupt`: the state cannot be understood. `TooLarge`: it does not fit a
 /// segment. `Locked`, `Full`, `Io`.
-pub(crate) fn create_followed(disk: Arc<dyn Disk>, options: &Options, state: &FedState) -> Result<Opened> {
+pub(crate) fn create_followed(
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    state: &FollowSnapshot,
+) -> Result<RecoveredLog> {
     let lock = lock(&*disk)?;
     if followers_identity(&*disk)?.is_some() {
         let what = format!("{} holds a follower's log already: open it", disk.path().display());
@@ -182,19 +186,20 @@ pub(crate) fn create_followed(disk: Arc<dyn Disk>, options: &Options, state: &Fe
     let identity = Identity::random(&*disk, options.clock.now());
     let identity = identity.map_err(|e| Error::io("make", disk.path(), e))?;
     let identity = Identity { log: state.log(), follows: true, ..identity };
-    let mut sequencer = Sequencer::new(Me::Follower, Membership::default(), options);
+    let mut sequencer = Sequencer::new(Owner::Follower, Membership::default(), options);
     sequencer.begin_at(&state.header, &state.body, options).map_err(|why| {
         Error::new(ErrorKind::Corrupt, format!("the state that was fed cannot be understood: {why}"))
     })?;
     let opening = sequencer.opening();
     check_opening(&opening, options)?;
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
-    let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
-    preparer.prepare_first()?;
-    let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
+    let allocator =
+        Arc::new(Allocator::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
+    allocator.prepare_first()?;
+    let store = Store::create(disk.clone(), segments.clone(), allocator, opening)?;
     keep(&*disk, identity)?;
     let cluster = on_its_own();
-    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
+    Ok(RecoveredLog { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
 }
 
 /// Removes the log of a follower.
@@ -250,7 +255,7 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
             let what = format!(
-                "{} is open for writing already, in this process or another one: close it there, or read it meanwhile through a Viewer",
+                "{} is open for writer already, in this process or another one: close it there, or read it meanwhile through a ReadOnlyLog",
                 disk.path().display()
             );
             Error::new(ErrorKind::Locked, what)
@@ -274,7 +279,7 @@ impl Transport for Nobody {
     fn send(&self, _: Envelope) {}
 }
 
-fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<Opened> {
+fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<RecoveredLog> {
     remove_unfinished(&*disk)?;
     let mut identity =
         Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
@@ -295,13 +300,14 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
         }
     };
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
-    let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
-    preparer.prepare_first()?;
-    let sequencer = Sequencer::new(Me::Node(cluster.node), membership, options);
+    let allocator =
+        Arc::new(Allocator::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
+    allocator.prepare_first()?;
+    let sequencer = Sequencer::new(Owner::Node(cluster.node), membership, options);
     let opening = sequencer.opening();
-    let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
+    let store = Store::create(disk.clone(), segments.clone(), allocator, opening)?;
     keep(&*disk, identity)?;
-    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
+    Ok(RecoveredLog { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
 }
 
 /// Removes what a crash left of a log that was being made. Refuses when there is more than that: then the
@@ -396,12 +402,12 @@ fn recover(
     options: &Options,
     identity: Identity,
     segments: Arc<Segments>,
-) -> Result<Opened> {
+) -> Result<RecoveredLog> {
     for name in list(&*disk)?.iter().filter(|n| is_temporary(n)) {
         remove(&*disk, name)?;
     }
     let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
-    let me = if identity.follows { Me::Follower } else { Me::Node(cluster.node) };
+    let me = if identity.follows { Owner::Follower } else { Owner::Node(cluster.node) };
     let unlearnt = || Sequencer::new(me, Membership::default(), options);
     let mut replayed = Replayed { sequencer: unlearnt(), options };
     let mut survey = survey(&*disk, identity, &mut replayed)?;
@@ -410,7 +416,7 @@ fn recover(
         check_place(&*disk, identity, options, &cluster, sequencer.membership_at_end())?;
     }
     let begun_at = survey.segments.back().filter(|_| survey.segments.len() == 1).map(|s| s.base.raft);
-    if sequencer.end().raft == RaftIndex(0) || (identity.follows && begun_at == Some(sequencer.end().raft)) {
+    if sequencer.end().raft == EntryIndex(0) || (identity.follows && begun_at == Some(sequencer.end().raft)) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
         keep(&*disk, identity)?;
@@ -430,13 +436,13 @@ fn recover(
     let last_base = last.base.raft;
     let disk_path = disk.path().to_path_buf();
     segments.replace(found);
-    let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
+    let allocator = Allocator::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
     for segment in unsealed {
-        preparer.seal(segment);
+        allocator.seal(segment);
     }
     let (committed, end) = (sequencer.known_committed(), sequencer.end());
     let resume = Resume { segment: last, file, unproven, committed };
-    let store = Store::new(disk.clone(), segments.clone(), Arc::new(preparer), resume)?;
+    let store = Store::new(disk.clone(), segments.clone(), Arc::new(allocator), resume)?;
     if committed < last_base {
         // What is not committed began in an earlier segment: its effects are learnt from there.
         let state = sequencer.hard_state();
@@ -451,7 +457,7 @@ fn recover(
     for name in list(&*disk)?.iter().filter(|n| is_aside(n)) {
         remove(&*disk, name)?;
     }
-    Ok(Opened { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
+    Ok(RecoveredLog { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
 }
 
 /// Whether this directory is the one that the options mean.

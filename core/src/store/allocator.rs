@@ -40,7 +40,7 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A segment file that waits for its first block.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedSegment {
     pub(crate) number: u64,
     pub(crate) id: SegmentId,
     pub(crate) bytes: u32,
@@ -67,11 +67,11 @@ impl Purpose {
 }
 
 /// Work of others that must not be done on the writer's time, such as reading a segment to check it.
-pub(crate) struct Errand(Box<dyn FnOnce() + Send>);
+pub(crate) struct BackgroundJob(Box<dyn FnOnce() + Send>);
 
-impl fmt::Debug for Errand {
+impl fmt::Debug for BackgroundJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Errand")
+        f.write_str("BackgroundJob")
     }
 }
 
@@ -86,7 +86,7 @@ impl fmt::Debug for News {
 
 /// The files ahead and the work behind; shared by the writer and the helper thread.
 #[derive(Debug)]
-pub(crate) struct Preparer {
+pub(crate) struct Allocator {
     disk: Arc<dyn Disk>,
     log: LogId,
     segment_bytes: u32,
@@ -108,13 +108,13 @@ pub(crate) struct Preparer {
 
 #[derive(Debug, Default)]
 struct State {
-    ready: VecDeque<Prepared>,
+    ready: VecDeque<PreparedSegment>,
     next_number: u64,
     /// Names of files that may be overwritten, of the right size.
     spare: Vec<String>,
     seal: VecDeque<Arc<Segment>>,
     dropped: VecDeque<Arc<Segment>>,
-    errands: VecDeque<Errand>,
+    jobs: VecDeque<BackgroundJob>,
     /// Why the last attempt to prepare failed, and when; attempts pause until somebody asks or a file comes free.
     failed: Option<Error>,
     failed_at: Option<Moment>,
@@ -125,14 +125,14 @@ struct State {
     ending: bool,
     /// Somebody wants to be told when a file is there, or none can be had.
     awaited: bool,
-    /// Nobody runs [`Preparer::run`]: who needs a file makes it, and [`Preparer::help`] does the rest.
+    /// Nobody runs [`Allocator::run`]: who needs a file makes it, and [`Allocator::help`] does the rest.
     unaided: bool,
     /// And what can wait is done late.
     late: bool,
     stop: bool,
 }
 
-impl Preparer {
+impl Allocator {
     /// `next` is the number after the last segment's; `spare` are files whose contents do not matter.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
@@ -189,7 +189,7 @@ impl Preparer {
     /// # Errors
     /// What kept the helper from making it: `Full` if there is no space, else `Io`. Nothing was written to
     /// the log.
-    pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
+    pub(crate) fn take(&self, purpose: Purpose) -> Result<PreparedSegment> {
         let mut state = self.await_ready(purpose.files_ready())?;
         self.work.notify_one();
         match state.ready.pop_front() {
@@ -294,9 +294,9 @@ impl Preparer {
 
     /// Runs `errand` on the helper thread, behind what is more urgent; at once if there is none. One that comes when
     /// the log is being closed may never be run.
-    pub(crate) fn lend(&self, errand: impl FnOnce() + Send + 'static) {
+    pub(crate) fn lend(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
-        state.errands.push_back(Errand(Box::new(errand)));
+        state.jobs.push_back(BackgroundJob(Box::new(job)));
         if state.unaided {
             let late = state.late;
             drop(state);
@@ -353,7 +353,7 @@ impl Preparer {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn has_work(&self) -> bool {
         let state = self.lock();
-        state.wants_file() || !(state.seal.is_empty() && state.dropped.is_empty() && state.errands.is_empty())
+        state.wants_file() || !(state.seal.is_empty() && state.dropped.is_empty() && state.jobs.is_empty())
     }
 
     /// Does all work that waits, on this thread.
@@ -387,7 +387,7 @@ impl Preparer {
     /// The helper thread's life.
     pub(crate) fn run(&self) {
         // Should it panic, nobody waits for it for ever.
-        struct Ended<'a>(&'a Preparer);
+        struct Ended<'a>(&'a Allocator);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
                 self.0.stop();
@@ -427,13 +427,13 @@ impl Preparer {
         let outcome = self.prepare(number, spare);
         let mut state = self.lock();
         let result = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        state.note(Outcome::Prepared(outcome), self.now());
+        state.note(Outcome::PreparedSegment(outcome), self.now());
         result
     }
 
     fn carry_out(&self, job: Job) -> Outcome {
         match job {
-            Job::Prepare(number, spare) => Outcome::Prepared(self.prepare(number, spare)),
+            Job::Prepare(number, spare) => Outcome::PreparedSegment(self.prepare(number, spare)),
             Job::Seal(segment) => {
                 if let Err(error) = self.write_footer(&segment) {
                     tracing::warn!(%error, segment = segment.number, "segment stays without a footer; it is scanned when opened");
@@ -441,18 +441,22 @@ impl Preparer {
                 Outcome::Nothing
             }
             Job::Drop(segment) => self.reuse_or_remove(segment),
-            Job::Errand(Errand(errand)) => {
-                errand();
+            Job::BackgroundJob(BackgroundJob(job)) => {
+                job();
                 Outcome::Nothing
             }
         }
     }
 
     /// Makes `number.seg` from an old file or a new one. With the error comes the old file if it is still there.
-    fn prepare(&self, number: u64, spare: Option<String>) -> Result<Prepared, (Error, Option<String>)> {
+    fn prepare(
+        &self,
+        number: u64,
+        spare: Option<String>,
+    ) -> Result<PreparedSegment, (Error, Option<String>)> {
         let (tmp, name) = (format!("{number:020}.tmp"), file_name(number));
         let path = self.disk.path().join(&name);
-        let make = || -> io::Result<Prepared> {
+        let make = || -> io::Result<PreparedSegment> {
             let file = match &spare {
                 Some(old) => {
                     self.disk.rename(old, &tmp)?;
@@ -486,7 +490,7 @@ impl Preparer {
             if !planted!(5) {
                 self.disk.sync_dir()?;
             }
-            Ok(Prepared { number, id: header.id, bytes: header.bytes, file })
+            Ok(PreparedSegment { number, id: header.id, bytes: header.bytes, file })
         };
         make().map_err(|e| {
             // Without this the rest of a full disk stays taken. If it fails the next opening removes it.
@@ -616,12 +620,12 @@ enum Job {
     Prepare(u64, Option<String>),
     Seal(Arc<Segment>),
     Drop(Arc<Segment>),
-    Errand(Errand),
+    BackgroundJob(BackgroundJob),
 }
 
 #[derive(Debug)]
 enum Outcome {
-    Prepared(Result<Prepared, (Error, Option<String>)>),
+    PreparedSegment(Result<PreparedSegment, (Error, Option<String>)>),
     Spare(String),
     Removed,
     Nothing,
@@ -655,7 +659,7 @@ impl State {
         if self.wants_file() {
             return Some(Job::Prepare(self.next_number, self.take_spare(self.next_number)));
         }
-        self.errands.pop_front().map(Job::Errand)
+        self.jobs.pop_front().map(Job::BackgroundJob)
     }
 
     /// A file to make segment `number` of: the one that has its name already, if there is one, so that no
@@ -670,11 +674,11 @@ impl State {
 
     fn note(&mut self, outcome: Outcome, now: Moment) {
         match outcome {
-            Outcome::Prepared(Ok(prepared)) => {
+            Outcome::PreparedSegment(Ok(prepared)) => {
                 self.next_number = prepared.number + 1;
                 self.ready.push_back(prepared);
             }
-            Outcome::Prepared(Err((error, spare))) => {
+            Outcome::PreparedSegment(Err((error, spare))) => {
                 if !self.ending {
                     tracing::warn!(%error, "no segment could be prepared");
                 }
@@ -725,7 +729,7 @@ mod tests {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
             let mut state = State { next_number: 9, wanted: true, ..State::default() };
             let failed = Err((Error::new(ErrorKind::Full, "no space"), None));
-            state.note(Outcome::Prepared(failed), Moment::START);
+            state.note(Outcome::PreparedSegment(failed), Moment::START);
             assert!(state.next_job().is_none(), "it tries again although nothing has changed");
             state.note(room, Moment::START);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
@@ -737,18 +741,18 @@ mod tests {
     #[test]
     fn unaided_files_come_when_they_are_needed() {
         let disk = Arc::new(SimDisk::default());
-        let preparer = Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new());
-        preparer.go_unaided();
+        let allocator = Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new());
+        allocator.go_unaided();
         disk.limit_space(Some(1 << 16));
-        assert_eq!(preparer.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(allocator.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full);
         disk.limit_space(None);
-        preparer.pass(Moment::START.plus(RETRY_DELAY - Duration::from_millis(1)));
-        assert_eq!(preparer.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full, "too soon");
-        preparer.pass(Moment::START.plus(RETRY_DELAY));
-        assert_eq!(preparer.take(Purpose::Data).unwrap().number, 1);
-        preparer.help();
+        allocator.pass(Moment::START.plus(RETRY_DELAY - Duration::from_millis(1)));
+        assert_eq!(allocator.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full, "too soon");
+        allocator.pass(Moment::START.plus(RETRY_DELAY));
+        assert_eq!(allocator.take(Purpose::Data).unwrap().number, 1);
+        allocator.help();
         assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);
-        preparer.settle();
+        allocator.settle();
     }
 
     /// A rename that failed took the old file out of the list. It stayed on the disk unused, and a later attempt
@@ -756,18 +760,18 @@ mod tests {
     #[test]
     fn an_old_file_whose_rename_failed_is_used_by_the_next_attempt() {
         let (name, log) = (file_name(5), LogId(1));
-        for landed in [Landed::Nothing, Landed::All] {
+        for confirmed in [Landed::Nothing, Landed::All] {
             let disk = Arc::new(SimDisk::default());
             let disks: Arc<dyn Disk> = disk.clone();
-            Preparer::new(disks.clone(), log, 1 << 16, 5, Vec::new()).prepare_first().unwrap();
-            let preparer = Preparer::new(disks, log, 1 << 16, 5, vec![name.clone()]);
-            let trouble = Trouble::Eio(landed);
+            Allocator::new(disks.clone(), log, 1 << 16, 5, Vec::new()).prepare_first().unwrap();
+            let allocator = Allocator::new(disks, log, 1 << 16, 5, vec![name.clone()]);
+            let trouble = Trouble::Eio(confirmed);
             disk.plan(Fault { call: Some(Call::Rename), nth: 1, lasting: false, trouble });
-            assert_eq!(preparer.prepare_first().unwrap_err().kind(), ErrorKind::Io);
-            let kept = landed == Landed::Nothing;
-            assert_eq!(preparer.lock().spare.contains(&name), kept);
+            assert_eq!(allocator.prepare_first().unwrap_err().kind(), ErrorKind::Io);
+            let kept = confirmed == Landed::Nothing;
+            assert_eq!(allocator.lock().spare.contains(&name), kept);
             let created = disk.calls(Some(Call::Create));
-            preparer.prepare_first().unwrap();
+            allocator.prepare_first().unwrap();
             assert_eq!(disk.list().unwrap(), [name.as_str()]);
             assert_eq!(disk.calls(Some(Call::Create)) == created, kept, "the old file is used");
         }

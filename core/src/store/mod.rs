@@ -31,8 +31,8 @@ pub(crate) mod whole_segments;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
-use crate::types::{Index, RaftIndex, Term, Timestamp};
-use allocator::{Prepared, Preparer, Purpose};
+use crate::types::{EntryIndex, Index, Term, Timestamp};
+use allocator::{Allocator, PreparedSegment, Purpose};
 use bytes::Bytes;
 use format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use format::geometry::{SEGMENT_HEADER_BYTES, data_limit};
@@ -44,13 +44,13 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use truncate::Turn;
+use truncate::Truncation;
 
 /// A block to be written: its header except for what depends on the file, and its body in pieces.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
     pub(crate) kind: Kind,
-    pub(crate) raft_index: RaftIndex,
+    pub(crate) raft_index: EntryIndex,
     pub(crate) term: Term,
     pub(crate) first: Index,
     pub(crate) timestamp: Timestamp,
@@ -84,13 +84,13 @@ pub(crate) const fn block_bytes(body: usize) -> usize {
 pub(crate) struct Store {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) segments: Arc<Segments>,
-    pub(crate) preparer: Arc<Preparer>,
+    pub(crate) allocator: Arc<Allocator>,
     active: Active,
     /// How the log came to the segment that grows, until that has durably begun.
-    turn: Option<Turn>,
+    turn: Option<Truncation>,
     /// Blocks that were written and are not known committed, in order.
     uncommitted: VecDeque<Uncommitted>,
-    committed: RaftIndex,
+    committed: EntryIndex,
     /// Whether a [`SyncJob`] is about.
     syncing: bool,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Store {
 /// Where a block ends that readers may not see yet.
 #[derive(Debug)]
 struct Uncommitted {
-    raft: RaftIndex,
+    raft: EntryIndex,
     segment: Arc<Segment>,
     end: usize,
 }
@@ -178,7 +178,7 @@ pub(crate) struct Resume {
     /// Whether its last block is anything but a marker.
     pub(crate) unproven: bool,
     /// The last entry known committed: readers may see so much.
-    pub(crate) committed: RaftIndex,
+    pub(crate) committed: EntryIndex,
 }
 
 /// Room for the markers of [`Store::proof`].
@@ -202,7 +202,7 @@ impl Store {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
-        preparer: Arc<Preparer>,
+        allocator: Arc<Allocator>,
         resume: Resume,
     ) -> Result<Self> {
         let mut active = Active::new(&*disk, resume.segment, resume.file);
@@ -211,7 +211,7 @@ impl Store {
         active.written = active.end;
         active.synced = active.end;
         active.unproven = resume.unproven;
-        let mut store = Self::with(disk, segments, preparer, active);
+        let mut store = Self::with(disk, segments, allocator, active);
         for segment in store.segments.snapshot() {
             let ends = store.archive().ends(&segment, resume.committed)?;
             let blocks =
@@ -222,22 +222,22 @@ impl Store {
         Ok(store)
     }
 
-    fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, preparer: Arc<Preparer>, active: Active) -> Self {
-        let (turn, uncommitted, committed) = (None, VecDeque::new(), RaftIndex(0));
-        Self { disk, segments, preparer, active, turn, uncommitted, committed, syncing: false }
+    fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, allocator: Arc<Allocator>, active: Active) -> Self {
+        let (turn, uncommitted, committed) = (None, VecDeque::new(), EntryIndex(0));
+        Self { disk, segments, allocator, active, turn, uncommitted, committed, syncing: false }
     }
 
     /// The first segment of a new log: `opening` is made durable before this returns.
     pub(crate) fn create(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
-        preparer: Arc<Preparer>,
+        allocator: Arc<Allocator>,
         opening: NewBlock,
     ) -> Result<Self> {
-        let next = preparer.take(Purpose::Metadata)?;
+        let next = allocator.take(Purpose::Metadata)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         let active = Active::new(&*disk, Arc::new(segment), next.file);
-        let mut store = Self::with(disk, segments, preparer, active);
+        let mut store = Self::with(disk, segments, allocator, active);
         let base = opening.raft_index;
         store.push(opening);
         store.raise_version()?;
@@ -295,9 +295,9 @@ impl Store {
     ///
     /// # Errors
     /// The place where the log is cut could not be read (`Corrupt`, `Io`); nothing has changed then.
-    pub(crate) fn roll_into(&mut self, next: Prepared, opening: NewBlock) -> Result<()> {
+    pub(crate) fn roll_into(&mut self, next: PreparedSegment, opening: NewBlock) -> Result<()> {
         assert!(self.is_synced(), "a roll with unsynced blocks");
-        let turn = Turn::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
+        let turn = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
         debug_assert!(self.turn.is_none(), "two turns wait for one sync");
@@ -314,8 +314,8 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        assert!(needed <= format::geometry::room_of(self.preparer.segment_bytes() as usize));
-        let next = self.preparer.take(purpose)?;
+        assert!(needed <= format::geometry::room_of(self.allocator.segment_bytes() as usize));
+        let next = self.allocator.take(purpose)?;
         self.roll_into(next, opening)
     }
 
@@ -356,7 +356,7 @@ impl Store {
         active.needs_version = active.needs_version.max(version);
         if !active.wants_successor && active.end > active.limit / SUCCESSOR_WANTED_AT {
             active.wants_successor = true;
-            self.preparer.want();
+            self.allocator.want();
         }
         active.unproven = block.kind != Kind::Marker;
         stride
@@ -380,7 +380,7 @@ impl Store {
         let active = &mut self.active;
         raise_version(&*active.file, &active.path, active.needs_version)?;
         active.asks_version = active.needs_version;
-        self.preparer.ask_version(active.needs_version);
+        self.allocator.ask_version(active.needs_version);
         Ok(())
     }
 
@@ -464,10 +464,10 @@ impl Store {
         self.syncing = false;
         self.active.synced = job.upto;
         // Whatever was written of this segment, its opening is among it.
-        if let Some(Turn { seal, dead, .. }) = self.turn.take() {
-            seal.into_iter().for_each(|segment| self.preparer.seal(segment));
+        if let Some(Truncation { seal, dead, .. }) = self.turn.take() {
+            seal.into_iter().for_each(|segment| self.allocator.seal(segment));
             if !dead.is_empty() {
-                self.preparer.discard(dead);
+                self.allocator.discard(dead);
             }
         }
     }
@@ -486,7 +486,7 @@ impl Store {
     }
 
     /// Entries through `upto` are committed, and written here: readers may see them, synced here or not.
-    pub(crate) fn commit(&mut self, upto: RaftIndex) {
+    pub(crate) fn commit(&mut self, upto: EntryIndex) {
         assert!(
             upto <= self.active.segment.end().raft,
             "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}",
@@ -515,10 +515,10 @@ impl Store {
 
     /// Drops the segments that hold no record from `first` on and no entry above `known`: the last one that is
     /// durably known to be committed, where recovery begins. The discard must be at or below it.
-    pub(crate) fn drop_below(&mut self, first: Index, known: RaftIndex) {
+    pub(crate) fn drop_below(&mut self, first: Index, known: EntryIndex) {
         let dropped = self.segments.drop_below(first, known.min(self.committed));
         if !dropped.is_empty() {
-            self.preparer.discard(dropped);
+            self.allocator.discard(dropped);
         }
     }
 }

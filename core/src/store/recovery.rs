@@ -43,7 +43,7 @@ use super::segment::{Base, Segment, file_name, file_number};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
-use crate::types::{Index, RaftIndex};
+use crate::types::{EntryIndex, Index};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -307,7 +307,7 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
 }
 
 /// What the log was after entry `index`, which is in this segment, and where its blocks end that belong to it.
-fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
+fn as_of(opened: &Opened, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut learner = learner.again();
@@ -325,7 +325,7 @@ fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Prov
 /// Learns no further than to an entry.
 pub(crate) struct Past<'a> {
     pub(crate) learner: &'a mut (dyn Learn + 'a),
-    pub(crate) to: RaftIndex,
+    pub(crate) to: EntryIndex,
 }
 
 impl Learn for Past<'_> {
@@ -340,11 +340,11 @@ impl Learn for Past<'_> {
         self.learner.first()
     }
 
-    fn commit_to(&mut self, raft: RaftIndex) {
+    fn commit_to(&mut self, raft: EntryIndex) {
         self.learner.commit_to(raft);
     }
 
-    fn commit(&self) -> RaftIndex {
+    fn commit(&self) -> EntryIndex {
         self.learner.commit()
     }
 
@@ -403,10 +403,10 @@ impl Learn for Chain {
         Index(0)
     }
 
-    fn commit_to(&mut self, _: RaftIndex) {}
+    fn commit_to(&mut self, _: EntryIndex) {}
 
-    fn commit(&self) -> RaftIndex {
-        RaftIndex(0)
+    fn commit(&self) -> EntryIndex {
+        EntryIndex(0)
     }
 
     fn again(&self) -> Box<dyn Learn + '_> {
@@ -474,7 +474,7 @@ mod tests {
         BlockHeader {
             length: BLOCK_HEADER_BYTES as u32,
             batch_count: 0,
-            raft_index: RaftIndex(raft),
+            raft_index: EntryIndex(raft),
             term: Term(term),
             first: Index(first),
             timestamp: Timestamp(1),
@@ -486,7 +486,7 @@ mod tests {
     }
 
     fn base(raft: u64, term: u64, next: u64) -> Base {
-        Base { raft: RaftIndex(raft), term: Term(term), next: Index(next) }
+        Base { raft: EntryIndex(raft), term: Term(term), next: Index(next) }
     }
 
     #[test]
@@ -523,7 +523,7 @@ mod tests {
     #[test]
     fn past_learns_up_to_its_entry() {
         let mut chain = Chain { end: base(5, 2, 30), to: base(9, 3, 90) };
-        let mut past = Past { learner: &mut chain, to: RaftIndex(7) };
+        let mut past = Past { learner: &mut chain, to: EntryIndex(7) };
         for (raft, is_taken) in [(6, true), (7, true), (8, false)] {
             let learnt = past.learn(&block(raft, 2, 30, 0, Kind::NoOp), &[]);
             assert_eq!(learnt.is_ok(), is_taken, "entry {raft}");

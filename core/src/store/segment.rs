@@ -22,7 +22,7 @@ use super::segment::damage::Damage;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::crc::crc32c;
-use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ pub(crate) fn file_number(name: &str) -> Option<u64> {
 /// Where a segment stands: what comes just before its first block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Base {
-    pub(crate) raft: RaftIndex,
+    pub(crate) raft: EntryIndex,
     pub(crate) term: Term,
     /// The next record's index.
     pub(crate) next: Index,
@@ -447,7 +447,7 @@ impl Segments {
 
     /// Takes out the segments that hold no record from `first` on and no entry above `committed`; never the last
     /// one.
-    pub(crate) fn drop_below(&self, first: Index, committed: RaftIndex) -> Vec<Arc<Segment>> {
+    pub(crate) fn drop_below(&self, first: Index, committed: EntryIndex) -> Vec<Arc<Segment>> {
         let mut dropped = Vec::new();
         {
             let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
@@ -479,7 +479,7 @@ impl Segments {
 
     /// Where a reader goes on that has come to the offset `at` of `segment` and sees no more there: a segment and an
     /// offset. `None` as long as there is more to come in this one, perhaps not committed yet, or nothing follows.
-    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
+    pub(crate) fn applier(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
         // Both under the one lock, so that no segment is cut between the two looks.
         self.read(|list| {
             let n = list.partition_point(|s| s.number < segment.number);
@@ -496,7 +496,7 @@ impl Segments {
     }
 
     /// The segment that raft entry `index` is in, or would be. `None`: it lies before all of them.
-    pub(crate) fn holding_entry(&self, index: RaftIndex) -> Option<Arc<Segment>> {
+    pub(crate) fn holding_entry(&self, index: EntryIndex) -> Option<Arc<Segment>> {
         self.read(|list| {
             let n = list.partition_point(|s| s.base.raft < index);
             n.checked_sub(1).and_then(|n| list.get(n).cloned())
@@ -504,7 +504,7 @@ impl Segments {
     }
 
     /// The newest segment that begins at or before raft entry `index`.
-    pub(crate) fn beginning_before(&self, index: RaftIndex) -> Option<Arc<Segment>> {
+    pub(crate) fn beginning_before(&self, index: EntryIndex) -> Option<Arc<Segment>> {
         self.read(|list| {
             let n = list.partition_point(|s| s.base.raft <= index);
             n.checked_sub(1).and_then(|n| list.get(n).cloned())
@@ -625,12 +625,12 @@ mod tests {
     /// must not be taken for sealed.
     #[test]
     fn a_footer_from_before_a_cut_does_not_seal() {
-        let base = Base { raft: RaftIndex(4), term: Term(1), next: Index(9) };
+        let base = Base { raft: EntryIndex(4), term: Term(1), next: Index(9) };
         let segment = Segment::growing(3, SegmentId(1), 1 << 16, base, Timestamp(0));
-        let end = Base { raft: RaftIndex(5), ..base };
+        let end = Base { raft: EntryIndex(5), ..base };
         for offset in [4096, 4160] {
             let entry =
-                IndexEntry { first: Index(9), raft_index: RaftIndex(5), timestamp: Timestamp(1), offset };
+                IndexEntry { first: Index(9), raft_index: EntryIndex(5), timestamp: Timestamp(1), offset };
             segment.grow(entry, 64, end);
         }
         let footer = |data_end| Footer {

@@ -31,7 +31,7 @@ pub(super) fn identity() -> Identity {
 /// An entry as it should come back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) raft: RaftIndex,
+    pub(super) raft: EntryIndex,
     pub(super) term: Term,
     pub(super) kind: Kind,
     pub(super) first: Index,
@@ -63,7 +63,7 @@ impl Plain {
     }
 
     /// The log's first index as of entry `raft`.
-    pub(super) fn first_at(&self, raft: RaftIndex) -> Index {
+    pub(super) fn first_at(&self, raft: EntryIndex) -> Index {
         let discards = self.entries.iter().rfind(|e| e.kind == Kind::Command && e.raft <= raft);
         discards.map_or(self.first, |e| discard_of(&e.body))
     }
@@ -86,7 +86,7 @@ pub(super) struct Rig {
     pub(super) store: Store,
     pub(super) now: Plain,
     pub(super) term: Term,
-    pub(super) commit: RaftIndex,
+    pub(super) commit: EntryIndex,
     durable: Plain,
     turned: Option<usize>,
     /// What the disk may hold after each mark of its history.
@@ -98,11 +98,11 @@ pub(super) struct Rig {
 pub(super) struct Learnt {
     pub(super) end: Base,
     pub(super) first: Index,
-    pub(super) commit: RaftIndex,
+    pub(super) commit: EntryIndex,
     pub(super) base: Base,
-    pub(super) seen: Vec<(RaftIndex, Term)>,
+    pub(super) seen: Vec<(EntryIndex, Term)>,
     /// Discards that are not known committed.
-    pending: Vec<(RaftIndex, Index)>,
+    pending: Vec<(EntryIndex, Index)>,
 }
 
 impl Learn for Learnt {
@@ -145,14 +145,14 @@ impl Learn for Learnt {
         self.first
     }
 
-    fn commit_to(&mut self, raft: RaftIndex) {
+    fn commit_to(&mut self, raft: EntryIndex) {
         self.commit = self.commit.max(raft);
         for (_, first) in self.pending.extract_if(.., |(at, _)| *at <= raft) {
             self.first = self.first.max(first);
         }
     }
 
-    fn commit(&self) -> RaftIndex {
+    fn commit(&self) -> EntryIndex {
         self.commit
     }
 
@@ -171,16 +171,16 @@ impl Rig {
         let arc: Arc<dyn Disk> = Arc::new(disk.clone());
         drop(arc.create(IDENTITY_FILE).unwrap());
         identity().write(&*arc).unwrap();
-        let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
-        preparer.go_unaided();
-        let base = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
-        let opening = opening(base, Term(1), Index(1), RaftIndex(0));
-        let store = Store::create(arc, segments_on(&disk), Arc::new(preparer), opening).unwrap();
+        let allocator = Allocator::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
+        allocator.go_unaided();
+        let base = Base { raft: EntryIndex(0), term: Term(1), next: Index(1) };
+        let opening = opening(base, Term(1), Index(1), EntryIndex(0));
+        let store = Store::create(arc, segments_on(&disk), Arc::new(allocator), opening).unwrap();
         let empty = Plain { base, first: Index(1), entries: Vec::new() };
-        Self::with(disk, store, empty, Term(1), RaftIndex(0))
+        Self::with(disk, store, empty, Term(1), EntryIndex(0))
     }
 
-    pub(super) fn with(disk: SimDisk, store: Store, now: Plain, term: Term, commit: RaftIndex) -> Self {
+    pub(super) fn with(disk: SimDisk, store: Store, now: Plain, term: Term, commit: EntryIndex) -> Self {
         let durable = now.clone();
         let mut rig = Self { disk, store, now, term, commit, durable, turned: None, legal: Vec::new() };
         rig.mark();
@@ -304,7 +304,7 @@ impl Rig {
     }
 
     pub(super) fn commit(&mut self, raft: u64) {
-        self.commit = RaftIndex(raft);
+        self.commit = EntryIndex(raft);
         self.store.commit(self.commit);
     }
 
@@ -315,7 +315,7 @@ impl Rig {
 }
 
 /// Everything that can be asked of a store, against the list.
-pub(super) fn check(store: &Store, log: &Plain, commit: RaftIndex) {
+pub(super) fn check(store: &Store, log: &Plain, commit: EntryIndex) {
     check_archive(&store.archive(), log.base, &log.entries);
     check_segments(&store.segments, log.end());
     let oldest = store.archive().first();
@@ -361,7 +361,7 @@ pub(super) fn check_archive(archive: &Archive, base: Base, entries: &[Entry]) {
     assert_eq!(archive.term(end.raft.next()).unwrap(), None);
     if first.raft.0 > 0 {
         assert_eq!(archive.header(first.raft).unwrap(), None);
-        assert_eq!(archive.term(RaftIndex(first.raft.0 - 1)).unwrap(), None);
+        assert_eq!(archive.term(EntryIndex(first.raft.0 - 1)).unwrap(), None);
     }
     let all = archive.headers(first.raft.next(), end.raft.next(), u64::MAX).unwrap();
     let terms: Vec<_> = all.iter().map(|h| (h.raft_index, h.term)).collect();
@@ -379,7 +379,7 @@ pub(super) fn check_segments(segments: &Segments, end: Base) {
     assert_eq!(list.last().unwrap().end(), end);
 }
 
-pub(super) fn opening(base: Base, term: Term, first: Index, commit: RaftIndex) -> NewBlock {
+pub(super) fn opening(base: Base, term: Term, first: Index, commit: EntryIndex) -> NewBlock {
     let opening = Opening {
         base_raft: base.raft,
         base_term: base.term,
@@ -443,12 +443,12 @@ pub(super) fn reopen(disk: &SimDisk) -> Result<(Store, Learnt)> {
         disk.remove(&leftover.name).unwrap();
     }
     let segments = Arc::new(Segments::new(arc.clone(), ReadMode::Read, list));
-    let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, last.number + 1, Vec::new());
-    preparer.go_unaided();
-    unsealed.into_iter().for_each(|segment| preparer.seal(segment));
+    let allocator = Allocator::new(arc.clone(), identity().log, SEGMENT_BYTES, last.number + 1, Vec::new());
+    allocator.go_unaided();
+    unsealed.into_iter().for_each(|segment| allocator.seal(segment));
     let committed = learnt.commit;
     let resume = Resume { segment: last, file, unproven, committed };
-    Ok((Store::new(arc, segments, Arc::new(preparer), resume)?, learnt))
+    Ok((Store::new(arc, segments, Arc::new(allocator), resume)?, learnt))
 }
 
 /// Finds which of the logs that a crash may leave is there, or panics.

@@ -13,12 +13,12 @@
 use super::read::entry_lookup::Archive;
 use super::segment::{Base, Extent, Segment, Segments};
 use crate::error::Result;
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use std::sync::Arc;
 
 /// What changes once the next segment's opening is written, and is done once that is durable.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct Truncation {
     /// What the segment that holds the new end holds from then on, if that is less.
     pub(crate) cut: Option<(Arc<Segment>, Extent)>,
     /// To be sealed: the last segment before the next one, if it has grown or was cut.
@@ -27,7 +27,7 @@ pub(crate) struct Turn {
     pub(crate) dead: Vec<Arc<Segment>>,
 }
 
-impl Turn {
+impl Truncation {
     /// Plans to go on at `base`. `active` is the segment that grows; all of it is durable.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Turn {
         segments: &Arc<Segments>,
         active: &Arc<Segment>,
         base: Base,
-        committed: RaftIndex,
+        committed: EntryIndex,
     ) -> Result<Self> {
         if base == active.end() || planted!(6) {
             return Ok(Self { seal: Some(active.clone()), ..Self::default() });

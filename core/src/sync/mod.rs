@@ -1,8 +1,8 @@
 //! Waiting and waking, time, and threads. Knows nothing of logs.
 
 pub(crate) mod clock;
+pub(crate) mod completer;
 pub(crate) mod completion;
 pub(crate) mod event_fd;
 pub(crate) mod futex;
-pub(crate) mod promise;
 pub(crate) mod threads;

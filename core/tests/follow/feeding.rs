@@ -1,7 +1,9 @@
 //! A follower gets the source's log: the same records, chains, the tail, beginnings.
 
 use crate::support::*;
-use chiplog::{BatchBuilder, Codec, ErrorKind, FeedFrom, Followed, Index, Log, Role, Start, Viewer};
+use chiplog::{
+    BatchBuilder, Codec, ErrorKind, FollowFrom, FollowerLog, Index, Log, ReadOnlyLog, Role, Start,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     for round in 1..6u64 {
         append(&source, round * 100..round * 100 + 80);
         let mut session = source.open_session().unwrap();
@@ -36,19 +38,19 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
     drop(follower);
     assert_sound(b.path());
     append(&source, 600..700);
-    let follower = Followed::open(b.path(), options()).unwrap();
+    let follower = FollowerLog::open(b.path(), options()).unwrap();
     assert_eq!(follower.log().info().last, info.last);
     assert_eq!(catch_up(&source, &follower), []);
     assert_same(follower.log(), &source);
     // The state of sessions was fed as well: a session that continues from here knows its batches.
-    assert_eq!(state(follower.log(), FeedFrom::Newest).next(), state(&source, FeedFrom::Newest).next());
+    assert_eq!(state(follower.log(), FollowFrom::Newest).next(), state(&source, FollowFrom::Newest).next());
     follower.sync().unwrap();
     assert_eq!(follower.log().info().durable, follower.log().info().last);
     assert_sound(b.path());
-    // A viewer shows the same.
-    let viewer = Viewer::open(b.path()).unwrap();
-    wait_until("the viewer shows all records", || viewer.info().last == source.info().last);
-    assert!(viewer.info().follows);
+    // A read-only log shows the same.
+    let read_only = ReadOnlyLog::open(b.path()).unwrap();
+    wait_until("the read_only shows all records", || read_only.info().last == source.info().last);
+    assert!(read_only.info().follows);
 }
 
 #[test]
@@ -56,10 +58,10 @@ fn followers_follow_followers_while_the_source_is_written() {
     let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
     let source = Log::open(dirs[0].path(), options()).unwrap();
     append(&source, 0..10);
-    let mut chain: Vec<Followed> = Vec::new();
+    let mut chain: Vec<FollowerLog> = Vec::new();
     for dir in &dirs[1..] {
         let above = chain.last().map_or(&source, |f| f.log());
-        chain.push(create(above, FeedFrom::First, dir.path()));
+        chain.push(create(above, FollowFrom::First, dir.path()));
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -107,7 +109,7 @@ fn followers_follow_followers_while_the_source_is_written() {
 fn reader_and_feed_at_the_tail_wake() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
-    let follower = create(&source, FeedFrom::Newest, b.path());
+    let follower = create(&source, FollowFrom::Newest, b.path());
     let reader = follower.log().reader(Start::Next).unwrap();
     let mut feed = source.feed(follower.want().unwrap()).unwrap();
     assert!(feed.next(1000).unwrap().is_none());
@@ -141,21 +143,21 @@ fn feed_begins_anywhere() {
     source.discard(Index(101)).unwrap();
     let all = records(&source);
     for index in [101, 102, 250, 499, 500, 501] {
-        let state = state(&source, FeedFrom::Index(Index(index)));
+        let state = state(&source, FollowFrom::Index(Index(index)));
         assert!(state.next() <= Index(index) && state.next().get() + 50 > index, "{index}: {}", state.next());
         let dir = tempfile::tempdir().unwrap();
-        let follower = Followed::create(dir.path(), options(), &state).unwrap();
+        let follower = FollowerLog::create(dir.path(), options(), &state).unwrap();
         assert_eq!(follower.log().info().first, state.next());
         catch_up(&source, &follower);
         let wanted: Records = all.iter().filter(|(i, ..)| *i >= state.next()).cloned().collect();
         let here: Records = records(follower.log()).into_iter().filter(|(i, ..)| i.get() >= 101).collect();
         assert_eq!(here, wanted);
         follower.close().unwrap();
-        assert_eq!(Followed::open(dir.path(), options()).unwrap().log().info().last, Index(500));
+        assert_eq!(FollowerLog::open(dir.path(), options()).unwrap().log().info().last, Index(500));
     }
-    assert_eq!(source.feed(FeedFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
-    assert_eq!(source.feed(FeedFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
-    let newest = create(&source, FeedFrom::Newest, b.path());
+    assert_eq!(source.feed(FollowFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(source.feed(FollowFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
+    let newest = create(&source, FollowFrom::Newest, b.path());
     assert_eq!(newest.log().info().first, Index(501));
     source.append(b"the first one here").unwrap();
     catch_up(&source, &newest);
@@ -167,7 +169,7 @@ fn many_threads_may_take() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..1000);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {

@@ -3,8 +3,8 @@
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, Fed, FeedFrom, Followed, Index, Log, NodeId, Options, Role,
-    Sequence,
+    Bootstrap, Change, Cluster, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, Log, NodeId,
+    Options, Role, Sequence,
 };
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn another_history_is_never_followed() {
     }
     let other = Log::open(b.path(), options()).unwrap();
     append(&other, 40..90);
-    let follower = create(&source, FeedFrom::First, c.path());
+    let follower = create(&source, FollowFrom::First, c.path());
     catch_up(&source, &follower);
     let before = (records(follower.log()), follower.want().unwrap());
     let mut feed = other.feed(follower.want().unwrap()).unwrap();
@@ -33,7 +33,7 @@ fn another_history_is_never_followed() {
         assert_eq!(feed.next(1000).unwrap_err().kind(), ErrorKind::Diverged);
     }
     // Even if its entries arrive: later ones, ones that are here already, a state.
-    let mut feed = other.feed(FeedFrom::First).unwrap();
+    let mut feed = other.feed(FollowFrom::First).unwrap();
     let mut refused = 0;
     while let Some(fed) = feed.next(1).unwrap() {
         if let Err(error) = follower.take(fed) {
@@ -48,7 +48,7 @@ fn another_history_is_never_followed() {
     let stranger = Log::open(d.path(), options()).unwrap();
     append(&stranger, 0..100);
     assert_eq!(stranger.feed(follower.want().unwrap()).unwrap_err().kind(), ErrorKind::Diverged);
-    let mut feed = stranger.feed(FeedFrom::First).unwrap();
+    let mut feed = stranger.feed(FollowFrom::First).unwrap();
     while let Some(fed) = feed.next(10_000).unwrap() {
         assert_eq!(follower.take(fed).unwrap_err().kind(), ErrorKind::Diverged);
     }
@@ -82,7 +82,7 @@ fn entry_with_a_wrong_meaning_is_refused_whole() {
     let mut handle = other.resume_session(session, Sequence(1));
     handle.append(b"one").unwrap();
     handle.append(b"two").unwrap();
-    let follower = create(&source, FeedFrom::First, c.path());
+    let follower = create(&source, FollowFrom::First, c.path());
     catch_up(&source, &follower);
     let fed = other.feed(follower.want().unwrap()).unwrap().next(1 << 20).unwrap().unwrap();
     for _ in 0..2 {
@@ -96,8 +96,8 @@ fn entry_with_a_wrong_meaning_is_refused_whole() {
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
     assert_eq!(
-        state(follower.log(), FeedFrom::Newest).timestamp(),
-        state(&source, FeedFrom::Newest).timestamp()
+        state(follower.log(), FollowFrom::Newest).timestamp(),
+        state(&source, FollowFrom::Newest).timestamp()
     );
 }
 
@@ -106,13 +106,13 @@ fn known_entries_are_skipped_and_a_gap_is_refused() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     source.append(b"1").unwrap();
-    let begin = state(&source, FeedFrom::Newest);
-    let follower = Followed::create(b.path(), options(), &begin).unwrap();
+    let begin = state(&source, FollowFrom::Newest);
+    let follower = FollowerLog::create(b.path(), options(), &begin).unwrap();
     for word in [b"2", b"3", b"4"] {
         source.append(word).unwrap();
     }
-    let from = FeedFrom::After { log: begin.log(), raft: begin.raft(), term: begin.term() };
-    let fed: Vec<Fed> = {
+    let from = FollowFrom::After { log: begin.log(), raft: begin.raft(), term: begin.term() };
+    let fed: Vec<FollowMessage> = {
         let mut feed = source.feed(from).unwrap();
         std::iter::from_fn(|| feed.next(1).unwrap()).collect()
     };
@@ -131,7 +131,7 @@ fn known_entries_are_skipped_and_a_gap_is_refused() {
 fn no_flipped_byte_is_stored() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     let mut session = source.open_session().unwrap();
     session.append(b"of a session").unwrap();
     append(&source, 0..3);
@@ -140,7 +140,7 @@ fn no_flipped_byte_is_stored() {
         let (head, pieces) = fed.encode();
         let body = pieces.concat();
         let take = |head: Vec<u8>, body: Vec<u8>| {
-            Fed::decode(head.into(), vec![body.into()]).and_then(|fed| follower.take(fed))
+            FollowMessage::decode(head.into(), vec![body.into()]).and_then(|fed| follower.take(fed))
         };
         let before = (follower.log().info(), follower.want().unwrap());
         for byte in 0..head.len() {
@@ -176,12 +176,12 @@ fn directory_holds_either_a_log_or_a_follower() {
     };
     let source = Log::open(a.path(), options()).unwrap();
     source.append(b"x").unwrap();
-    let begin = state(&source, FeedFrom::First);
-    assert_eq!(Followed::open(b.path(), options()).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(Followed::open(b.path().join("no"), options()).unwrap_err().kind(), ErrorKind::NotFound);
-    let follower = Followed::create(b.path(), options(), &begin).unwrap();
-    assert_eq!(Followed::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
-    assert_eq!(Followed::reset(b.path()).unwrap_err().kind(), ErrorKind::Locked);
+    let begin = state(&source, FollowFrom::First);
+    assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(FollowerLog::open(b.path().join("no"), options()).unwrap_err().kind(), ErrorKind::NotFound);
+    let follower = FollowerLog::create(b.path(), options(), &begin).unwrap();
+    assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
+    assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::Locked);
     // Writing calls are refused.
     let log = follower.log().clone();
     for error in [
@@ -199,19 +199,19 @@ fn directory_holds_either_a_log_or_a_follower() {
     assert_eq!((status.role, status.node), (Role::Observer, NodeId(0)));
     // The handle that `log()` returned keeps the log open.
     drop(follower);
-    assert_eq!(Followed::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
+    assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(log);
     refused(Log::open(b.path(), options()).unwrap_err(), "from outside");
     let cluster = Cluster::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
     let replica = Options { cluster: Some(cluster), ..options() };
     refused(Log::open(b.path(), replica.clone()).unwrap_err(), "from outside");
-    refused(Followed::open(b.path(), replica).unwrap_err(), "cluster");
-    refused(Followed::create(b.path(), options(), &begin).unwrap_err(), "already");
+    refused(FollowerLog::open(b.path(), replica).unwrap_err(), "cluster");
+    refused(FollowerLog::create(b.path(), options(), &begin).unwrap_err(), "already");
     source.close().unwrap();
-    refused(Followed::open(a.path(), options()).unwrap_err(), "directory for itself");
-    refused(Followed::create(a.path(), options(), &begin).unwrap_err(), "directory for itself");
-    refused(Followed::reset(a.path()).unwrap_err(), "directory for itself");
-    Followed::open(b.path(), options()).unwrap();
+    refused(FollowerLog::open(a.path(), options()).unwrap_err(), "directory for itself");
+    refused(FollowerLog::create(a.path(), options(), &begin).unwrap_err(), "directory for itself");
+    refused(FollowerLog::reset(a.path()).unwrap_err(), "directory for itself");
+    FollowerLog::open(b.path(), options()).unwrap();
 }
 
 #[test]
@@ -219,21 +219,21 @@ fn damaged_follower_is_reset_and_begins_again() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
     drop(follower);
     let path = b.path().join("00000000000000000001.seg");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[6000] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    let error = Followed::open(b.path(), options()).unwrap_err();
+    let error = FollowerLog::open(b.path(), options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("Followed::reset"), "{error}");
-    Followed::reset(b.path()).unwrap();
+    assert!(error.to_string().contains("FollowerLog::reset"), "{error}");
+    FollowerLog::reset(b.path()).unwrap();
     assert_eq!(std::fs::read_dir(b.path()).unwrap().count(), 0);
-    assert_eq!(Followed::open(b.path(), options()).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(Followed::reset(b.path()).unwrap_err().kind(), ErrorKind::NotFound);
-    let follower = create(&source, FeedFrom::First, b.path());
+    assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::NotFound);
+    let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
 }
@@ -245,7 +245,7 @@ fn damage_is_not_fed() {
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..400);
     let all = records(&source);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     source.close().unwrap();
     drop(source);
     let path = a.path().join("00000000000000000002.seg");

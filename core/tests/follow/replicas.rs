@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, FeedFrom, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, Cluster, FollowFrom, Log, NodeId, Options, Role};
 use std::time::{Duration, Instant};
 
 /// From a replica that does not lead, from a learner, from the next leader: and never an uncommitted entry.
@@ -43,7 +43,7 @@ fn follower_of_a_cluster_switches_replicas() {
     let first = leader(0);
     append(&logs[first], 0..100);
     let others: Vec<usize> = (0..3).filter(|n| *n != first).collect();
-    let follower = create(&logs[others[0]], FeedFrom::First, dirs[3].path());
+    let follower = create(&logs[others[0]], FollowFrom::First, dirs[3].path());
     for n in [others[0], others[1], first] {
         append(&logs[first], 0..100);
         let last = logs[first].info().last;

@@ -1,7 +1,7 @@
 //! Discards, jumps, a copy's own retention, and a full disk.
 
 use crate::support::*;
-use chiplog::{Clock, ErrorKind, FeedFrom, Followed, Index, Log, Options, Start, Timestamp};
+use chiplog::{Clock, ErrorKind, FollowFrom, FollowerLog, Index, Log, Options, Start, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn discard_at_the_source_discards_here() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..500);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
     let segments = follower.log().info().segments;
     let mut reader = follower.log().reader(Start::First).unwrap();
@@ -28,7 +28,7 @@ fn discard_at_the_source_discards_here() {
     follower.sync().unwrap();
     assert!(follower.log().info().segments < segments);
     drop(follower);
-    let follower = Followed::open(b.path(), options()).unwrap();
+    let follower = FollowerLog::open(b.path(), options()).unwrap();
     assert_same(follower.log(), &source);
 }
 
@@ -38,7 +38,7 @@ fn discard_at_the_source_discards_here() {
 fn discards_make_room_while_a_follower_catches_up() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     let mut feed = source.feed(follower.want().unwrap()).unwrap();
     let mut fed = Vec::new();
     for round in 1..=40u64 {
@@ -68,7 +68,7 @@ fn readers_get_discarded_before_the_files_are_removed() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..20);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     let mut feed = source.feed(follower.want().unwrap()).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn lagging_follower_jumps() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..200);
-    let follower = create(&source, FeedFrom::First, b.path());
+    let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -163,12 +163,12 @@ fn lagging_follower_jumps() {
     assert_eq!(old.kind(), ErrorKind::Discarded);
     drop(follower);
     assert_sound(b.path());
-    let follower = Followed::open(b.path(), options()).unwrap();
+    let follower = FollowerLog::open(b.path(), options()).unwrap();
     assert_same(follower.log(), &source);
     // A state at the end of the log causes no jump; an earlier one is refused.
     let state = |from| state(&source, from);
-    assert_eq!(follower.begin(&state(FeedFrom::Newest)).unwrap(), None);
-    let error = follower.begin(&state(FeedFrom::First)).unwrap_err();
+    assert_eq!(follower.begin(&state(FollowFrom::Newest)).unwrap(), None);
+    let error = follower.begin(&state(FollowFrom::First)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Diverged);
     assert_same(follower.log(), &source);
 }
@@ -180,7 +180,7 @@ fn follower_with_its_own_retention_keeps_less() {
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
     let few = || Options { retention_bytes: Some(128 << 10), capacity_bytes: Some(256 << 10), ..options() };
-    let follower = Followed::create(b.path(), few(), &state(&source, FeedFrom::First)).unwrap();
+    let follower = FollowerLog::create(b.path(), few(), &state(&source, FollowFrom::First)).unwrap();
     for n in 0..20 {
         append(&source, n * 100..n * 100 + 100);
         assert_eq!(catch_up(&source, &follower), []);
@@ -197,13 +197,13 @@ fn follower_with_its_own_retention_keeps_less() {
     assert_sound(b.path());
     // A follower of this one gets the records that are here.
     let lean = follower.log();
-    assert_eq!(lean.feed(FeedFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
-    let second = create(lean, FeedFrom::First, c.path());
+    assert_eq!(lean.feed(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
+    let second = create(lean, FollowFrom::First, c.path());
     catch_up(lean, &second);
     assert_eq!(records(second.log()), records(lean));
     // Discarded records stay discarded.
     drop(follower);
-    let follower = Followed::open(b.path(), few()).unwrap();
+    let follower = FollowerLog::open(b.path(), few()).unwrap();
     assert_eq!(follower.log().info().first, info.first);
     append(&source, 0..500);
     assert_eq!(catch_up(&source, &follower), []);
@@ -211,7 +211,7 @@ fn follower_with_its_own_retention_keeps_less() {
     assert_same_end(&follower, &source);
 }
 
-fn assert_same_end(follower: &Followed, source: &Log) {
+fn assert_same_end(follower: &FollowerLog, source: &Log) {
     let first = follower.log().info().first.get() as usize;
     assert_eq!(records(follower.log()), records(source)[first - 1..]);
 }
@@ -234,12 +234,12 @@ fn old_records_are_discarded_without_new_entries() {
     append(&source, 0..600);
     let age = Some(Duration::from_secs(60));
     let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
-    let follower = Followed::create(b.path(), aging.clone(), &state(&source, FeedFrom::First)).unwrap();
+    let follower = FollowerLog::create(b.path(), aging.clone(), &state(&source, FollowFrom::First)).unwrap();
     catch_up(&source, &follower);
     assert_eq!(follower.log().info().first, Index(1));
     drop(follower);
     clock.0.fetch_add(61_000, Ordering::Relaxed);
-    let follower = Followed::open(b.path(), aging).unwrap();
+    let follower = FollowerLog::open(b.path(), aging).unwrap();
     wait_until("the old segments are removed", || {
         let info = follower.log().info();
         info.first > Index(300) && info.segments <= 2
@@ -259,7 +259,7 @@ fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
     append(&source, 0..600);
     let age = Some(Duration::from_secs(3600));
     let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
-    let follower = Followed::create(b.path(), aging, &state(&source, FeedFrom::First)).unwrap();
+    let follower = FollowerLog::create(b.path(), aging, &state(&source, FollowFrom::First)).unwrap();
     catch_up(&source, &follower);
     clock.0.fetch_add(400 * 86_400_000, Ordering::Relaxed);
     append(&source, 0..300);
@@ -282,7 +282,7 @@ fn full_follower_returns_full_and_continues_with_room() {
     let source = Log::open(a.path(), large).unwrap();
     append(&source, 0..50);
     let small = || Options { capacity_bytes: Some(128 << 10), ..options() };
-    let follower = Followed::create(b.path(), small(), &state(&source, FeedFrom::First)).unwrap();
+    let follower = FollowerLog::create(b.path(), small(), &state(&source, FollowFrom::First)).unwrap();
     append(&source, 0..900);
     let fill = || loop {
         let mut feed = source.feed(follower.want().unwrap()).unwrap();
@@ -303,5 +303,5 @@ fn full_follower_returns_full_and_continues_with_room() {
     assert_same(follower.log(), &source);
     drop(follower);
     assert_sound(b.path());
-    assert_same(Followed::open(b.path(), small()).unwrap().log(), &source);
+    assert_same(FollowerLog::open(b.path(), small()).unwrap().log(), &source);
 }

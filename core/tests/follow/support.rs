@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use chiplog::inspect::{Event, Inspector};
-use chiplog::{Fed, FedState, FeedFrom, Followed, Index, Jumped, Log, Options, Start, Timestamp};
+use chiplog::{
+    FollowFrom, FollowMessage, FollowSnapshot, FollowerLog, Index, Jumped, Log, Options, Start, Timestamp,
+};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,26 +17,26 @@ pub(crate) fn options() -> Options {
 }
 
 /// Encodes an item of a feed and decodes it from pieces of another size.
-pub(crate) fn travel(fed: &Fed) -> Fed {
+pub(crate) fn travel(fed: &FollowMessage) -> FollowMessage {
     let (head, pieces) = fed.encode();
     let whole = Bytes::from(pieces.concat());
     let pieces = (0..whole.len()).step_by(7).map(|at| whole.slice(at..whole.len().min(at + 7))).collect();
-    Fed::decode(head, pieces).unwrap()
+    FollowMessage::decode(head, pieces).unwrap()
 }
 
-pub(crate) fn state(source: &Log, from: FeedFrom) -> FedState {
+pub(crate) fn state(source: &Log, from: FollowFrom) -> FollowSnapshot {
     match travel(&source.feed(from).unwrap().next(1).unwrap().unwrap()) {
-        Fed::State(state) => state,
+        FollowMessage::State(state) => state,
         other => panic!("the feed of a new copy begins with a state, not {other:?}"),
     }
 }
 
-pub(crate) fn create(source: &Log, from: FeedFrom, dir: &Path) -> Followed {
-    Followed::create(dir, options(), &state(source, from)).unwrap()
+pub(crate) fn create(source: &Log, from: FollowFrom, dir: &Path) -> FollowerLog {
+    FollowerLog::create(dir, options(), &state(source, from)).unwrap()
 }
 
 /// Feeds everything in small portions. Returns the jumps.
-pub(crate) fn catch_up(source: &Log, follower: &Followed) -> Vec<Jumped> {
+pub(crate) fn catch_up(source: &Log, follower: &FollowerLog) -> Vec<Jumped> {
     let mut feed = source.feed(follower.want().unwrap()).unwrap();
     let mut jumps = Vec::new();
     while let Some(fed) = feed.next(5000).unwrap() {

@@ -15,7 +15,7 @@ mod servers;
 mod text;
 mod view;
 
-use chiplog::{ErrorKind, Index, Start, Viewer};
+use chiplog::{ErrorKind, Index, ReadOnlyLog, Start};
 use chiplog_net::client::ReadFrom;
 use chiplog_net::client::blocking::Client;
 use chiplog_net::follower::Follower;
@@ -266,7 +266,7 @@ fn discard_and_come_back(
          clear error.",
         count(first.get())
     );
-    let had = Viewer::open(&servers.place(killed)?.data)?.info().last;
+    let had = ReadOnlyLog::open(&servers.place(killed)?.data)?.info().last;
     let back = Instant::now();
     servers.start(killed)?;
     while servers.figure(killed, "chiplog_last_index") != Some(last.get()) {

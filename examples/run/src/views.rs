@@ -202,7 +202,7 @@ fn c(place: &Place) -> Result<Program> {
     let prefix = place.root.join("target/install");
     step(
         Command::new("make")
-            .args(["install", "LIB_PROFILE=dev"])
+            .args(["install-lib", "LIB_PROFILE=dev"])
             .arg(format!("PREFIX={}", prefix.display()))
             .current_dir(&place.root),
     )?;

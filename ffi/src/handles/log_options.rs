@@ -5,9 +5,9 @@ use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::abi::values::{duration, put, text};
 use crate::handles::log::{Opened, chiplog_log_t};
+use crate::handles::read_only::{Viewing, chiplog_read_only_log_t};
 use crate::handles::ticket::ticketed;
 use crate::handles::ticket::{Asked, chiplog_ticket_t};
-use crate::handles::viewer::{Viewing, chiplog_viewer_t};
 use crate::support::handle_table;
 use crate::support::panic_guard::plain;
 use chiplog::{LogOption, LogOptions, Result};
@@ -174,8 +174,8 @@ pub extern "C" fn chiplog_log_session_window(log: *const chiplog_log_t) -> u16 {
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_log_option(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_log_option(
+    read_only: *const chiplog_read_only_log_t,
     name: *const c_char,
     value: *mut u64,
     is_set: *mut u8,
@@ -184,8 +184,8 @@ pub unsafe extern "C" fn chiplog_viewer_log_option(
     // SAFETY: the caller's word.
     unsafe {
         entry(error, || {
-            let viewer = handle_table::get::<Viewing>(viewer)?;
-            told(&viewer.0.log_options(), option(name)?, value, is_set);
+            let read_only = handle_table::get::<Viewing>(read_only)?;
+            told(&read_only.0.log_options(), option(name)?, value, is_set);
             Ok(())
         })
     }

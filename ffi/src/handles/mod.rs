@@ -7,7 +7,7 @@ pub(crate) mod log;
 pub(crate) mod log_options;
 pub(crate) mod options;
 pub(crate) mod producer;
+pub(crate) mod read_only;
 pub(crate) mod reader;
 pub(crate) mod session;
 pub(crate) mod ticket;
-pub(crate) mod viewer;

@@ -1,4 +1,4 @@
-//! Reader: one for all logs: the embedded one, a viewer's, a follower's, and over the network.
+//! Reader: one for all logs: the embedded one, a read-only log's, a follower's, and over the network.
 //!
 //! ```text
 //! descriptor: raised ──> take what is there ──> nothing left: lowered, the hook set again ──> raised when there is more

@@ -406,34 +406,34 @@ static void member(void *context, const chiplog_member_t *member) {
 
 static void from_outside(void) {
     chiplog_log_t *log = small("viewed");
-    chiplog_viewer_t *viewer = NULL;
-    FINE(chiplog_viewer_open(below("viewed"), &viewer, &error));
+    chiplog_read_only_log_t *read_only = NULL;
+    FINE(chiplog_read_only_log_open(below("viewed"), &read_only, &error));
     chiplog_reader_t *reader = NULL;
-    FINE(chiplog_viewer_reader(viewer, CHIPLOG_START_FIRST, 0, &reader, &error));
+    FINE(chiplog_read_only_log_reader(read_only, CHIPLOG_START_FIRST, 0, &reader, &error));
     append(log, "seen", 1);
     chiplog_record_t record;
     FINE(chiplog_reader_next_record(reader, LONG_MS, &record, &error));
     CHECK(is(&record, 1, "seen"));
     chiplog_records_t *one = NULL;
-    FINE(chiplog_viewer_read(viewer, 1, &one, &error));
+    FINE(chiplog_read_only_log_read(read_only, 1, &one, &error));
     chiplog_records_close(one);
     chiplog_info_t info;
     info.size = sizeof info;
-    FINE(chiplog_viewer_info(viewer, &info, &error));
+    FINE(chiplog_read_only_log_info(read_only, &info, &error));
     CHECK(info.last == 1);
     uint64_t unproven = 99;
-    FINE(chiplog_viewer_unproven(viewer, &unproven, &error));
+    FINE(chiplog_read_only_log_unproven(read_only, &unproven, &error));
     int members = 0;
     uint8_t is_cluster = 9;
-    FINE(chiplog_viewer_members(viewer, member, &members, &is_cluster, &error));
+    FINE(chiplog_read_only_log_members(read_only, member, &members, &is_cluster, &error));
     CHECK(unproven < 99 && members == 0 && is_cluster == 0);
     chiplog_error_t *cause = NULL;
-    FINE(chiplog_viewer_failure(viewer, &cause, &error));
+    FINE(chiplog_read_only_log_failure(read_only, &cause, &error));
     CHECK(cause == NULL);
     chiplog_reader_close(reader);
-    chiplog_viewer_close(viewer);
-    GIVES(CHIPLOG_CLOSED, chiplog_viewer_info(viewer, &info, &error));
-    GIVES(CHIPLOG_NOT_FOUND, chiplog_viewer_open(below("nothing"), &viewer, &error));
+    chiplog_read_only_log_close(read_only);
+    GIVES(CHIPLOG_CLOSED, chiplog_read_only_log_info(read_only, &info, &error));
+    GIVES(CHIPLOG_NOT_FOUND, chiplog_read_only_log_open(below("nothing"), &read_only, &error));
     FINE(chiplog_log_close(log, &error));
 }
 
@@ -627,8 +627,8 @@ static void a_log_of_a_later_version(void) {
     for (int n = 0; n < 4; n++) id[8 + n] = (unsigned char)(crc >> (8 * n));
     CHECK(fseek(file, 0, SEEK_SET) == 0 && fwrite(id, 1, sizeof id, file) == sizeof id && fclose(file) == 0);
     GIVES(CHIPLOG_UNSUPPORTED, chiplog_log_open(below("later"), NULL, &log, &error));
-    chiplog_viewer_t *viewer = NULL;
-    GIVES(CHIPLOG_UNSUPPORTED, chiplog_viewer_open(below("later"), &viewer, &error));
+    chiplog_read_only_log_t *read_only = NULL;
+    GIVES(CHIPLOG_UNSUPPORTED, chiplog_read_only_log_open(below("later"), &read_only, &error));
 }
 
 /* An older program with a shorter struct, a newer one with a longer one. */
@@ -744,12 +744,12 @@ static void options_of_the_log(void) {
     static char large[1001];
     GIVES(CHIPLOG_TOO_LARGE, chiplog_log_append(log, large, sizeof large, NULL, &error));
 
-    chiplog_viewer_t *viewer = NULL;
-    FINE(chiplog_viewer_open(below("with options"), &viewer, &error));
-    FINE(chiplog_viewer_log_option(viewer, "record_bytes_max", &value, NULL, &error));
+    chiplog_read_only_log_t *read_only = NULL;
+    FINE(chiplog_read_only_log_open(below("with options"), &read_only, &error));
+    FINE(chiplog_read_only_log_log_option(read_only, "record_bytes_max", &value, NULL, &error));
     CHECK(value == 1000);
-    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_viewer_log_option(viewer, "none of them", &value, NULL, &error));
-    chiplog_viewer_close(viewer);
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_read_only_log_log_option(read_only, "none of them", &value, NULL, &error));
+    chiplog_read_only_log_close(read_only);
 
     chiplog_ticket_t *ticket = NULL;
     changes[1].is_set = 0;

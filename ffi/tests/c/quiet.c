@@ -60,8 +60,8 @@ int main(int argc, char **argv) {
     chiplog_log_t *log = NULL;
     FINE(chiplog_log_open(path, &options, &log, &error));
     FINE(chiplog_log_append(log, "x", 1, NULL, &error));
-    chiplog_viewer_t *viewer = NULL;
-    FINE(chiplog_viewer_open(path, &viewer, &error));
+    chiplog_read_only_log_t *read_only = NULL;
+    FINE(chiplog_read_only_log_open(path, &read_only, &error));
     CHECK(threads_without_signals() >= 2);
 
     const char *servers[1] = {argv[2]};
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
     CHECK(chiplog_producer_close(producer) == 0); /* what is left was told */
     chiplog_client_close(client);
     FINE(chiplog_follower_close(follower, &error));
-    chiplog_viewer_close(viewer);
+    chiplog_read_only_log_close(read_only);
     FINE(chiplog_log_close(log, &error));
 
     for (int n = 1; n < 65; n++) {

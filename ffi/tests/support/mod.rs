@@ -164,7 +164,7 @@ impl Server {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let host = chiplog_net::served::log_slot::Host::new();
+        let host = chiplog_net::served::log_slot::LogSlot::new();
         let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         host.open(log.clone());
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -173,7 +173,7 @@ impl Server {
         let server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access))
             .add_service(chiplog_net::service::follow::Follow::new(host.clone()).into_service())
-            .add_service(chiplog_net::service::log::Native::new(host).into_service());
+            .add_service(chiplog_net::service::log::LogService::new(host).into_service());
         runtime.spawn(async move {
             server.serve_with_incoming(listener::incoming_with(listener, settings)).await
         });

@@ -4,7 +4,7 @@
 //! ```text
 //! Follower ── thread chiplog-follower: a runtime of its own
 //!               sources.rs   which server: asked about themselves, best first; whoever fails, another one next
-//!               task.rs      one stream after the other: Follow ──> Fed::decode ──> Followed::take ──> files
+//!               task.rs      one stream after the other: Follow ──> FollowMessage::decode ──> FollowerLog::take ──> files
 //!          ── log(), reader() ──> the files, without a copy, as any log's
 //!          ── host() ──> services: other followers and readers can be served from here
 //! ```
@@ -28,11 +28,11 @@ pub use status::FollowerStatus;
 
 use crate::client::own_thread;
 use crate::client::own_thread::{AtWork, For};
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::wire::address::check_host_port;
 use crate::wire::ids::to_hex;
 use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES};
-use chiplog::{Error, ErrorKind, Followed, Index, Log, LogId, Reader, Result, Start};
+use chiplog::{Error, ErrorKind, FollowerLog, Index, Log, LogId, Reader, Result, Start};
 use events::Events;
 use sources::Sources;
 use std::path::{Path, PathBuf};
@@ -85,8 +85,8 @@ struct Shared {
     from: Start,
     options: FollowerOptions,
     /// None: nothing has come yet.
-    followed: OnceLock<Followed>,
-    host: Arc<Host>,
+    followed: OnceLock<FollowerLog>,
+    host: Arc<LogSlot>,
     state: Mutex<State>,
     events: Events,
     /// Told when the copy is there, or will not be.
@@ -157,7 +157,7 @@ impl Follower {
         }
         options.check()?;
         let dir = dir.as_ref().to_path_buf();
-        let there = match Followed::open(&dir, options.files.clone()) {
+        let there = match FollowerLog::open(&dir, options.files.clone()) {
             Ok(followed) => Some(followed),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -172,7 +172,7 @@ impl Follower {
             from,
             options,
             followed: OnceLock::new(),
-            host: Host::new(),
+            host: LogSlot::new(),
             state: Mutex::default(),
             events: Events::default(),
             changed: Condvar::new(),
@@ -282,14 +282,14 @@ impl Follower {
     /// ```no_run
     /// # fn serve(follower: &chiplog_net::follower::Follower) -> tonic::transport::server::Router {
     /// use chiplog_net::service::follow::Follow;
-    /// use chiplog_net::service::log::Native;
+    /// use chiplog_net::service::log::LogService;
     /// let host = follower.host();
     /// tonic::transport::Server::builder()
     ///     .add_service(Follow::new(host.clone()).into_service())
-    ///     .add_service(Native::new(host.clone()).into_service())
+    ///     .add_service(LogService::new(host.clone()).into_service())
     /// # }
     /// ```
-    pub fn host(&self) -> &Arc<Host> {
+    pub fn host(&self) -> &Arc<LogSlot> {
         &self.inner.shared.host
     }
 
@@ -318,7 +318,7 @@ impl Inner {
             tracing::error!(dir = %self.shared.dir.display(), "a follower's thread panicked");
         }
         // Said where it is asked for: by `Follower::close`, and in the log.
-        let _ = self.shared.followed.get().map(Followed::close);
+        let _ = self.shared.followed.get().map(FollowerLog::close);
     }
 }
 
@@ -334,7 +334,7 @@ impl Shared {
     }
 
     /// The copy is there.
-    fn begin(&self, followed: Followed) {
+    fn begin(&self, followed: FollowerLog) {
         self.host.open(followed.log().clone());
         let _ = self.followed.set(followed);
         let _state = self.state();

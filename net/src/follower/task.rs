@@ -24,7 +24,7 @@ use crate::wire::proto::v1::follow_client::FollowClient;
 use crate::wire::proto::v1::follow_request::Start as Asked;
 use crate::wire::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
 use crate::wire::protocol::NANOS_PER_MILLI;
-use chiplog::{Error, ErrorKind, Fed, FeedFrom, Followed, Index, LogId, Result, Start};
+use chiplog::{Error, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, LogId, Result, Start};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -204,7 +204,7 @@ impl Task {
         }
     }
 
-    fn followed(&self) -> Option<&Followed> {
+    fn followed(&self) -> Option<&FollowerLog> {
         self.shared.followed.get()
     }
 
@@ -214,7 +214,7 @@ impl Task {
         let channel = Heard::new(channel);
         let bytes = channel.bytes();
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let want = self.followed().map(Followed::want).transpose().map_err(Failure::Fatal)?;
+        let want = self.followed().map(FollowerLog::want).transpose().map_err(Failure::Fatal)?;
         let request = self.request(want);
         let opening = async {
             let mut stream = client.follow(request).await?.into_inner();
@@ -234,7 +234,7 @@ impl Task {
         if let Some(ours) = log.filter(|ours| *ours != theirs) {
             return Err(Failure::Refused(super::other_log(&server, ours, theirs)));
         }
-        if let Some(FeedFrom::After { raft, .. }) = want
+        if let Some(FollowFrom::After { raft, .. }) = want
             && first.committed < raft.get()
             && self.sources.has_other(&server)
         {
@@ -248,9 +248,9 @@ impl Task {
     }
 
     /// `want`: None: nothing is here yet.
-    fn request(&self, want: Option<FeedFrom>) -> FollowRequest {
+    fn request(&self, want: Option<FollowFrom>) -> FollowRequest {
         let (log_id, start) = match want {
-            Some(FeedFrom::After { log, raft, term }) => {
+            Some(FollowFrom::After { log, raft, term }) => {
                 let place = FollowPlace { index: raft.get(), term: term.get() };
                 (ids::to_bytes(log.get()), Asked::After(place))
             }
@@ -305,13 +305,13 @@ impl Task {
             return Ok(());
         }
         let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
-        let fed = Fed::decode(response.head, response.bodies);
+        let fed = FollowMessage::decode(response.head, response.bodies);
         let fed = fed.map_err(|error| match error.kind() {
             // Of a later version: trying again changes nothing.
             ErrorKind::Unsupported => Failure::Refused(of_server(error)),
             _ => Failure::Server(of_server(error)),
         })?;
-        if let (Fed::State(_), Some(_)) = (&fed, self.followed())
+        if let (FollowMessage::State(_), Some(_)) = (&fed, self.followed())
             && !self.sources.is_gone(server)
         {
             let what = format!("{server} has discarded what comes next here");
@@ -377,7 +377,7 @@ impl Task {
 }
 
 /// Stores what came. Some: it jumped, from where to where.
-fn store(shared: &Shared, server: &str, fed: Fed) -> Result<Option<(Index, Index)>, Failure> {
+fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(Index, Index)>, Failure> {
     let _storing = shared.storing.lock().unwrap_or_else(PoisonError::into_inner);
     if *shared.closing.borrow() {
         return Err(Failure::Here(Error::new(ErrorKind::Closed, "the follower is closed")));
@@ -385,7 +385,7 @@ fn store(shared: &Shared, server: &str, fed: Fed) -> Result<Option<(Index, Index
     let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
     let bytes = fed.bytes() as u64;
     let records = match &fed {
-        Fed::Entries(entries) => entries.iter().map(|e| u64::from(e.records())).sum(),
+        FollowMessage::Entries(entries) => entries.iter().map(|e| u64::from(e.records())).sum(),
         _ => 0,
     };
     {
@@ -404,9 +404,9 @@ fn store(shared: &Shared, server: &str, fed: Fed) -> Result<Option<(Index, Index
             ErrorKind::Io if followed.log().poison_cause().is_none() => Failure::Here(error),
             _ => Failure::Fatal(error),
         })?,
-        (None, Fed::State(state)) => {
+        (None, FollowMessage::State(state)) => {
             let files = shared.options.files.clone();
-            let followed = Followed::create(&shared.dir, files, state).map_err(Failure::Fatal)?;
+            let followed = FollowerLog::create(&shared.dir, files, state).map_err(Failure::Fatal)?;
             shared.begin(followed);
             None
         }

@@ -15,7 +15,7 @@
 //!
 //! Invariant: a connection that makes no progress wakes its task by itself.
 
-use crate::listener::connection_info::Arrival;
+use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::connection_limit::Place;
 use crate::listener::refusals::{Refusal, Refusals};
 use crate::listener::stalled_calls::Verdict;
@@ -108,7 +108,7 @@ pub enum Wire {
 #[derive(Debug)]
 pub struct Connection<T> {
     io: T,
-    arrival: Arrival,
+    arrival: ConnectionInfo,
     limits: Arc<ConnectionLimits>,
     refusals: Arc<Refusals>,
     /// When to look at it next.
@@ -125,7 +125,7 @@ impl<T> Connection<T> {
     /// One that was accepted, and whose preface has to be there by `deadline`.
     pub(crate) fn new(
         io: T,
-        arrival: Arrival,
+        arrival: ConnectionInfo,
         limits: Arc<ConnectionLimits>,
         refusals: Arc<Refusals>,
         deadline: Instant,
@@ -269,9 +269,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
 }
 
 impl<T> Connected for Connection<T> {
-    type ConnectInfo = Arrival;
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> Arrival {
+    fn connect_info(&self) -> ConnectionInfo {
         self.arrival.clone()
     }
 }
@@ -340,7 +340,7 @@ mod tests {
         let remote = ([127, 0, 0, 1], 1).into();
         let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
         let refusals = Arc::<Refusals>::default();
-        let arrival = Arrival::new(remote, false, None, place.seat());
+        let arrival = ConnectionInfo::new(remote, false, None, place.seat());
         let deadline = Instant::now() + limits.handshake;
         let connection = Connection::new(io, arrival, limits.into(), refusals.clone(), deadline, place);
         (connection, refusals)

@@ -22,14 +22,14 @@ use tower_layer::Layer;
 /// A connection, as those see it that are called over it. Cheap to clone.
 ///
 /// ```
-/// use chiplog_net::listener::connection_info::Arrival;
+/// use chiplog_net::listener::connection_info::ConnectionInfo;
 /// fn who<T>(request: &tonic::Request<T>) -> Option<std::net::SocketAddr> {
-///     request.extensions().get::<Arrival>().map(Arrival::remote)
+///     request.extensions().get::<ConnectionInfo>().map(ConnectionInfo::remote)
 /// }
 /// assert_eq!(who(&tonic::Request::new(())), None, "not of a listener of ours");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct ConnectionInfo {
     inner: Arc<Inner>,
 }
 
@@ -45,7 +45,7 @@ struct Inner {
     seat: Seat,
 }
 
-impl Arrival {
+impl ConnectionInfo {
     /// `secret`: over TLS. `certificate`: that of the client, checked.
     pub(crate) fn new(
         remote: SocketAddr,
@@ -185,7 +185,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let (arrival, bill) = (request.extensions().get::<Arrival>(), Bill::default());
+        let (arrival, bill) = (request.extensions().get::<ConnectionInfo>(), Bill::default());
         let weight = weight_of(request.uri().path());
         let call = arrival.map(|arrival| arrival.calls().begin(bill.clone(), weight));
         request.extensions_mut().insert(bill);
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn refused_health_calls_leave_no_count() {
         let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
-        let arrival = Arrival::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
+        let arrival = ConnectionInfo::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
         for method in ["/grpc.health.v1.Health/Check", WATCH] {
             let call = arrival.calls().begin(Bill::default(), weight_of(method));
             arrival.refused(method);

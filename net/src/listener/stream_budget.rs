@@ -15,7 +15,7 @@
 use crate::listener::auth::roles::{Bearer, Tokenless};
 use crate::listener::auth::tokens::{Payer, Resource};
 use crate::listener::bill::{Bill, Place};
-use crate::listener::connection_info::Arrival;
+use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget::{Budget, Paying};
 use crate::listener::refusals::Refusal;
 use crate::wire::status::to_status;
@@ -99,7 +99,7 @@ where
                 Box::pin(self.inner.call(request))
             }
             Err(status) => {
-                if let Some(arrival) = request.extensions().get::<Arrival>() {
+                if let Some(arrival) = request.extensions().get::<ConnectionInfo>() {
                     arrival.refused(request.uri().path());
                 }
                 Box::pin(std::future::ready(Ok(status.into_http())))
@@ -120,7 +120,7 @@ impl<S> CallBudgeted<S> {
             }
             false => None,
         };
-        let shown = extensions.get().map(|Bearer(token)| *token).zip(extensions.get::<Arrival>());
+        let shown = extensions.get().map(|Bearer(token)| *token).zip(extensions.get::<ConnectionInfo>());
         if let Some((token, arrival)) = shown
             && !arrival.shows(token, payer)
         {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::listener;
 use crate::listener::Settings;
-use crate::listener::connection_info::Arrival;
+use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget;
 use crate::listener::refusals::Refusal;
 use crate::wire::ids;
@@ -95,7 +95,7 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<PeerMessage>>,
     ) -> Result<Response<Self::MessagesStream>, Status> {
-        let arrival = request.extensions().get::<Arrival>().cloned();
+        let arrival = request.extensions().get::<ConnectionInfo>().cloned();
         let mut incoming = request.into_inner();
         let late = |_| Status::deadline_exceeded("no Hello came");
         let first = tokio::time::timeout(IDLE, incoming.message()).await.map_err(late)??;
@@ -136,7 +136,7 @@ impl PeerService {
     ///
     /// # Errors
     /// PERMISSION_DENIED.
-    fn identify(&self, hello: &PeerHello, arrival: Option<&Arrival>) -> Result<(), Status> {
+    fn identify(&self, hello: &PeerHello, arrival: Option<&ConnectionInfo>) -> Result<(), Status> {
         let node = NodeId(hello.from);
         if self.shared.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
             return Ok(());

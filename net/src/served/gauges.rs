@@ -35,7 +35,7 @@ impl Open {
     pub const ALL: [Self; 4] = [Self::Connections, Self::Appends, Self::Reads, Self::Watches];
 }
 
-/// How many of each are open. `Send + Sync`; one a server, in its [`Host`](crate::served::log_slot::Host).
+/// How many of each are open. `Send + Sync`; one a server, in its [`LogSlot`](crate::served::log_slot::LogSlot).
 ///
 /// ```
 /// use chiplog_net::served::gauges::{Gauges, Open};

@@ -18,16 +18,16 @@ pub const DEFAULT_LOG: &str = "default";
 /// The log that a server serves, once there is one. `Send + Sync`, shared by all services.
 ///
 /// ```
-/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::served::log_slot::LogSlot;
 /// let dir = tempfile::tempdir()?;
-/// let host = Host::new();
+/// let host = LogSlot::new();
 /// assert!(host.log("default").is_err(), "not yet");
 /// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
 /// assert!(host.log("").is_ok() && host.log("other").is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Host {
+pub struct LogSlot {
     log: OnceLock<Log>,
     draining: watch::Sender<bool>,
     /// Of a copy that follows: whether its own source keeps it up to date.
@@ -45,7 +45,7 @@ pub struct Host {
 /// What a server does for copies of its log that follow.
 ///
 /// ```
-/// let copies = chiplog_net::served::log_slot::Host::new().copies();
+/// let copies = chiplog_net::served::log_slot::LogSlot::new().copies();
 /// assert_eq!((copies.now, copies.bytes), (0, 0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Copies {
 
 /// A copy that is fed. Counts until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Feeding(Arc<Host>);
+pub(crate) struct Feeding(Arc<LogSlot>);
 
 impl Feeding {
     pub(crate) fn sent(&self, bytes: usize) {
@@ -82,7 +82,7 @@ pub fn without_replica(server: &str, called_as: NodeId) -> String {
     )
 }
 
-impl Host {
+impl LogSlot {
     /// Without a log: every call is answered that the server is not part of a cluster yet.
     pub fn new() -> Arc<Self> {
         Arc::default()

@@ -3,7 +3,7 @@
 //! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of a log that
 //! is elsewhere, which the leader of that has to add). Both make it once; who asks again is told what there is.
 
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::wire::address::Address;
 use crate::wire::ids;
 use crate::wire::proto::v1::admin_server::{Admin, AdminServer};
@@ -54,7 +54,7 @@ pub type Found = Box<dyn Fn(Founding) -> chiplog::Result<Log> + Send + Sync>;
 
 /// The service. See [`AdminService::new`].
 pub struct AdminService {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     node: NodeId,
     address: Address,
     version: String,
@@ -73,7 +73,7 @@ impl fmt::Debug for AdminService {
 impl AdminService {
     /// For the server's host. `node` and `address` are this server's own, `version` that of the program.
     pub fn new(
-        host: Arc<Host>,
+        host: Arc<LogSlot>,
         node: NodeId,
         address: Address,
         version: impl Into<String>,

@@ -3,10 +3,10 @@
 use crate::served::{One, Server, free_port};
 use crate::support::{LONG, append, event, follow, quick, same};
 use bytes::Bytes;
-use chiplog::{ErrorKind, FeedFrom, Log, Start};
+use chiplog::{ErrorKind, FollowFrom, Log, Start};
 use chiplog_net::follower::{Follower, FollowerEvent};
-use chiplog_net::served::log_slot::Host;
-use chiplog_net::service::log::{Native, NativeOptions};
+use chiplog_net::served::log_slot::LogSlot;
+use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::wire::proto::v1::follow_client::FollowClient;
 use chiplog_net::wire::proto::v1::follow_request::Start as Asked;
 use chiplog_net::wire::proto::v1::follow_server::{Follow, FollowServer};
@@ -101,12 +101,12 @@ impl Follow for Rogue {
     async fn follow(&self, request: Request<FollowRequest>) -> Result<Response<Responses>, Status> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let from = match request.into_inner().start {
-            Some(Asked::After(FollowPlace { index, term })) => FeedFrom::After {
+            Some(Asked::After(FollowPlace { index, term })) => FollowFrom::After {
                 log: self.log.info().log_id,
-                raft: chiplog::RaftIndex(index),
+                raft: chiplog::EntryIndex(index),
                 term: chiplog::Term(term),
             },
-            _ => FeedFrom::First,
+            _ => FollowFrom::First,
         };
         let mut feed = self.log.feed(from).unwrap();
         let id = self.log.info().log_id.get().to_be_bytes().to_vec().into();
@@ -128,10 +128,10 @@ impl Rogue {
     async fn serve(self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(self.log.clone());
         let server = tonic::transport::Server::builder()
-            .add_service(Native::new(host).into_service())
+            .add_service(LogService::new(host).into_service())
             .add_service(FollowServer::new(self));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         address

@@ -3,7 +3,7 @@
 use crate::support::{PATIENCE, Served, one};
 use chiplog::{Log, Options};
 use chiplog_net::listener;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use std::path::Path;
 use std::process::Output;
@@ -49,7 +49,7 @@ async fn goes_through_all_methods(modules: &str, version: &str, idle: &str) {
     assert!(out.contains(version), "{out}");
     // The same client is refused where authorities are not mended: it does send what is none.
     let dir = tempfile::tempdir().unwrap();
-    let host = Host::new();
+    let host = LogSlot::new();
     host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -2,7 +2,7 @@
 
 use chiplog::{Log, Options};
 use chiplog_net::listener;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::logspec::{AppendRequest, Limits, LogspecService};
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
 use chiplog_net::wire::proto::logspec::{AppendReply, InfoReply, InfoRequest, append_reply, info_reply};
@@ -30,7 +30,7 @@ pub(crate) struct Served {
 
 /// Serves `log` at `listener`.
 pub(crate) fn serve(listener: TcpListener, log: Log, limits: Limits) -> Served {
-    let host: Arc<Host> = Host::new();
+    let host: Arc<LogSlot> = LogSlot::new();
     host.open(log.clone());
     let address = listener.local_addr().unwrap().to_string();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -8,9 +8,9 @@ use chiplog_net::listener::auth::roles::{Access, AccessLayer, Tokens};
 use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
 use chiplog_net::listener::refusals::{Refusal, Refusals};
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::follow::Follow;
-use chiplog_net::service::log::{Native, NativeOptions};
+use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use chiplog_net::wire::proto::logspec::InfoRequest;
 use chiplog_net::wire::proto::logspec::log_client::LogClient;
@@ -85,7 +85,7 @@ impl Served {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), options).unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(log.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -100,7 +100,7 @@ impl Served {
             .layer(CallBudgetLayer::new(budget.clone()))
             .add_service(budget.over(health, MESSAGE_BYTES_MAX))
             .add_service(LogspecService::new(host.clone(), limits).into_server())
-            .add_service(Native::with(host.clone(), options).into_service())
+            .add_service(LogService::with(host.clone(), options).into_service())
             .add_service(Follow::new(host).into_service());
         let serving = tokio::spawn(async move {
             router.serve_with_incoming(listener::incoming_with(listener, settings)).await.unwrap();

@@ -5,10 +5,10 @@ pub(crate) mod client;
 
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, Error, ErrorKind, Log, NodeId, Options, Role};
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;
-use chiplog_net::service::log::{Native, NativeOptions};
+use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::wire::address::Address;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A server that runs until it is dropped.
 pub(crate) struct Server {
     pub(crate) address: String,
-    pub(crate) host: Arc<Host>,
+    pub(crate) host: Arc<LogSlot>,
     /// Calls that came.
     pub(crate) calls: Arc<AtomicU64>,
     /// Refuses every call, as a server does that is full.
@@ -56,12 +56,12 @@ impl Server {
     }
 
     pub(crate) fn start_at(log: Log, port: u16, options: NativeOptions) -> Self {
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(log);
         Self::serve(host, port, options)
     }
 
-    pub(crate) fn serve(host: Arc<Host>, port: u16, options: NativeOptions) -> Self {
+    pub(crate) fn serve(host: Arc<LogSlot>, port: u16, options: NativeOptions) -> Self {
         let runtime = runtime();
         let end = Instant::now() + PATIENCE;
         let listener = loop {
@@ -75,7 +75,7 @@ impl Server {
         let entered = runtime.enter();
         let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let service = Native::with(host.clone(), options).into_service();
+        let service = LogService::with(host.clone(), options).into_service();
         let own = Address::new(address.as_str(), address.as_str(), "").unwrap();
         let found: Found =
             Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a server of a test has its log")));

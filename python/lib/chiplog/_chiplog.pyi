@@ -26,7 +26,7 @@ __all__ = [
     "Stream",
     "Session",
     "Ticket",
-    "Viewer",
+    "ReadOnlyLog",
     "__version__",
 ]
 
@@ -577,10 +577,10 @@ class Session:
     def __reduce__(self) -> NoReturn: ...
 
 @final
-class Viewer:
+class ReadOnlyLog:
     """A log in a directory, read-only, also while another process appends to it.
 
-    `Viewer(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
+    `ReadOnlyLog(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
     the wait. Raises `NotFoundError`: there is none; `CorruptError`, `UnsupportedError`, `IoError`: the files.
 
     To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`

@@ -43,7 +43,7 @@ use tokio::runtime::Handle;
 /// `ForkedError`: in a forked child. `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Reader {
-    /// The log, viewer or follower that it reads: it stays open for as long.
+    /// The log, read-only log or follower that it reads: it stays open for as long.
     of: Mutex<Option<Py<PyAny>>>,
     desk: Arc<Desk>,
     current: Mutex<Option<Current>>,

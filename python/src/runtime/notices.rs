@@ -259,7 +259,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
 /// Asks `logging` again which levels the logger "chiplog" wants. Returns None.
 ///
 /// What chiplog notices on its own (damage, another leader, a peer that refuses) becomes records of that logger, whose
-/// attribute `target` names the part of chiplog. The level is asked when a log, viewer, client or follower is made, and
+/// attribute `target` names the part of chiplog. The level is asked when a log, read-only log, client or follower is made, and
 /// whenever records came: call this after a level was changed in between, so that what was not wanted before is told.
 ///
 /// Does not block.

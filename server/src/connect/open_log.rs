@@ -4,7 +4,7 @@ use crate::common::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::common::format::{parse_bytes, parse_time};
 use crate::common::locks;
 use crate::common::locks::Holder;
-use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Timestamp, Viewer};
+use chiplog::{Codec, ErrorKind, Log, Options, ReadOnlyLog, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Timestamp};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -115,8 +115,8 @@ pub(crate) fn is_log(dir: &Path) -> bool {
 }
 
 /// Opens a log for reading only.
-pub(crate) fn view(dir: &Path) -> Result<Viewer> {
-    Viewer::open(dir).map_err(unreadable)
+pub(crate) fn view(dir: &Path) -> Result<ReadOnlyLog> {
+    ReadOnlyLog::open(dir).map_err(unreadable)
 }
 
 /// Why the files of a log could not be read.

@@ -7,7 +7,7 @@ use crate::common::failure::{Failure, Result};
 use chiplog_net::listener;
 use chiplog_net::listener::auth::roles::AccessLayer;
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A copy's services, on a runtime of their own.
 pub(crate) struct CopyServer {
     pub(crate) at: SocketAddr,
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     runtime: Runtime,
     ending: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -32,7 +32,7 @@ impl CopyServer {
     ///
     /// # Errors
     /// The listener cannot be had, or would be open to others without TLS.
-    pub(crate) fn start(config: &Config, host: &Arc<Host>) -> Result<Self> {
+    pub(crate) fn start(config: &Config, host: &Arc<LogSlot>) -> Result<Self> {
         let (listener, at) = bind("--listen", &config.listen.client)?;
         let mut reloader = Reloader::default();
         let Doors { settings, access, budget, .. } = doors(config, &mut reloader)?;

@@ -17,10 +17,10 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use std::sync::Arc;
 
-pub(super) fn router(host: Arc<Host>, metrics: Arc<Metrics>) -> Router {
+pub(super) fn router(host: Arc<LogSlot>, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(move || std::future::ready(readyz(&host))))
@@ -34,7 +34,7 @@ async fn last(mut response: Response) -> Response {
     response
 }
 
-fn readyz(host: &Host) -> (StatusCode, String) {
+fn readyz(host: &LogSlot) -> (StatusCode, String) {
     match not_ready(host) {
         None => (StatusCode::OK, "ok\n".into()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),

@@ -11,7 +11,7 @@ use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::refusals::{Refusal, Refusals};
 use chiplog_net::peer::{PeerTraffic, PeerTransport};
 use chiplog_net::served::gauges::{Gauges, Open};
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -46,7 +46,7 @@ impl Metrics {
 /// Where the figures are.
 #[derive(Debug)]
 pub(super) struct Figures {
-    pub(super) host: Arc<Host>,
+    pub(super) host: Arc<LogSlot>,
     pub(super) transport: Arc<PeerTransport>,
     pub(super) refusals: Arc<Refusals>,
     pub(super) budget: Budget,

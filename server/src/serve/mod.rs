@@ -38,7 +38,7 @@ use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::stream_budget::CallBudgetLayer;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::served::gauges;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Founding};
 use chiplog_net::wire::address::Address;
 use chiplog_net::wire::ids::to_hex;
@@ -74,7 +74,7 @@ pub(crate) enum First {
 
 /// A server at work.
 pub(crate) struct Server {
-    pub(crate) host: Arc<Host>,
+    pub(crate) host: Arc<LogSlot>,
     pub(crate) config: Config,
     pub(crate) address: Address,
     pub(crate) http: Option<SocketAddr>,
@@ -205,7 +205,7 @@ impl Server {
             transport: transport.clone(),
             started: Instant::now(),
         };
-        let host = Host::new();
+        let host = LogSlot::new();
         if let Some(log) = open(&founder, first).await? {
             host.open(log);
         }
@@ -355,7 +355,7 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
 }
 
 /// While there is no replica: notes whether a cluster calls this server as its member, and warns of it once.
-async fn watch_callers(host: Arc<Host>, transport: Arc<PeerTransport>, own: NodeId) {
+async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: NodeId) {
     let mut told = None;
     while host.opened().is_none() {
         let caller = transport.caller();
@@ -460,7 +460,7 @@ fn hand_over(log: &Log, patience: Duration) {
 
 /// Tells the health service what changes, five times a second.
 async fn tell_health(
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     mut reporter: HealthReporter,
     names: &'static [&'static str],
     mut ending: watch::Receiver<bool>,

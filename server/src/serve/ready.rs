@@ -1,7 +1,7 @@
 //! Ready: whether clients should be sent to this server.
 
 use chiplog::Role;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 const SYNC_MAX: Duration = Duration::from_secs(10);
 
 /// Why they should not; None: they should.
-pub(super) fn not_ready(host: &Host) -> Option<Cow<'static, str>> {
+pub(super) fn not_ready(host: &LogSlot) -> Option<Cow<'static, str>> {
     let why = plainly_not_ready(host);
     let shortage = || host.opened().and_then(chiplog::Log::shortage_cause);
     why.map(Cow::Borrowed).or_else(|| {
@@ -17,7 +17,7 @@ pub(super) fn not_ready(host: &Host) -> Option<Cow<'static, str>> {
     })
 }
 
-fn plainly_not_ready(host: &Host) -> Option<&'static str> {
+fn plainly_not_ready(host: &LogSlot) -> Option<&'static str> {
     let Some(log) = host.opened() else { return Some("waits to become part of a cluster") };
     if host.is_draining() {
         return Some("about to end");

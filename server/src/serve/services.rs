@@ -4,10 +4,10 @@
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::listener::memory_budget::Budget;
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::AdminService;
 use chiplog_net::service::follow::Follow;
-use chiplog_net::service::log::{Native, NativeOptions};
+use chiplog_net::service::log::{LogService, NativeOptions};
 use chiplog_net::service::logspec::{Limits, LogspecService};
 use chiplog_net::wire::proto::DESCRIPTORS;
 use chiplog_net::wire::proto::v1::admin_server::AdminServer;
@@ -50,7 +50,7 @@ pub(super) struct Room {
 
 /// All services of the listener for clients.
 pub(super) fn routes(
-    host: &Arc<Host>,
+    host: &Arc<LogSlot>,
     admin: AdminServer<AdminService>,
     room: &Room,
 ) -> Result<(Routes, HealthReporter)> {
@@ -66,7 +66,7 @@ pub(super) fn routes(
 }
 
 /// The services of a copy that follows: it is read, and feeds others.
-pub(super) fn copy_routes(host: &Arc<Host>, budget: &Budget) -> Result<(Routes, HealthReporter)> {
+pub(super) fn copy_routes(host: &Arc<LogSlot>, budget: &Budget) -> Result<(Routes, HealthReporter)> {
     let (routes, reporter) = common_routes(budget, COPY_NAMES)?;
     let mut options = NativeOptions::default();
     options.budget = budget.clone();
@@ -92,9 +92,9 @@ fn common_routes(budget: &Budget, names: &[&str]) -> Result<(Routes, HealthRepor
     Ok((routes, reporter))
 }
 
-fn native_services(routes: Routes, host: &Arc<Host>, options: NativeOptions) -> Routes {
+fn native_services(routes: Routes, host: &Arc<LogSlot>, options: NativeOptions) -> Routes {
     routes
-        .add_service(Native::with(host.clone(), options).into_service())
+        .add_service(LogService::with(host.clone(), options).into_service())
         .add_service(Follow::new(host.clone()).into_service())
 }
 

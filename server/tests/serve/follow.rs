@@ -2,7 +2,7 @@
 
 use crate::harness::{Appender, Server, chiplog, leader, run, wait};
 use crate::reflection::services;
-use chiplog::{Index, Start, Viewer};
+use chiplog::{Index, ReadOnlyLog, Start};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -46,14 +46,14 @@ impl Copy {
     #[track_caller]
     fn has(&self, last: u64) {
         wait("the copy is as far", || {
-            let viewer = Viewer::open(&self.dir).ok()?;
+            let viewer = ReadOnlyLog::open(&self.dir).ok()?;
             (viewer.info().last.get() >= last).then_some(())
         });
     }
 
     /// All its records: the number each holds, by index.
     fn records(&self) -> BTreeMap<u64, u64> {
-        let mut reader = Viewer::open(&self.dir).unwrap().reader(Start::First).unwrap();
+        let mut reader = ReadOnlyLog::open(&self.dir).unwrap().reader(Start::First).unwrap();
         let mut all = BTreeMap::new();
         while let Some(record) = reader.next_record().unwrap() {
             all.insert(record.index.get(), u64::from_le_bytes(record.data.try_into().unwrap()));
@@ -211,7 +211,11 @@ fn mistakes_are_named() {
         );
         assert!(refused.err.len() > 20, "{args:?}: {}", refused.err);
     }
-    assert_eq!(Viewer::open(&data).unwrap().info().first, Index(1), "a server's directory is left as it is");
+    assert_eq!(
+        ReadOnlyLog::open(&data).unwrap().info().first,
+        Index(1),
+        "a server's directory is left as it is"
+    );
     let mut words = chiplog();
     words.args(["follow", path, &other.client]);
     let mut child = words.stdout(Stdio::piped()).spawn().unwrap();

@@ -142,7 +142,7 @@ pub enum Op {
         /// Of this file.
         node: NodeId,
         /// Which of the pending sectors reached the disk.
-        landed: Landed,
+        confirmed: Landed,
     },
     /// A name was changed.
     Rename {
@@ -390,9 +390,9 @@ impl DiskState {
                     node.settle(|_| true, true);
                 }
             }
-            Op::SyncFailed { node, landed } => {
+            Op::SyncFailed { node, confirmed } => {
                 if let Some(node) = self.nodes.get_mut(node.0 as usize) {
-                    node.settle(|n| landed.includes(n as u64), landed.includes(u64::MAX));
+                    node.settle(|n| confirmed.includes(n as u64), confirmed.includes(u64::MAX));
                 }
             }
             Op::Rename { from, to } => {

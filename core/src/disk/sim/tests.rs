@@ -275,16 +275,16 @@ fn the_length_is_lost_by_a_failed_sync_too() {
 #[test]
 fn a_failed_sync_can_have_landed_in_part() {
     let all = 12;
-    let mut landed = BTreeSet::new();
+    let mut confirmed = BTreeSet::new();
     for seed in 0..20 {
         let (disk, file) = disk_with(all);
         write(&file, 0, &sectors(&[99; 12])).unwrap();
         disk.plan(Fault { call: None, nth: 1, lasting: false, trouble: Trouble::Eio(Landed::Some(seed)) });
         file.sync().unwrap_err();
         let now = disk.crash(|_| 0).visible().file("a").unwrap();
-        landed.insert(now.chunks(512).filter(|s| s[0] == 99).count());
+        confirmed.insert(now.chunks(512).filter(|s| s[0] == 99).count());
     }
-    assert!(landed.len() > 3 && !landed.contains(&0), "{landed:?}");
+    assert!(confirmed.len() > 3 && !confirmed.contains(&0), "{confirmed:?}");
 }
 
 #[test]
@@ -324,12 +324,17 @@ fn a_killed_process_leaves_its_writes_visible_and_not_durable() {
 
 #[test]
 fn a_failed_write_leaves_nothing_a_part_or_all() {
-    for (landed, wanted) in [(Landed::Nothing, 0..=0), (Landed::Some(3), 0..=9), (Landed::All, 10..=10)] {
+    for (confirmed, wanted) in [(Landed::Nothing, 0..=0), (Landed::Some(3), 0..=9), (Landed::All, 10..=10)] {
         let (disk, file) = disk_with(1);
-        disk.plan(Fault { call: Some(Call::Write), nth: 1, lasting: false, trouble: Trouble::Eio(landed) });
+        disk.plan(Fault {
+            call: Some(Call::Write),
+            nth: 1,
+            lasting: false,
+            trouble: Trouble::Eio(confirmed),
+        });
         write(&file, 0, &[9; 10]).unwrap_err();
         let n = read(&file, 0, 10).iter().filter(|b| **b == 9).count();
-        assert!(wanted.contains(&n), "{landed:?}: {n}");
+        assert!(wanted.contains(&n), "{confirmed:?}: {n}");
         assert_eq!(disk.faults_fired(), 1);
     }
 }

@@ -27,14 +27,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::positions::{Positions, closed};
-use crate::replica::open::Opened;
-use crate::replica::queue::inbox::Mail;
-use crate::replica::queue::proposals::{Command, Item, Queue, Work};
+use crate::replica::open::RecoveredLog;
+use crate::replica::queue::inbox::InboxEvent;
+use crate::replica::queue::proposals::{Command, Proposal, ProposalQueue, Work};
 use crate::replica::raft::{Replica, body_bytes_of};
 use crate::replica::repair::scrubber::Tending;
 use crate::replica::writer::plan::Room;
 use crate::replica::writer::slow_disk::Limping;
-use crate::replica::writer::{Fsync, Writing};
+use crate::replica::writer::{SyncOnce, Writer};
 use crate::stats::Counters;
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
@@ -42,9 +42,9 @@ use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::sync::promise::Promise;
-use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{EntryIndex, Index, NodeId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -125,7 +125,7 @@ impl Published {
 /// A replica at work.
 pub(crate) struct Node {
     pub(crate) replica: Replica,
-    pub(crate) writing: Writing,
+    pub(crate) writer: Writer,
     me: Identity,
     /// Those it was opened with.
     options: Options,
@@ -134,11 +134,11 @@ pub(crate) struct Node {
     /// Those that are set.
     set: LogOptions,
     cluster: Cluster,
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) published: Arc<Published>,
     /// Taken from the queue and not ordered yet.
-    items: VecDeque<Item>,
+    items: VecDeque<Proposal>,
     /// The first of them needs a file that is being made.
     awaits_file: bool,
     /// A word of commit that should be kept found no room: [`Self::publish`] tries again with every turn.
@@ -146,12 +146,12 @@ pub(crate) struct Node {
     /// Bytes of appends ordered and not written, as they were gathered.
     gathered: usize,
     /// Bytes written and not committed, by the entry they go up to, and when they were written.
-    uncommitted: VecDeque<(RaftIndex, u64, Moment)>,
+    uncommitted: VecDeque<(EntryIndex, u64, Moment)>,
     /// Where the log began when it was last published.
     first: Index,
     uncommitted_bytes: u64,
     /// A discard that is committed, whose files wait for a durable word of it.
-    to_drop: Option<(RaftIndex, Index)>,
+    to_drop: Option<(EntryIndex, Index)>,
     /// When the tail wants its proof.
     prove_at: Option<Moment>,
     retain_at: Moment,
@@ -170,7 +170,7 @@ struct Shown {
     lead: (Role, Term, Option<NodeId>),
     membership: Membership,
     /// The last committed entry and the last one.
-    upto: (RaftIndex, RaftIndex),
+    upto: (EntryIndex, EntryIndex),
     at: Moment,
 }
 
@@ -183,9 +183,9 @@ impl Node {
     /// # Errors
     /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the beginning of its term could not be written.
     pub(crate) fn new(
-        opened: Opened,
+        opened: RecoveredLog,
         options: Options,
-        queue: Arc<Queue>,
+        queue: Arc<ProposalQueue>,
         positions: Arc<Positions>,
         seed: u64,
         now: Moment,
@@ -195,24 +195,24 @@ impl Node {
 
     /// As [`Self::new`], sharing with handles that there are already.
     pub(crate) fn with(
-        opened: Opened,
+        opened: RecoveredLog,
         options: Options,
-        queue: Arc<Queue>,
+        queue: Arc<ProposalQueue>,
         positions: Arc<Positions>,
         published: Arc<Published>,
         seed: u64,
         now: Moment,
     ) -> Result<Self> {
-        let Opened { identity: me, store, sequencer, cluster, is_new, .. } = opened;
+        let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
-        store.preparer.tell({
+        store.allocator.tell({
             let queue = queue.clone();
-            move || queue.push_mail(Mail::Errand)
+            move || queue.push_event(InboxEvent::BackgroundJob)
         });
-        let (writing, first) =
-            (Writing::new(store, sequencer.end(), sequencer.committed().raft), positions.first());
-        let archive = writing.archive.clone();
+        let (writer, first) =
+            (Writer::new(store, sequencer.end(), sequencer.committed().raft), positions.first());
+        let archive = writer.archive.clone();
         let mut replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
         if !is_new {
             replica.await_introduction();
@@ -220,7 +220,7 @@ impl Node {
         let limping = Limping::new(cluster.limping_sync);
         let mut node = Self {
             replica,
-            writing,
+            writer,
             me,
             effective: options.clone(),
             set: LogOptions::default(),
@@ -248,12 +248,12 @@ impl Node {
         };
         node.tending.learn(&node.replica);
         if node.replica.membership().is_alone(node.cluster.node) {
-            node.replica.campaign(now, &mut node.writing)?;
+            node.replica.campaign(now, &mut node.writer)?;
             while let Some(why) = node.replica.is_held() {
                 if let Some(why) = why {
                     return Err(why.clone());
                 }
-                node.writing.store.preparer.keep_one_ready()?;
+                node.writer.store.allocator.keep_one_ready()?;
                 node.turn(now, Work::default())?;
             }
             node.finish(now)?;
@@ -273,7 +273,7 @@ impl Node {
     }
 
     /// Whether appends may be taken from the queue: there is room for more that is not committed.
-    pub(crate) fn is_hungry(&self) -> bool {
+    pub(crate) fn accepts_proposals(&self) -> bool {
         self.items.is_empty() && self.has_appetite()
     }
 
@@ -285,7 +285,7 @@ impl Node {
     /// When [`Self::turn`] has to be called at the latest. None: when something comes.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
-        if can_order || self.writing.can_write() {
+        if can_order || self.writer.can_write() {
             return Some(now);
         }
         // Only who leads can discard, and not before the files of the last discard are gone.
@@ -306,21 +306,21 @@ impl Node {
     /// # Errors
     /// What the node dies of. It has to be told by [`Self::poison`].
     pub(crate) fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
-        self.writing.store.preparer.pass(now);
+        self.writer.store.allocator.pass(now);
         self.items.extend(work.items);
-        for mail in work.mail {
-            match mail {
-                Mail::Message(envelope) => {
-                    self.replica.receive(envelope, now, &mut self.writing)?;
+        for event in work.events {
+            match event {
+                InboxEvent::Message(envelope) => {
+                    self.replica.receive(envelope, now, &mut self.writer)?;
                     self.leave_what_is_jumped_over(); // the next one can be a reason to write at once
                 }
-                Mail::Ask(ask, patience, promise) => {
-                    self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
+                InboxEvent::AdminRequest(ask, wait_limit, completer) => {
+                    self.replica.ask(ask, wait_limit, completer, now, &mut self.writer)?;
                 }
-                Mail::Errand => {}
+                InboxEvent::BackgroundJob => {}
             }
         }
-        self.replica.advance(now, &mut self.writing)?;
+        self.replica.advance(now, &mut self.writer)?;
         self.order(now)?;
         self.prove(now)?;
         self.finish(now)?;
@@ -330,10 +330,10 @@ impl Node {
 
     /// Looks after what is on the disk.
     fn tend(&mut self, now: Moment) -> Result<()> {
-        if self.tending.wants_roll() && self.writing.is_settled() {
+        if self.tending.wants_roll() && self.writer.is_settled() {
             // What is damaged in the segment that grows is repaired once it does not grow any more.
             let opening = self.replica.sequencer.opening();
-            match self.writing.plan.roll(opening, 0, Purpose::Metadata) {
+            match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
                 Ok(()) => self.finish(now)?,
                 Err(error) => self.tending.cannot_roll(&error),
             }
@@ -355,7 +355,7 @@ impl Node {
             self.cluster.transport.send(envelope);
         }
         if let Some(failure) = self.replica.take_failure() {
-            let failure = self.writing.store.segments.met(failure, None);
+            let failure = self.writer.store.segments.met(failure, None);
             match failure.kind() {
                 // The repair tells what it finds, once.
                 ErrorKind::Corrupt => tracing::debug!(%failure, "this replica could not read its own log"),
@@ -375,15 +375,15 @@ impl Node {
                 return Ok(());
             }
             match self.items.pop_front() {
-                Some(Item::Data(gathered)) => {
+                Some(Proposal::Data(gathered)) => {
                     let appends = gathered.entries.len() as u64;
                     let (size, records) = (gathered.bytes, u64::from(gathered.records));
                     if bytes > 0 && bytes + size > self.options.block_bytes_max as usize {
-                        self.items.push_front(Item::Data(gathered));
+                        self.items.push_front(Proposal::Data(gathered));
                         return Ok(());
                     }
                     bytes += size;
-                    if self.replica.propose(gathered, now, &mut self.writing)? {
+                    if self.replica.propose(gathered, now, &mut self.writer)? {
                         self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
                         self.published.counters.records.fetch_add(records, Ordering::Relaxed);
                         self.gathered += size;
@@ -391,8 +391,8 @@ impl Node {
                         self.queue.account(size, 0);
                     }
                 }
-                Some(Item::Command(command, promise)) => {
-                    self.replica.command(command, Some(promise), now, &mut self.writing)?;
+                Some(Proposal::Command(command, completer)) => {
+                    self.replica.command(command, Some(completer), now, &mut self.writer)?;
                 }
                 None => return Ok(()),
             }
@@ -404,11 +404,11 @@ impl Node {
     fn must_await_file(&self) -> bool {
         let (body, purpose) = match self.items.front() {
             _ if !self.replica.is_leader() => return false, // it is refused
-            Some(Item::Data(gathered)) => (gathered.bytes, Purpose::Data),
-            Some(Item::Command(command, _)) => (body_bytes_of(command), self.replica.purpose_of(command)),
+            Some(Proposal::Data(gathered)) => (gathered.bytes, Purpose::Data),
+            Some(Proposal::Command(command, _)) => (body_bytes_of(command), self.replica.purpose_of(command)),
             None => return false,
         };
-        self.writing.plan.awaits_file(body, purpose)
+        self.writer.plan.awaits_file(body, purpose)
     }
 
     /// Whether appends wait for a file that is being made.
@@ -419,13 +419,13 @@ impl Node {
 
     /// Writes what is planned, as far as it can be without a sync.
     pub(crate) fn write(&mut self, now: Moment) -> Result<()> {
-        if self.writing.plan.is_empty() {
+        if self.writer.plan.is_empty() {
             self.queue.account(std::mem::take(&mut self.gathered), 0); // nothing but what sessions sent twice
             return Ok(());
         }
         self.leave_what_is_jumped_over();
-        let done = self.writing.write()?;
-        let end = self.writing.written().end;
+        let done = self.writer.write()?;
+        let end = self.writer.written().end;
         let counters = &self.published.counters;
         counters.blocks.fetch_add(done.blocks, Ordering::Relaxed);
         counters.bytes.fetch_add(done.bytes, Ordering::Relaxed);
@@ -435,7 +435,7 @@ impl Node {
         self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
         counters.truncated.fetch_add(self.replica.take_truncated_records(), Ordering::Relaxed);
         if self.replica.take_turned() {
-            self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
+            self.queue.recount(self.writer.store.segments.bytes_from(self.positions.first()));
         }
         while let Some((_, bytes, _)) = self.uncommitted.pop_back_if(|(raft, ..)| *raft > end.raft) {
             self.uncommitted_bytes -= bytes; // a conflict has cut them off
@@ -449,7 +449,7 @@ impl Node {
         for piece in done.pieces {
             self.queue.reuse(piece);
         }
-        self.prove_at = self.writing.store.is_unproven().then(|| now.plus(MARKER_DELAY));
+        self.prove_at = self.writer.store.is_unproven().then(|| now.plus(MARKER_DELAY));
         Ok(())
     }
 
@@ -461,9 +461,9 @@ impl Node {
     }
 
     /// What is to be synced, if anything is and no sync is under way.
-    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
+    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
         self.sync_began = now;
-        let sync = self.writing.begin_sync()?;
+        let sync = self.writer.begin_sync()?;
         self.published.counters.syncing(true);
         Some(sync)
     }
@@ -472,15 +472,15 @@ impl Node {
     ///
     /// # Errors
     /// As [`Self::turn`].
-    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
+    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<SyncOnce>) -> Result<()> {
         let took = now.since(self.sync_began);
         self.published.counters.syncing(false);
         self.published.counters.synced(took);
         self.limping.synced(took);
-        self.writing.end_sync(job);
-        let synced = self.writing.synced();
+        self.writer.end_sync(job);
+        let synced = self.writer.synced();
         self.positions.durable_to(synced.end.next.previous());
-        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writing)?;
+        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writer)?;
         self.drop_files();
         self.finish(now)?;
         self.mind_the_disk(now);
@@ -498,7 +498,7 @@ impl Node {
     fn publish(&mut self, now: Moment) -> Result<()> {
         let committed =
             if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
-        let upto = committed.min(self.writing.written().end.raft);
+        let upto = committed.min(self.writer.written().end.raft);
         let members = self.replica.sequencer.committed().changed;
         let due = self.replica.commit_to(upto);
         let committed = self.replica.sequencer.committed();
@@ -510,7 +510,7 @@ impl Node {
         }
         self.first = self.first.max(first);
         self.obey_the_log();
-        self.writing.store.commit(raft);
+        self.writer.store.commit(raft);
         let leads = self.replica.is_leader();
         let counters = &self.published.counters;
         while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
@@ -533,8 +533,8 @@ impl Node {
         }
         self.publish_state(now);
         self.positions.wake();
-        for (promise, outcome) in due {
-            promise.answer(outcome);
+        for (completer, outcome) in due {
+            completer.answer(outcome);
         }
         Ok(())
     }
@@ -542,39 +542,39 @@ impl Node {
     /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
     /// process. A log on its own needs none: all that is durable is committed. False: there is no room for it now, or a
     /// file is being made; this thread waits for none.
-    fn keep_commit(&mut self, raft: RaftIndex) -> bool {
+    fn keep_commit(&mut self, raft: EntryIndex) -> bool {
         if self.options.cluster.is_none() {
             return true;
         }
-        if self.writing.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
+        if self.writer.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
             return false;
         }
         let state = self.replica.sequencer.hard_state();
         let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
         let sequencer = &mut self.replica.sequencer;
-        match self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer) {
-            Ok(Room::Here) => self.writing.plan.push(block),
+        match self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer) {
+            Ok(Room::Here) => self.writer.plan.push(block),
             Ok(Room::Rolled) => {}
             Err(_) => return false,
         }
-        self.writing.plan.says_committed(raft);
+        self.writer.plan.says_committed(raft);
         true
     }
 
     /// How far the log is durably known here to be committed. In a log on its own, all that is durable is committed.
-    fn known_commit(&self) -> RaftIndex {
-        let synced = self.writing.synced();
+    fn known_commit(&self) -> EntryIndex {
+        let synced = self.writer.synced();
         if self.options.cluster.is_none() { synced.end.raft } else { synced.commit }
     }
 
     /// A discard's files go once it is durably known here that it is committed, and no file that is needed to come
     /// from there to the end.
     fn drop_files(&mut self) {
-        let known = if planted!(11) { self.writing.synced().end.raft } else { self.known_commit() };
+        let known = if planted!(11) { self.writer.synced().end.raft } else { self.known_commit() };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
-            self.writing.store.drop_below(first, known);
-            self.replica.dropped_to(self.writing.archive.first());
-            self.queue.recount(self.writing.store.segments.bytes_from(first));
+            self.writer.store.drop_below(first, known);
+            self.replica.dropped_to(self.writer.archive.first());
+            self.queue.recount(self.writer.store.segments.bytes_from(first));
         }
     }
 
@@ -667,28 +667,28 @@ impl Node {
             return Ok(());
         }
         // Not while anything is on its way: it will prove what is there now.
-        if !self.writing.is_settled() {
+        if !self.writer.is_settled() {
             self.prove_at = Some(now.plus(MARKER_DELAY));
             return Ok(());
         }
         self.prove_at = None;
         let commit = self.replica.sequencer.committed().raft;
         if !self.is_alone()
-            && commit > self.writing.written().commit
-            && self.writing.plan.fits(block_bytes(HARD_STATE_BYTES) + HARD_STATE_BYTES)
+            && commit > self.writer.written().commit
+            && self.writer.plan.fits(block_bytes(HARD_STATE_BYTES) + HARD_STATE_BYTES)
         {
             // How far the log is committed is worth remembering: one that starts again serves so much at once. A discard's
             // word of commit keeps its room.
             let state = self.replica.sequencer.hard_state();
             let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
-            self.writing.plan.push(block);
-            self.writing.plan.says_committed(commit);
+            self.writer.plan.push(block);
+            self.writer.plan.says_committed(commit);
             self.finish(now)?;
             return Ok(()); // its own proof comes next time
         }
-        for body in self.writing.store.proof() {
+        for body in self.writer.store.proof() {
             let marker = self.replica.sequencer.marker(body);
-            self.writing.plan.push(marker);
+            self.writer.plan.push(marker);
         }
         Ok(())
     }
@@ -706,11 +706,11 @@ impl Node {
         };
         let sequencer = &mut self.replica.sequencer;
         let command = Command::Discard { first };
-        if self.writing.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
+        if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
             self.retain_at = now.plus(RETRY_DELAY); // no file to be had
             return Ok(());
         }
-        self.replica.command(command, None, now, &mut self.writing)?;
+        self.replica.command(command, None, now, &mut self.writer)?;
         let [bytes, age] =
             [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
         let (node, used) = (self.cluster.node, self.queue.used());
@@ -723,7 +723,7 @@ impl Node {
     /// The oldest segment, if it can grow too old: it is full and records have an age limit.
     fn aging(&self) -> Option<(Arc<Segment>, u64)> {
         let age = self.effective.retention_age?;
-        let oldest = self.writing.store.segments.oldest_full()?;
+        let oldest = self.writer.store.segments.oldest_full()?;
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
@@ -739,7 +739,7 @@ impl Node {
         if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
             return None;
         }
-        let oldest = self.writing.store.segments.oldest_full()?;
+        let oldest = self.writer.store.segments.oldest_full()?;
         let too_many = self.effective.retention_bytes.is_some_and(|max| self.queue.used() > max);
         let committed = self.replica.sequencer.committed();
         let first = oldest.end().next;
@@ -762,7 +762,7 @@ impl Node {
 
     /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
     pub(crate) fn is_busy(&self, now: Moment) -> bool {
-        !self.writing.is_settled() || self.awaits_commit(now)
+        !self.writer.is_settled() || self.awaits_commit(now)
     }
 
     /// Whether appends wait that others can help to commit: in the queue, taken from it, or ordered.
@@ -783,7 +783,7 @@ impl Node {
 
     /// Whether the tail wants a proof before the log is closed.
     pub(crate) fn prove_now(&mut self, now: Moment) {
-        if self.writing.store.is_unproven() {
+        if self.writer.store.is_unproven() {
             self.prove_at = Some(now);
         }
     }
@@ -843,12 +843,12 @@ pub(crate) fn poisoned(cause: &Error) -> Error {
 }
 
 /// Fails what was taken and not written.
-pub(crate) fn fail(item: Item, error: &Error) {
-    let promise: Promise = match item {
-        Item::Data(gathered) => gathered.into_pieces(None).1,
-        Item::Command(_, promise) => promise,
+pub(crate) fn fail(item: Proposal, error: &Error) {
+    let completer: Completer = match item {
+        Proposal::Data(gathered) => gathered.into_pieces(None).1,
+        Proposal::Command(_, completer) => completer,
     };
-    promise.answer(Outcome::Failed(error.clone()));
+    completer.answer(Outcome::Failed(error.clone()));
 }
 
 /// What the callers of a failed write get: whether it will be there after a restart is not known.

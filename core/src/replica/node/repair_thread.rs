@@ -10,9 +10,9 @@ use crate::options::Options;
 use crate::read::positions::{Positions, closed};
 use crate::replica::node::driver::{Driver, Stopwatch};
 use crate::replica::node::{Node, Published, fail, poisoned};
-use crate::replica::open::Opened;
-use crate::replica::queue::inbox::Mail;
-use crate::replica::queue::proposals::{Queue, Work};
+use crate::replica::open::RecoveredLog;
+use crate::replica::queue::inbox::InboxEvent;
+use crate::replica::queue::proposals::{ProposalQueue, Work};
 use crate::replica::repair::offline::Repairing;
 use crate::store::segment::Segments;
 use crate::sync::completion::Outcome;
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     /// The log's directory.
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) published: Arc<Published>,
     pub(crate) segments: Arc<Segments>,
@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// Until the log opens (then it is returned), or the handle is closed.
-    fn repair(&self, repairing: &mut Repairing) -> Result<Option<Opened>> {
+    fn repair(&self, repairing: &mut Repairing) -> Result<Option<RecoveredLog>> {
         let transport = repairing.damaged().cluster.transport.clone();
         loop {
             let work = self.queue.take(true);
@@ -90,18 +90,20 @@ impl Shared {
             fail(item, refusal);
         }
         let mut messages = Vec::new();
-        for mail in work.mail {
-            match mail {
-                Mail::Message(envelope) => messages.push(envelope),
-                Mail::Ask(_, _, promise) => promise.answer(Outcome::Failed(refusal.clone())),
-                Mail::Errand => {}
+        for event in work.events {
+            match event {
+                InboxEvent::Message(envelope) => messages.push(envelope),
+                InboxEvent::AdminRequest(_, _, completer) => {
+                    completer.answer(Outcome::Failed(refusal.clone()))
+                }
+                InboxEvent::BackgroundJob => {}
             }
         }
         messages
     }
 
     /// The log is sound: from here on it is as if it had been so from the start.
-    fn go_on(&self, mut opened: Opened) -> Result<()> {
+    fn go_on(&self, mut opened: RecoveredLog) -> Result<()> {
         let lock: Arc<dyn Lock> = opened.take_lock().into();
         let committed = opened.sequencer.committed();
         let last = opened.sequencer.end().next.previous();
@@ -110,12 +112,12 @@ impl Shared {
         self.positions.durable_to(last);
         self.positions.commit_to(committed.next.previous().min(last));
         self.queue.recount(self.segments.bytes_from(committed.first));
-        let preparer = opened.store.preparer.clone();
+        let allocator = opened.store.allocator.clone();
         let cluster = opened.cluster.clone();
         let helper = spawn("chiplog-helper", &self.path, {
-            let (preparer, lock) = (preparer.clone(), lock.clone());
+            let (allocator, lock) = (allocator.clone(), lock.clone());
             move || {
-                preparer.run();
+                allocator.run();
                 drop(lock);
             }
         })?;
@@ -141,14 +143,14 @@ impl Shared {
             Ok(second)
         });
         let ended = ended.map(|second| _ = second.join());
-        preparer.stop();
+        allocator.stop();
         let _ = helper.join();
         drop(lock);
         ended
     }
 
     fn refuse_the_rest(&self) {
-        self.queue.deafen();
+        self.queue.stop_receiving();
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
         self.queue.refuse(why.clone());
         self.sort(self.queue.take(true), &why);

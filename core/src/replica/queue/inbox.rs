@@ -5,19 +5,19 @@
 use crate::cluster::membership::Change;
 use crate::cluster::transport::Envelope;
 use crate::options::log_options::LogOption;
-use crate::sync::promise::Promise;
+use crate::sync::completer::Completer;
 use crate::types::NodeId;
 use std::time::Duration;
 
 /// One piece of mail.
 #[derive(Debug)]
-pub(crate) enum Mail {
+pub(crate) enum InboxEvent {
     /// From another replica.
     Message(Envelope),
     /// From the program: to be answered within this time.
-    Ask(Ask, Duration, Promise),
+    AdminRequest(AdminRequest, Duration, Completer),
     /// An errand has been run; the node knows where to look.
-    Errand,
+    BackgroundJob,
 }
 
 /// Whether what a check would refuse is wanted all the same.
@@ -25,7 +25,7 @@ pub(crate) type Forced = bool;
 
 /// What a program asks of its replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum AdminRequest {
     /// How far was the log committed, at some moment after the question? Answered once this replica is as far.
     Barrier,
     /// Change the membership; of the leader. Forced: also where nothing is heard of a majority of the voters that it leads to, or

@@ -17,7 +17,7 @@ use crate::replica::queue::proposals::Command;
 use crate::replica::state::sequencer::{COMMAND_BYTES, parse_command};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{Arrived, EntryKind, body_bytes};
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::replica::writer::plan::Fit;
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
@@ -64,13 +64,13 @@ impl Replica {
         &mut self,
         checked: (Message, Vec<Arrived>),
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<()> {
         if !self.admission.held.is_empty() && is_to_write(&checked.0) {
             self.hold(checked);
             return Ok(());
         }
-        if let Some(checked) = self.try_step(checked, now, writing)? {
+        if let Some(checked) = self.try_step(checked, now, writer)? {
             self.hold(checked);
         }
         Ok(())
@@ -80,7 +80,7 @@ impl Replica {
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub(super) fn step_held(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(super) fn step_held(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         while !planted!(66)
             && let Some((message, arrived)) = self.admission.held.pop_front()
         {
@@ -89,7 +89,7 @@ impl Replica {
             if self.out.is_some() || self.check_message(&message).is_err() {
                 continue;
             }
-            if let Some(checked) = self.try_step((message, arrived), now, writing)? {
+            if let Some(checked) = self.try_step((message, arrived), now, writer)? {
                 self.admission.held_bytes += bytes_of(&checked.0, &checked.1);
                 self.admission.held.push_front(checked);
                 break;
@@ -112,12 +112,12 @@ impl Replica {
         &mut self,
         (mut message, arrived): (Message, Vec<Arrived>),
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<Option<(Message, Vec<Arrived>)>> {
         if self.is_held().is_some() {
             return Ok(None); // raft would answer, and keep its answers in memory
         }
-        match self.admit(&mut message, &arrived, now, writing)? {
+        match self.admit(&mut message, &arrived, now, writer)? {
             Admitted::Yes => {}
             Admitted::No => return Ok(None),
             Admitted::Later => return Ok(Some((message, arrived))),
@@ -151,14 +151,14 @@ impl Replica {
         message: &mut Message,
         arrived: &[Arrived],
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<Admitted> {
         let current = message.term >= self.raw.raft.term;
         match message.get_msg_type() {
             MessageType::MsgAppend if current && !message.get_entries().is_empty() => {}
             // What it leads to begins in a file of its own, and makes room.
             MessageType::MsgSnapshot if current => {
-                return Ok(match writing.plan.take_ahead(1, Purpose::Metadata) {
+                return Ok(match writer.plan.take_ahead(1, Purpose::Metadata) {
                     Ok(true) => {
                         self.admission.is_ahead = true;
                         Admitted::Yes
@@ -175,12 +175,11 @@ impl Replica {
         let bytes: usize = message.get_entries().iter().map(|e| block_bytes(body_of(e))).sum();
         let terms = block_bytes(HARD_STATE_BYTES);
         let follows = message.index == self.raw.raft.raft_log.last_index();
-        if follows && !self.admission.is_ahead && writing.plan.is_roomy(self.admission.bytes + bytes + terms)
-        {
+        if follows && !self.admission.is_ahead && writer.plan.is_roomy(self.admission.bytes + bytes + terms) {
             self.admission.bytes += bytes;
             return Ok(Admitted::Yes);
         }
-        self.process(now, writing)?;
+        self.process(now, writer)?;
         if self.is_held().is_some() {
             return Ok(Admitted::No);
         }
@@ -204,7 +203,7 @@ impl Replica {
         let terms = usize::from(term.is_some());
         let mut room = |entries: &mut dyn Iterator<Item = (Purpose, usize)>| {
             let blocks = term.into_iter().chain(entries).chain([state]);
-            writing.plan.make_room_ahead(blocks, opening, turns)
+            writer.plan.make_room_ahead(blocks, opening, turns)
         };
         let fit = room(&mut fresh.iter().map(of));
         if fit.is_coming {
@@ -326,13 +325,13 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::store::format::block::BLOCK_HEADER_BYTES;
-    use crate::types::{Index, RaftIndex, Term, Timestamp};
+    use crate::types::{EntryIndex, Index, Term, Timestamp};
 
     fn header(kind: Kind, length: usize) -> BlockHeader {
         BlockHeader {
             length: (BLOCK_HEADER_BYTES + length) as u32,
             batch_count: 0,
-            raft_index: RaftIndex(7),
+            raft_index: EntryIndex(7),
             term: Term(1),
             first: Index(1),
             timestamp: Timestamp(1),
@@ -404,7 +403,7 @@ mod tests {
         let last = |node: &crate::replica::node::Node| node.replica.raw.raft.raft_log.last_index();
         let command = |raft: u64, op: u64, operand: u64| {
             let body = [op, operand].map(u64::to_le_bytes).concat();
-            let header = BlockHeader { raft_index: RaftIndex(raft), ..header(Kind::Command, body.len()) };
+            let header = BlockHeader { raft_index: EntryIndex(raft), ..header(Kind::Command, body.len()) };
             let digest = crate::store::format::segment::digest_of_bytes(&[&body]);
             (BlockHeader { body_digest: digest, ..header }, vec![Bytes::from(body)])
         };
@@ -412,29 +411,29 @@ mod tests {
         let both = 2 * block_bytes(16);
         let entry = |index| Entry { index, term: 1, ..Entry::default() };
         disk.limit_space(Some(0));
-        while node.writing.plan.has_space(both + word) {
+        while node.writer.plan.has_space(both + word) {
             let message = term_1(vec![entry(last(&node) + 1)], last(&node));
             let before = last(&node);
-            node.replica.step((message, Vec::new()), now, &mut node.writing).unwrap();
-            node.replica.advance(now, &mut node.writing).unwrap();
+            node.replica.step((message, Vec::new()), now, &mut node.writer).unwrap();
+            node.replica.advance(now, &mut node.writer).unwrap();
             assert_eq!(last(&node), before + 1);
         }
-        assert!(node.writing.plan.has_space(both));
+        assert!(node.writer.plan.has_space(both));
         // A session is opened, for which there is no room, and a discard follows.
         let before = last(&node);
         let arrived = vec![command(before + 1, 2, 1000), command(before + 2, 1, 1)];
         let entries = arrived.iter().map(|(h, _)| raft_message::entry(h, Bytes::new)).collect();
-        node.replica.step((term_1(entries, before), arrived), now, &mut node.writing).unwrap();
-        node.replica.advance(now, &mut node.writing).unwrap();
+        node.replica.step((term_1(entries, before), arrived), now, &mut node.writer).unwrap();
+        node.replica.advance(now, &mut node.writer).unwrap();
         assert!(node.replica.is_held().is_none());
         assert_eq!((last(&node), node.replica.is_short()), (before, true));
         // As many entries as there is room for, and no more.
         let many = (1..=20).map(|n| entry(before + n)).collect();
-        node.replica.step((term_1(many, before), Vec::new()), now, &mut node.writing).unwrap();
-        node.replica.advance(now, &mut node.writing).unwrap();
+        node.replica.step((term_1(many, before), Vec::new()), now, &mut node.writer).unwrap();
+        node.replica.advance(now, &mut node.writer).unwrap();
         assert!(node.replica.is_held().is_none());
         assert!(last(&node) > before);
-        assert!(!node.writing.plan.has_space(word + block_bytes(body_of(&entry(1)))), "for one more");
+        assert!(!node.writer.plan.has_space(word + block_bytes(body_of(&entry(1)))), "for one more");
     }
 
     #[test]

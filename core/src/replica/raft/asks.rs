@@ -17,15 +17,15 @@ use super::Replica;
 use super::admission::body_of;
 use crate::cluster::membership::{Change, Member, Membership};
 use crate::error::{Error, ErrorKind, Result};
-use crate::replica::queue::inbox::{Ask, Forced};
+use crate::replica::queue::inbox::{AdminRequest, Forced};
 use crate::replica::wire::raft_message;
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::sync::promise::Promise;
-use crate::types::{Index, NodeId, RaftIndex};
+use crate::types::{EntryIndex, Index, NodeId};
 use protobuf::Message as _;
 use raft::ReadState;
 use raft::eraftpb::{Entry, EntryType};
@@ -43,19 +43,19 @@ pub(super) struct Asks {
     retry: Duration,
     /// Barriers to be asked with the next question.
     next: Vec<Barrier>,
-    flying: Option<Flight>,
+    inflight: Option<Flight>,
     /// Barriers that wait for this replica to be as far.
-    landed: Vec<(RaftIndex, Barrier)>,
+    confirmed: Vec<(EntryIndex, Barrier)>,
     attempts: u64,
     changes: Vec<Pending>,
-    transfer: Option<(NodeId, Moment, Promise)>,
+    transfer: Option<(NodeId, Moment, Completer)>,
     /// What came about, for who asked for it: answered when the status shows it.
-    done: Vec<(Promise, Outcome)>,
+    done: Vec<(Completer, Outcome)>,
 }
 
 struct Barrier {
     until: Moment,
-    promise: Promise,
+    completer: Completer,
 }
 
 struct Flight {
@@ -70,9 +70,9 @@ struct Pending {
     /// Until when the voters that it leads to are listened for.
     heard_until: Moment,
     until: Moment,
-    promise: Promise,
+    completer: Completer,
     /// Where it was proposed, once it was.
-    at: Option<RaftIndex>,
+    at: Option<EntryIndex>,
     /// Whether it is in force except for leaving the joint configuration.
     joint: bool,
 }
@@ -84,8 +84,8 @@ impl Asks {
         Self {
             retry: election_timeout / 2,
             next: Vec::new(),
-            flying: None,
-            landed: Vec::new(),
+            inflight: None,
+            confirmed: Vec::new(),
             attempts: first_attempt,
             changes: Vec::new(),
             transfer: None,
@@ -95,17 +95,17 @@ impl Asks {
 
     /// How many barriers wait.
     fn barriers(&self) -> usize {
-        self.next.len() + self.landed.len() + self.flying.as_ref().map_or(0, |f| f.barriers.len())
+        self.next.len() + self.confirmed.len() + self.inflight.as_ref().map_or(0, |f| f.barriers.len())
     }
 
     /// When there is something to do without anything having come.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        let flight = self.flying.iter().flat_map(|f| f.barriers.iter().map(|b| b.until).chain([f.again]));
+        let flight = self.inflight.iter().flat_map(|f| f.barriers.iter().map(|b| b.until).chain([f.again]));
         let next = self.next.iter().map(|b| b.until);
         let changes = self.changes.iter().map(|c| c.until);
         let transfer = self.transfer.iter().map(|t| t.1);
-        let landed = self.landed.iter().map(|(_, b)| b.until);
-        flight.chain(next).chain(changes).chain(transfer).chain(landed).min()
+        let confirmed = self.confirmed.iter().map(|(_, b)| b.until);
+        flight.chain(next).chain(changes).chain(transfer).chain(confirmed).min()
     }
 
     /// A read index came back.
@@ -113,27 +113,27 @@ impl Asks {
         let Some(attempt) = state.request_ctx.get(8..16).map(|b| crate::record::batch::u64_at(b, 0)) else {
             return;
         };
-        if let Some(flight) = self.flying.take_if(|f| f.attempt == attempt) {
-            self.landed.extend(
+        if let Some(flight) = self.inflight.take_if(|f| f.attempt == attempt) {
+            self.confirmed.extend(
                 flight
                     .barriers
                     .into_iter()
-                    .map(|b| (RaftIndex(if planted!(13) { 0 } else { state.index }), b)),
+                    .map(|b| (EntryIndex(if planted!(13) { 0 } else { state.index }), b)),
             );
         }
     }
 
     /// This replica's log is committed up to `raft`: barriers at or below are passed. `due`: to be answered once that shows.
-    pub(super) fn committed(&mut self, raft: RaftIndex, next: Index, due: &mut Vec<(Promise, Outcome)>) {
+    pub(super) fn committed(&mut self, raft: EntryIndex, next: Index, due: &mut Vec<(Completer, Outcome)>) {
         due.append(&mut self.done);
-        if self.landed.is_empty() {
+        if self.confirmed.is_empty() {
             return;
         }
-        for (at, barrier) in std::mem::take(&mut self.landed) {
+        for (at, barrier) in std::mem::take(&mut self.confirmed) {
             if at <= raft {
-                due.push((barrier.promise, Outcome::Placed { first: next.previous() }));
+                due.push((barrier.completer, Outcome::Placed { first: next.previous() }));
             } else {
-                self.landed.push((at, barrier));
+                self.confirmed.push((at, barrier));
             }
         }
     }
@@ -145,9 +145,9 @@ impl Asks {
         if planted!(39) {
             return;
         }
-        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
-        let landed = self.landed.drain(..).map(|(_, b)| b);
-        self.next.extend(flying.chain(landed));
+        let inflight = self.inflight.take().into_iter().flat_map(|f| f.barriers);
+        let confirmed = self.confirmed.drain(..).map(|(_, b)| b);
+        self.next.extend(inflight.chain(confirmed));
     }
 
     /// Whether changes of membership wait to be proposed, or to be in force.
@@ -156,19 +156,19 @@ impl Asks {
     }
 
     /// All up to `index` is applied. A change that was proposed there and has not come into force was refused by raft.
-    pub(super) fn applied_others(&mut self, index: RaftIndex) {
+    pub(super) fn applied_others(&mut self, index: EntryIndex) {
         for refused in self.changes.extract_if(.., |c| !c.joint && c.at.is_some_and(|at| at <= index)) {
             let what = "another change of membership was under way; try again";
-            refused.promise.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
+            refused.completer.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
         }
     }
 
     /// A configuration came into force at `index`.
-    pub(super) fn applied_change(&mut self, index: RaftIndex, joint: bool) {
+    pub(super) fn applied_change(&mut self, index: EntryIndex, joint: bool) {
         for pending in std::mem::take(&mut self.changes) {
             let ours = pending.at.is_some_and(|at| at == index || (pending.joint && at < index));
             if ours && !joint {
-                self.done.push((pending.promise, Outcome::Placed { first: Index(index.0) }));
+                self.done.push((pending.completer, Outcome::Placed { first: Index(index.0) }));
             } else {
                 self.changes.push(Pending { joint: pending.joint || ours, ..pending });
             }
@@ -177,16 +177,16 @@ impl Asks {
 
     /// Nothing more will come of any of them.
     pub(super) fn fail_all(&mut self, error: &Error) {
-        for (promise, outcome) in self.done.drain(..) {
-            promise.answer(outcome);
+        for (completer, outcome) in self.done.drain(..) {
+            completer.answer(outcome);
         }
-        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
-        let landed = self.landed.drain(..).map(|(_, b)| b);
-        let barriers = flying.chain(landed).chain(self.next.drain(..)).map(|b| b.promise);
-        let changes = self.changes.drain(..).map(|c| c.promise);
-        let transfer = self.transfer.take().map(|(_, _, promise)| promise);
-        for promise in barriers.chain(changes).chain(transfer) {
-            promise.answer(Outcome::Failed(error.clone()));
+        let inflight = self.inflight.take().into_iter().flat_map(|f| f.barriers);
+        let confirmed = self.confirmed.drain(..).map(|(_, b)| b);
+        let barriers = inflight.chain(confirmed).chain(self.next.drain(..)).map(|b| b.completer);
+        let changes = self.changes.drain(..).map(|c| c.completer);
+        let transfer = self.transfer.take().map(|(_, _, completer)| completer);
+        for completer in barriers.chain(changes).chain(transfer) {
+            completer.answer(Outcome::Failed(error.clone()));
         }
     }
 
@@ -194,7 +194,7 @@ impl Asks {
     pub(super) fn lead_lost(&mut self) {
         for pending in self.changes.drain(..) {
             let what = "this replica ceased to lead: whether the change was made is not known; the status of the new leader tells, and to ask for the change again does no harm";
-            pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Unavailable, what)));
+            pending.completer.answer(Outcome::Failed(Error::new(ErrorKind::Unavailable, what)));
         }
     }
 }
@@ -203,65 +203,74 @@ impl Replica {
     /// Takes a question.
     pub(crate) fn ask(
         &mut self,
-        ask: Ask,
-        patience: Duration,
-        promise: Promise,
+        ask: AdminRequest,
+        wait_limit: Duration,
+        completer: Completer,
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<()> {
-        let until = now.plus(patience);
+        let until = now.plus(wait_limit);
         match ask {
-            Ask::Barrier => {
+            AdminRequest::Barrier => {
                 if let Some(why) = self.exclusion().cloned() {
-                    promise.answer(Outcome::Failed(why));
+                    completer.answer(Outcome::Failed(why));
                     return Ok(());
                 }
                 if self.asks.barriers() >= BARRIERS_MAX {
                     let what = format!("{BARRIERS_MAX} barriers wait already; try again");
-                    promise.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
+                    completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
                     return Ok(());
                 }
-                self.asks.next.push(Barrier { until, promise });
+                self.asks.next.push(Barrier { until, completer });
                 self.ask_again(now);
             }
-            Ask::Change(changes, forced) => {
+            AdminRequest::Change(changes, forced) => {
                 match self.refusal().map_or_else(|| self.membership.after(&changes), Err) {
                     Ok(_) => {
                         let heard_until = now.plus(self.cluster.election_timeout * TIMEOUTS_TO_BE_HEARD);
-                        let pending =
-                            Pending { changes, forced, heard_until, until, promise, at: None, joint: false };
+                        let pending = Pending {
+                            changes,
+                            forced,
+                            heard_until,
+                            until,
+                            completer,
+                            at: None,
+                            joint: false,
+                        };
                         self.asks.changes.push(pending);
-                        self.lockstep(now, writing)?;
-                        self.change_when_caught_up(now, writing);
+                        self.lockstep(now, writer)?;
+                        self.change_when_caught_up(now, writer);
                     }
-                    Err(refusal) => promise.answer(Outcome::Failed(refusal)),
+                    Err(refusal) => completer.answer(Outcome::Failed(refusal)),
                 }
             }
-            Ask::Transfer(to) => self.transfer(to, until, promise),
-            Ask::SetOptions(changes) => self.ask_to_set_options(changes, until, promise, now, writing)?,
+            AdminRequest::Transfer(to) => self.transfer(to, until, completer),
+            AdminRequest::SetOptions(changes) => {
+                self.ask_to_set_options(changes, until, completer, now, writer)?
+            }
         }
-        self.process(now, writing)
+        self.process(now, writer)
     }
 
-    fn transfer(&mut self, to: NodeId, until: Moment, promise: Promise) {
-        let refuse = |promise: Promise, kind, what: String| {
-            promise.answer(Outcome::Failed(Error::new(kind, what)));
+    fn transfer(&mut self, to: NodeId, until: Moment, completer: Completer) {
+        let refuse = |completer: Completer, kind, what: String| {
+            completer.answer(Outcome::Failed(Error::new(kind, what)));
         };
         if let Some(refusal) = self.refusal() {
-            return promise.answer(Outcome::Failed(refusal));
+            return completer.answer(Outcome::Failed(refusal));
         }
         if to == self.node() {
-            return self.asks.done.push((promise, Outcome::Placed { first: Index(0) }));
+            return self.asks.done.push((completer, Outcome::Placed { first: Index(0) }));
         }
         if !self.membership.get(to).is_some_and(|m| m.is_voter() && !m.is_leaving()) {
             return refuse(
-                promise,
+                completer,
                 ErrorKind::Membership,
                 format!("node {to} is no voter, so it cannot lead"),
             );
         }
         self.raw.transfer_leader(to.0);
-        if let Some((_, _, earlier)) = self.asks.transfer.replace((to, until, promise)) {
+        if let Some((_, _, earlier)) = self.asks.transfer.replace((to, until, completer)) {
             refuse(earlier, ErrorKind::Unavailable, format!("the lead was then asked to go to node {to}"));
         }
     }
@@ -277,7 +286,7 @@ impl Replica {
     /// Answers who asked for a transfer, once somebody else leads or time is up.
     fn answer_transfer(&mut self, now: Moment) {
         let leader = self.leader().filter(|l| *l != self.node());
-        let over = |(_, until, _): &(NodeId, Moment, Promise)| leader.is_some() || *until <= now;
+        let over = |(_, until, _): &(NodeId, Moment, Completer)| leader.is_some() || *until <= now;
         if !self.asks.transfer.as_ref().is_some_and(over) {
             if let Some((to, ..)) = &self.asks.transfer
                 && self.is_leader()
@@ -290,7 +299,7 @@ impl Replica {
             }
             return;
         }
-        let Some((to, _, promise)) = self.asks.transfer.take() else { return };
+        let Some((to, _, completer)) = self.asks.transfer.take() else { return };
         let outcome = match leader {
             Some(leader) if leader == to => Outcome::Placed { first: Index(0) },
             Some(leader) => {
@@ -302,32 +311,32 @@ impl Replica {
                 Outcome::Failed(Error::new(ErrorKind::Timeout, what))
             }
         };
-        self.asks.done.push((promise, outcome));
+        self.asks.done.push((completer, outcome));
     }
 
     /// Sends barriers that were not sent, or not heard of.
     pub(super) fn ask_again(&mut self, now: Moment) {
         self.answer_transfer(now);
         let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
-        for (_, barrier) in self.asks.landed.extract_if(.., |(_, b)| b.until <= now) {
-            barrier.promise.answer(late("this replica did not come as far as the leader in time"));
+        for (_, barrier) in self.asks.confirmed.extract_if(.., |(_, b)| b.until <= now) {
+            barrier.completer.answer(late("this replica did not come as far as the leader in time"));
         }
-        if let Some(flight) = self.asks.flying.take_if(|f| f.again <= now) {
+        if let Some(flight) = self.asks.inflight.take_if(|f| f.again <= now) {
             self.asks.next.splice(0..0, flight.barriers);
         }
-        let flying = self.asks.flying.iter_mut().map(|f| &mut f.barriers);
-        for waiting in flying.chain([&mut self.asks.next]) {
+        let inflight = self.asks.inflight.iter_mut().map(|f| &mut f.barriers);
+        for waiting in inflight.chain([&mut self.asks.next]) {
             for barrier in waiting.extract_if(.., |b| b.until <= now) {
-                barrier.promise.answer(late("no majority answered in time"));
+                barrier.completer.answer(late("no majority answered in time"));
             }
         }
         // While a ready waits for room, raft would keep the question in memory.
-        if self.asks.flying.is_some() || self.asks.next.is_empty() || self.is_held().is_some() {
+        if self.asks.inflight.is_some() || self.asks.next.is_empty() || self.is_held().is_some() {
             return;
         }
         if planted!(12) {
             let next = std::mem::take(&mut self.asks.next);
-            self.asks.landed.extend(next.into_iter().map(|b| (RaftIndex(0), b)));
+            self.asks.confirmed.extend(next.into_iter().map(|b| (EntryIndex(0), b)));
             return;
         }
         self.asks.attempts = self.asks.attempts.wrapping_add(1);
@@ -336,23 +345,23 @@ impl Replica {
         context.extend_from_slice(&attempt.to_le_bytes());
         self.raw.read_index(context);
         let again = now.plus(self.asks.retry);
-        self.asks.flying = Some(Flight { attempt, again, barriers: std::mem::take(&mut self.asks.next) });
+        self.asks.inflight = Some(Flight { attempt, again, barriers: std::mem::take(&mut self.asks.next) });
     }
 
     /// Proposes the first change whose learners have caught up, once there is room for it.
-    pub(super) fn change_when_caught_up(&mut self, now: Moment, writing: &mut Writing) {
+    pub(super) fn change_when_caught_up(&mut self, now: Moment, writer: &mut Writer) {
         let mut n = 0;
         while n < self.asks.changes.len() {
             if self.asks.changes[n].until <= now {
                 let pending = self.asks.changes.swap_remove(n);
                 if let (None, Some(refusal)) = (pending.at, self.cannot_vote_yet(&pending.changes)) {
-                    pending.promise.answer(Outcome::Failed(refusal));
+                    pending.completer.answer(Outcome::Failed(refusal));
                     continue;
                 }
                 if let (None, None, Err(refusal)) =
                     (pending.at, self.lagging(&pending.changes), self.check_heard(&pending, now))
                 {
-                    pending.promise.answer(Outcome::Failed(refusal));
+                    pending.completer.answer(Outcome::Failed(refusal));
                     continue;
                 }
                 let what = match self.lagging(&pending.changes) {
@@ -370,7 +379,7 @@ impl Replica {
                         }
                     },
                 };
-                pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Timeout, what)));
+                pending.completer.answer(Outcome::Failed(Error::new(ErrorKind::Timeout, what)));
             } else {
                 n += 1;
             }
@@ -385,10 +394,10 @@ impl Replica {
             return;
         }
         let Some(n) = self.next_change(now) else { return };
-        match self.propose_change(n, writing) {
+        match self.propose_change(n, writer) {
             Ok(None) => {} // its file is being made
             Ok(at) => self.asks.changes[n].at = at,
-            Err(error) => self.asks.changes.remove(n).promise.answer(Outcome::Failed(error)),
+            Err(error) => self.asks.changes.remove(n).completer.answer(Outcome::Failed(error)),
         }
     }
 
@@ -405,7 +414,7 @@ impl Replica {
             match self.check_heard(pending, now) {
                 Ok(()) => return Some(n),
                 Err(refusal) if pending.heard_until <= now => {
-                    self.asks.changes.remove(n).promise.answer(Outcome::Failed(refusal));
+                    self.asks.changes.remove(n).completer.answer(Outcome::Failed(refusal));
                 }
                 Err(_) => n += 1,
             }
@@ -471,15 +480,15 @@ impl Replica {
     }
 
     /// Proposes the pending change `n`. None: a file for it is being made.
-    fn propose_change(&mut self, n: usize, writing: &mut Writing) -> Result<Option<RaftIndex>> {
+    fn propose_change(&mut self, n: usize, writer: &mut Writer) -> Result<Option<EntryIndex>> {
         let changes = &self.asks.changes[n].changes;
         let result = self.membership.after(changes)?;
         let entry = entry_of_change(changes, &result)?;
-        if !self.has_room_for_change(&entry, writing)? {
+        if !self.has_room_for_change(&entry, writer)? {
             return Ok(None);
         }
         self.propose_entry(entry)?;
-        Ok(Some(RaftIndex(self.raw.raft.raft_log.last_index())))
+        Ok(Some(EntryIndex(self.raw.raft.raft_log.last_index())))
     }
 
     /// Whether there is room for a change of membership and all that it brings: the entry that leaves a joint
@@ -488,13 +497,13 @@ impl Replica {
     ///
     /// # Errors
     /// `Full`: no file is to be had; or what hinders it.
-    fn has_room_for_change(&self, change: &Entry, writing: &mut Writing) -> Result<bool> {
+    fn has_room_for_change(&self, change: &Entry, writer: &mut Writer) -> Result<bool> {
         let mut leave = Entry::default();
         leave.set_entry_type(EntryType::EntryConfChangeV2);
         let bodies = [body_of(change), HARD_STATE_BYTES, body_of(&leave), HARD_STATE_BYTES];
         let opening = self.sequencer.opening_bytes_max() + change.data.len();
         let fit =
-            writing.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
+            writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
         match fit.why {
             Some(why) => {
                 let what = format!("no room for a change of membership, which was not made: {why}");
@@ -518,7 +527,7 @@ impl Replica {
 
     /// A leader that the membership knows without directory or under another address says so: a log that was on
     /// its own, a new cluster, or a node that moved.
-    pub(super) fn confirm_self(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(super) fn confirm_self(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
         if self.knows_itself() || !self.can_propose() || self.membership.is_joint() || !settled {
             return Ok(());
@@ -527,11 +536,11 @@ impl Replica {
         let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
         let change = Change::SetAddress { node, address: self.cluster.address.clone() };
         let entry = entry_of_change(&[change], &result)?;
-        if !self.has_room_for_change(&entry, writing).unwrap_or(false) {
+        if !self.has_room_for_change(&entry, writer).unwrap_or(false) {
             return Ok(()); // later
         }
         self.propose_entry(entry)?;
-        self.process(now, writing)
+        self.process(now, writer)
     }
 }
 
@@ -555,16 +564,16 @@ mod tests {
 
     /// A change that was proposed at this entry.
     fn proposed(asks: &mut Asks, at: u64) -> Ticket {
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
         let until = Moment::START.plus(Duration::from_secs(1));
-        let at = Some(RaftIndex(at));
+        let at = Some(EntryIndex(at));
         let pending = Pending {
             changes: Vec::new(),
             forced: false,
             heard_until: until,
             until,
-            promise,
+            completer,
             at,
             joint: false,
         };
@@ -574,9 +583,9 @@ mod tests {
 
     fn is_done(asks: &mut Asks, ticket: &Ticket) -> bool {
         let mut due = Vec::new();
-        asks.committed(RaftIndex(100), Index(1), &mut due);
-        for (promise, outcome) in due {
-            promise.answer(outcome);
+        asks.committed(EntryIndex(100), Index(1), &mut due);
+        for (completer, outcome) in due {
+            completer.answer(outcome);
         }
         ticket.poll().is_some_and(|outcome| outcome.is_ok())
     }
@@ -588,10 +597,10 @@ mod tests {
         let ticket = proposed(&mut asks, 5);
         assert!(asks.has_changes());
         for another in [4, 6] {
-            asks.applied_change(RaftIndex(another), false);
+            asks.applied_change(EntryIndex(another), false);
             assert!(!is_done(&mut asks, &ticket), "entry {another} is not its own");
         }
-        asks.applied_change(RaftIndex(5), false);
+        asks.applied_change(EntryIndex(5), false);
         assert!(!asks.has_changes());
         assert!(is_done(&mut asks, &ticket));
     }
@@ -600,11 +609,11 @@ mod tests {
     fn joint_change_is_answered_once_the_joint_configuration_is_left() {
         let mut asks = Asks::new(Duration::from_secs(1), 0);
         let ticket = proposed(&mut asks, 5);
-        asks.applied_change(RaftIndex(5), true);
+        asks.applied_change(EntryIndex(5), true);
         assert!(asks.has_changes());
-        asks.applied_others(RaftIndex(5));
+        asks.applied_others(EntryIndex(5));
         assert!(asks.has_changes(), "raft has taken it");
-        asks.applied_change(RaftIndex(6), false);
+        asks.applied_change(EntryIndex(6), false);
         assert!(is_done(&mut asks, &ticket));
     }
 
@@ -612,9 +621,9 @@ mod tests {
     fn change_that_raft_refused_is_answered_as_refused() {
         let mut asks = Asks::new(Duration::from_secs(1), 0);
         let ticket = proposed(&mut asks, 5);
-        asks.applied_others(RaftIndex(4));
+        asks.applied_others(EntryIndex(4));
         assert!(ticket.poll().is_none());
-        asks.applied_others(RaftIndex(5));
+        asks.applied_others(EntryIndex(5));
         assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Membership);
     }
 
@@ -623,16 +632,16 @@ mod tests {
         let mut asks = Asks::new(Duration::from_secs(1), 0);
         let until = Moment::START.plus(Duration::from_secs(1));
         let mut tickets = vec![proposed(&mut asks, 5)];
-        let mut promise = || {
-            let promise = Promise::new();
-            tickets.push(promise.ticket(0, 0, 0));
-            promise
+        let mut completer = || {
+            let completer = Completer::new();
+            tickets.push(completer.ticket(0, 0, 0));
+            completer
         };
-        asks.next.push(Barrier { until, promise: promise() });
-        asks.landed.push((RaftIndex(9), Barrier { until, promise: promise() }));
-        let barriers = vec![Barrier { until, promise: promise() }];
-        asks.flying = Some(Flight { attempt: 1, again: until, barriers });
-        asks.transfer = Some((NodeId(3), until, promise()));
+        asks.next.push(Barrier { until, completer: completer() });
+        asks.confirmed.push((EntryIndex(9), Barrier { until, completer: completer() }));
+        let barriers = vec![Barrier { until, completer: completer() }];
+        asks.inflight = Some(Flight { attempt: 1, again: until, barriers });
+        asks.transfer = Some((NodeId(3), until, completer()));
         asks.fail_all(&Error::new(ErrorKind::Closed, "closed"));
         for ticket in tickets {
             assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Closed);

@@ -8,7 +8,7 @@
 use super::Replica;
 use crate::cluster::options::Cluster;
 use crate::error::{Error, ErrorKind, Result};
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::sync::clock::Moment;
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
@@ -120,10 +120,10 @@ impl Replica {
     }
 
     /// Stands for election at once: the only voter.
-    pub(crate) fn campaign(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(crate) fn campaign(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         self.raw.campaign().map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         self.steady();
-        self.process(now, writing)
+        self.process(now, writer)
     }
 
     /// The voters have changed.
@@ -141,7 +141,7 @@ impl Replica {
     /// How many ticks this voter waits behind the shortest time-out: one, for the others to have given the leader up as
     /// well, and those in which it lets others go first. The others heard the leader at the same moment but tick at moments
     /// of their own, and who has not given it up yet does not answer. Who has no place waits for as long as chance says.
-    fn patience(&mut self, (place, voters): (usize, usize)) -> usize {
+    fn wait_limit(&mut self, (place, voters): (usize, usize)) -> usize {
         if voters == 0 {
             return self.ticks.chance.below(self.ticks.election);
         }
@@ -155,7 +155,7 @@ impl Replica {
         let now_for = (self.raw.raft.term, self.raw.raft.state, place);
         if self.ticks.drawn_for != now_for {
             self.ticks.drawn_for = now_for;
-            self.ticks.timeout = self.ticks.election + self.patience(place);
+            self.ticks.timeout = self.ticks.election + self.wait_limit(place);
         }
         self.raw.raft.set_randomized_election_timeout(self.ticks.timeout);
     }

@@ -6,17 +6,17 @@ use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::segment::{HardState, Opening};
-use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term, Timestamp};
 use raft::eraftpb::{Message, MessageType};
 
 /// The snapshot of a leader of term 1 whose log begins behind entry 50 and record 99.
 pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) -> Message {
     let membership = Membership::of([Member::voter(leader, directory, "")]);
     let opening = Opening {
-        base_raft: RaftIndex(50),
+        base_raft: EntryIndex(50),
         base_term: Term(1),
         log_first: Index(90),
-        hard_state: HardState { term: Term(1), vote: 0, commit: RaftIndex(50) },
+        hard_state: HardState { term: Term(1), vote: 0, commit: EntryIndex(50) },
         configuration: membership.encode(),
         sessions: Sessions::new(16, 16).encode(),
         options: Vec::new(),
@@ -25,7 +25,7 @@ pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) ->
     let header = BlockHeader {
         length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
         batch_count: 0,
-        raft_index: RaftIndex(50),
+        raft_index: EntryIndex(50),
         term: Term(1),
         first: Index(100),
         timestamp: Timestamp(1),

@@ -13,7 +13,7 @@ use crate::cluster::membership::{Member, Membership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::wire::raft_message;
 use crate::sync::completion::Outcome;
-use crate::types::{NodeId, RaftIndex};
+use crate::types::{EntryIndex, NodeId};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use std::collections::BTreeSet;
@@ -26,8 +26,8 @@ impl Replica {
         let before = self.raw.raft.raft_log.applied;
         let mut applied = before;
         loop {
-            let change = self.unapplied.front().map(|e| RaftIndex(e.index));
-            let others = change.map_or(self.settled, |c| RaftIndex(c.0 - 1));
+            let change = self.unapplied.front().map(|e| EntryIndex(e.index));
+            let others = change.map_or(self.settled, |c| EntryIndex(c.0 - 1));
             applied = applied.max(others.0);
             self.asks.applied_others(others);
             let Some(index) = change else { break };
@@ -56,7 +56,7 @@ impl Replica {
     }
 
     fn bring_into_force(&mut self, entry: &Entry, membership: Membership) -> Result<()> {
-        let index = RaftIndex(entry.index);
+        let index = EntryIndex(entry.index);
         let change =
             ConfChangeV2::parse_from_bytes(&entry.data).map_err(|e| wrong_change(entry, &e.to_string()))?;
         let state = self.raw.apply_conf_change(&change).map_err(|e| wrong_change(entry, &e.to_string()))?;
@@ -107,7 +107,7 @@ impl Replica {
 
     /// Whether a majority of the voters of `membership`, of each half of a joint one, durably knows that `index` is
     /// committed.
-    fn is_known(&self, index: RaftIndex, membership: &Membership) -> bool {
+    fn is_known(&self, index: EntryIndex, membership: &Membership) -> bool {
         let ignorant = self.ignorant(index, membership);
         let majority = |voters: Vec<u64>| {
             voters.iter().filter(|n| !ignorant.contains(&NodeId(**n))).count() > voters.len() / 2
@@ -117,7 +117,7 @@ impl Replica {
     }
 
     /// The voters of `membership` that are not known to know durably that `index` is committed.
-    fn ignorant(&self, index: RaftIndex, membership: &Membership) -> BTreeSet<NodeId> {
+    fn ignorant(&self, index: EntryIndex, membership: &Membership) -> BTreeSet<NodeId> {
         let knows = |node: u64| {
             let progress = || self.raw.raft.prs().get(node).is_some_and(|p| p.committed_index >= index.0);
             if node == self.node().0 { self.durability.commit >= index } else { progress() }
@@ -144,7 +144,7 @@ impl Replica {
         let change = self.unapplied.front()?;
         let membership = self.membership_of(change).ok()?;
         let nodes: Vec<String> =
-            self.ignorant(RaftIndex(change.index), &membership).iter().map(NodeId::to_string).collect();
+            self.ignorant(EntryIndex(change.index), &membership).iter().map(NodeId::to_string).collect();
         Some(format!(
             "the change of entry {} is committed, and comes into force once a majority of the voters that it leads \
              to has that on its disk; this was not heard of node {}; no other change can be made before",
@@ -184,7 +184,7 @@ impl Replica {
         self.out = Some(Error::new(ErrorKind::Removed, what));
         self.answers_on = false;
         for w in self.waiting.drain(..) {
-            w.promise.answer(Outcome::Failed(unknown_outcome()));
+            w.completer.answer(Outcome::Failed(unknown_outcome()));
         }
     }
 }

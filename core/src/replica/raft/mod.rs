@@ -43,12 +43,12 @@ use crate::options::Options;
 use crate::replica::state::log_clock::LogClock;
 use crate::replica::state::sequencer::Sequencer;
 use crate::replica::wire::raft_message;
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::store::NewBlock;
 use crate::store::format::identity::Identity;
 use crate::store::segment::Base;
 use crate::sync::clock::Moment;
-use crate::types::{NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{EntryIndex, NodeId, Term, Timestamp};
 use admission::Admission;
 use asks::Asks;
 use bytes::Bytes;
@@ -89,9 +89,9 @@ pub(crate) struct Replica {
     /// Changes of membership that are committed and durable here and not in force.
     unapplied: VecDeque<Entry>,
     /// The last entry that is committed and durable here.
-    settled: RaftIndex,
+    settled: EntryIndex,
     /// Bodies that came with messages of this step.
-    arrived: BTreeMap<(RaftIndex, Term), Vec<Bytes>>,
+    arrived: BTreeMap<(EntryIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
     asks: Asks,
     option_changes: OptionChanges,
@@ -261,15 +261,15 @@ impl Replica {
     }
 
     /// The last entry known committed, written here or not.
-    pub(crate) fn committed(&self) -> RaftIndex {
-        RaftIndex(self.raw.raft.raft_log.committed)
+    pub(crate) fn committed(&self) -> EntryIndex {
+        EntryIndex(self.raw.raft.raft_log.committed)
     }
 
     /// What is in memory of an entry, for whoever watches.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn in_memory(
         &self,
-        raft: RaftIndex,
+        raft: EntryIndex,
     ) -> Option<(crate::store::format::block::BlockHeader, Option<Vec<Bytes>>)> {
         self.raw.store().in_memory(raft)
     }
@@ -291,7 +291,7 @@ impl Replica {
     /// # Errors
     /// It is not there in this term, or cannot be read.
     #[cfg(any(test, feature = "planted-bugs"))]
-    pub(crate) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+    pub(crate) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         self.raw.store().body(raft, term)
     }
 
@@ -333,13 +333,13 @@ impl Replica {
     // ---- what goes in ----
 
     /// Lets the time come.
-    pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(crate) fn advance(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         if now >= self.ticks.next {
             // One that leads later has caught up with its wall clock by then.
             self.clock.look(now, self.options.clock.now());
         }
-        self.step_held(now, writing)?;
-        self.answer_room(writing);
+        self.step_held(now, writer)?;
+        self.answer_room(writer);
         let alone = self.is_alone() && self.is_leader();
         if self.needs_no_clock() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.
@@ -355,25 +355,25 @@ impl Replica {
         self.report_snapshots(now);
         self.ask_again(now);
         self.ask_newcomers(now);
-        self.change_when_caught_up(now, writing);
-        self.set_options_once_known(now, writing)?;
+        self.change_when_caught_up(now, writer);
+        self.set_options_once_known(now, writer)?;
         if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {
             self.give_up_waiting();
         }
-        self.process(now, writing)
+        self.process(now, writer)
     }
 
     /// Takes a message from another replica, or drops it.
     ///
     /// # Errors
     /// What the replica dies of. It is not the message's fault.
-    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writer: &mut Writer) -> Result<()> {
         if self.out.is_some() && !self.answers_on {
             return Ok(());
         }
         match self.open_envelope(envelope, now) {
             Ok(Some((message, _))) if self.out.is_some() => self.tell_commit(&message),
-            Ok(Some(checked)) => self.step(checked, now, writing)?,
+            Ok(Some(checked)) => self.step(checked, now, writer)?,
             Ok(None) => {}
             Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),
         }
@@ -382,7 +382,7 @@ impl Replica {
     }
 
     /// Entries up to `raft` are in the files.
-    pub(crate) fn written(&mut self, raft: RaftIndex) {
+    pub(crate) fn written(&mut self, raft: EntryIndex) {
         self.raw.mut_store().written(raft);
     }
 

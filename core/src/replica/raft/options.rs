@@ -29,10 +29,10 @@ use crate::replica::queue::proposals::Command;
 use crate::replica::raft::propose::body_bytes_of;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::sync::promise::Promise;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ pub(super) struct Newcomers {
 struct Pending {
     changes: Vec<(LogOption, Option<u64>)>,
     until: Moment,
-    promise: Promise,
+    completer: Completer,
 }
 
 impl Replica {
@@ -80,21 +80,21 @@ impl Replica {
         &mut self,
         changes: Vec<(LogOption, Option<u64>)>,
         until: Moment,
-        promise: Promise,
+        completer: Completer,
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<()> {
         if self.option_changes.pending.len() >= CHANGES_MAX {
             let what = format!("{CHANGES_MAX} changes of the log's options wait already; try again");
-            promise.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
+            completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
             return Ok(());
         }
-        self.option_changes.pending.push(Pending { changes, until, promise });
-        self.set_options_once_known(now, writing)
+        self.option_changes.pending.push(Pending { changes, until, completer });
+        self.set_options_once_known(now, writer)
     }
 
     /// Orders the changes that wait once every member is known to know them, and refuses those whose time is up.
-    pub(super) fn set_options_once_known(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(super) fn set_options_once_known(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         if self.option_changes.pending.is_empty() {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Replica {
         }
         self.ask_versions(now);
         let waits_for = self.those_who_may_not_know();
-        let Some(node) = waits_for.first() else { return self.order_options(now, writing) };
+        let Some(node) = waits_for.first() else { return self.order_options(now, writer) };
         let first = self.option_changes.asked.map_or(now, |(first, _)| first);
         let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
         let is_there = waits_for.iter().find(|node| self.is_heard(**node, now));
@@ -132,7 +132,7 @@ impl Replica {
     /// Refuses changes whose time is up.
     fn give_up_options(&mut self, now: Moment, kind: ErrorKind, why: &str) {
         for late in self.option_changes.pending.extract_if(.., |p| p.until <= now) {
-            late.promise.answer(Outcome::Failed(Error::new(kind, why)));
+            late.completer.answer(Outcome::Failed(Error::new(kind, why)));
         }
         self.rest_when_done();
     }
@@ -143,23 +143,23 @@ impl Replica {
     }
 
     /// Orders the changes: nobody has to be waited for.
-    fn order_options(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    fn order_options(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         while !self.option_changes.pending.is_empty() {
-            self.lockstep(now, writing)?;
+            self.lockstep(now, writer)?;
             // What the lockstep finds out can have them refused.
             let Some(pending) = self.option_changes.pending.first() else { break };
             let set = self.sequencer.options_at_end().with(&pending.changes);
             let command = Command::SetOptions(set);
-            if writing.plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
+            if writer.plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
                 // The helper tells when it is there.
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
-            let Pending { changes, promise, .. } = self.option_changes.pending.remove(0);
+            let Pending { changes, completer, .. } = self.option_changes.pending.remove(0);
             let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
             match set.check(&self.options).and_then(|()| self.check_room_of_members(&set, &changed)) {
-                Ok(()) => self.command(command, Some(promise), now, writing)?,
-                Err(refusal) => promise.answer(Outcome::Failed(refusal)),
+                Ok(()) => self.command(command, Some(completer), now, writer)?,
+                Err(refusal) => completer.answer(Outcome::Failed(refusal)),
             }
         }
         self.rest_when_done();
@@ -276,7 +276,7 @@ impl Replica {
     /// Nothing more will come of the changes that wait: none of them is in the log.
     pub(super) fn refuse_options(&mut self, refusal: &Error) {
         for pending in std::mem::take(&mut self.option_changes).pending {
-            pending.promise.answer(Outcome::Failed(refusal.clone()));
+            pending.completer.answer(Outcome::Failed(refusal.clone()));
         }
     }
 

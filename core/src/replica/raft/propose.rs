@@ -6,18 +6,18 @@
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LOG_OPTION_BYTES, LogOption};
-use crate::replica::queue::proposals::{Command, Gathered};
-use crate::replica::state::sequencer::{Decision, SET_OPTIONS_BYTES, Sequenced};
+use crate::replica::queue::proposals::{BlockBuilder, Command};
+use crate::replica::state::sequencer::{Decision, SET_OPTIONS_BYTES, SequencedBlock};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::header_of;
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::{NewBlock, block_bytes};
 use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::sync::promise::Promise;
-use crate::types::{RaftIndex, Timestamp};
+use crate::types::{EntryIndex, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 
@@ -39,18 +39,23 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
 
 /// An append that waits for its entry's commit.
 pub(super) struct Waiting {
-    pub(super) raft: RaftIndex,
-    pub(super) promise: Promise,
+    pub(super) raft: EntryIndex,
+    pub(super) completer: Completer,
     pub(super) outcome: Outcome,
 }
 
 impl Replica {
     /// Orders an appended block, or refuses it. Nothing of a refused one is in the log.
-    pub(crate) fn propose(&mut self, gathered: Gathered, now: Moment, writing: &mut Writing) -> Result<bool> {
-        self.lockstep(now, writing)?;
+    pub(crate) fn propose(
+        &mut self,
+        gathered: BlockBuilder,
+        now: Moment,
+        writer: &mut Writer,
+    ) -> Result<bool> {
+        self.lockstep(now, writer)?;
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writing.plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
+            None => writer.plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
         };
         if let Err(refusal) = room {
             self.has_refused(gathered.bytes, &refusal, now);
@@ -59,12 +64,12 @@ impl Replica {
         }
         self.has_taken();
         let time = self.look_at_clock(now);
-        let Sequenced { block, promise, outcome } = self.sequencer.data(gathered, time);
+        let SequencedBlock { block, completer, outcome } = self.sequencer.data(gathered, time);
         if let Some(block) = block {
             self.order(block)?;
         }
-        self.wait(promise, outcome);
-        self.process(now, writing)?;
+        self.wait(completer, outcome);
+        self.process(now, writer)?;
         Ok(true)
     }
 
@@ -90,20 +95,20 @@ impl Replica {
     pub(crate) fn command(
         &mut self,
         command: Command,
-        promise: Option<Promise>,
+        completer: Option<Completer>,
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<()> {
-        self.lockstep(now, writing)?;
+        self.lockstep(now, writer)?;
         let time = self.look_at_clock(now);
         if let Command::OpenSession { .. } = command
             && self.refusal().is_none()
             && let Some(id) = self.sequencer.session_to_go(time)
             // Room for both, or none goes for nothing.
-            && writing.plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
+            && writer.plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
         {
-            self.command(Command::CloseSession { id }, None, now, writing)?;
-            self.lockstep(now, writing)?;
+            self.command(Command::CloseSession { id }, None, now, writer)?;
+            self.lockstep(now, writer)?;
         }
         let room = match command {
             Command::Discard { .. } | Command::SetOptions(_) => body_bytes_of(&command),
@@ -111,7 +116,7 @@ impl Replica {
         };
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writing.plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
+            None => writer.plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
         };
         let decision = match room {
             Ok(_) => self.sequencer.command(command, time),
@@ -124,16 +129,16 @@ impl Replica {
             }
             Decision::Done(first) => Outcome::Placed { first },
             Decision::Refused(error) => {
-                if let Some(promise) = promise {
-                    promise.answer(Outcome::Failed(error));
+                if let Some(completer) = completer {
+                    completer.answer(Outcome::Failed(error));
                 }
                 return Ok(());
             }
         };
-        if let Some(promise) = promise {
-            self.wait(promise, outcome);
+        if let Some(completer) = completer {
+            self.wait(completer, outcome);
         }
-        self.process(now, writing)
+        self.process(now, writer)
     }
 
     /// The time of what is ordered now.
@@ -173,9 +178,9 @@ impl Replica {
     }
 
     /// Before the sequencer orders anything it has to know what raft put into the log by itself.
-    pub(super) fn lockstep(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(super) fn lockstep(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         if self.raw.raft.raft_log.last_index() != self.sequencer.end().raft.0 {
-            self.process(now, writing)?;
+            self.process(now, writer)?;
         }
         Ok(())
     }
@@ -197,19 +202,19 @@ impl Replica {
         })
     }
 
-    fn wait(&mut self, promise: Promise, outcome: Outcome) {
+    fn wait(&mut self, completer: Completer, outcome: Outcome) {
         let raft = self.sequencer.end().raft;
-        self.waiting.push_back(Waiting { raft, promise, outcome });
+        self.waiting.push_back(Waiting { raft, completer, outcome });
     }
 
     /// Entries up to `raft` are committed and written: they take effect, and who waits for them is answered by
     /// the caller, after the positions have moved.
-    pub(crate) fn commit_to(&mut self, raft: RaftIndex) -> Vec<(Promise, Outcome)> {
+    pub(crate) fn commit_to(&mut self, raft: EntryIndex) -> Vec<(Completer, Outcome)> {
         self.sequencer.commit_to(raft);
         let committed = self.sequencer.committed();
         let mut due = Vec::new();
         while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft || planted!(9)) {
-            due.push((w.promise, w.outcome));
+            due.push((w.completer, w.outcome));
         }
         self.asks.committed(committed.raft, committed.next, &mut due);
         if self.waiting.is_empty() {
@@ -226,7 +231,7 @@ impl Replica {
     /// Nothing more will come of what is under way.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         for w in self.waiting.drain(..) {
-            w.promise.answer(Outcome::Failed(error.clone()));
+            w.completer.answer(Outcome::Failed(error.clone()));
         }
     }
 
@@ -241,10 +246,10 @@ impl Replica {
         self.lost_lead = None;
         for w in self.waiting.drain(..) {
             if planted!(27) {
-                w.promise.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, "refused")));
+                w.completer.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, "refused")));
                 continue;
             }
-            w.promise.answer(Outcome::Failed(unknown_outcome()));
+            w.completer.answer(Outcome::Failed(unknown_outcome()));
         }
     }
 }

@@ -18,10 +18,10 @@ use super::peers::one_acknowledgement;
 use super::propose::unknown_outcome;
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{EntryKind, header_of};
-use crate::replica::writer::Writing;
+use crate::replica::writer::Writer;
 use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
@@ -29,7 +29,7 @@ use crate::store::format::block::Kind;
 use crate::store::format::segment::{HARD_STATE_BYTES, HardState};
 use crate::sync::clock::Moment;
 use crate::sync::completion::Outcome;
-use crate::types::{RaftIndex, Term};
+use crate::types::{EntryIndex, Term};
 use bytes::Bytes;
 use raft::Ready;
 use raft::eraftpb::{Entry, EntryType, Message};
@@ -44,13 +44,13 @@ pub(super) struct Durability {
     /// The last ready of all.
     pub(super) last: u64,
     /// A jump on its way to the disk: its ready, and the entry that it leads to.
-    pub(super) jump: Option<(u64, RaftIndex)>,
+    pub(super) jump: Option<(u64, EntryIndex)>,
     /// Terms on their way to the disk, by ready; and the last that is there.
     pub(super) terms: VecDeque<(u64, Term)>,
     pub(super) term: Term,
     /// How far the log is durably known here to be committed: what a restart finds.
     /// Moves: only in [`Replica::persisted`], when a block that says so is synced.
-    pub(super) commit: RaftIndex,
+    pub(super) commit: EntryIndex,
     /// Messages that wait for a ready.
     pub(super) held: VecDeque<(u64, Vec<Message>)>,
     /// A leader's messages that wait for its term.
@@ -62,15 +62,15 @@ impl Replica {
     pub(crate) fn persisted(
         &mut self,
         number: u64,
-        known: RaftIndex,
+        known: EntryIndex,
         now: Moment,
-        writing: &mut Writing,
+        writer: &mut Writer,
     ) -> Result<()> {
         self.durability.commit = self.durability.commit.max(known);
         // Those that came after the last one with anything to write are then as well.
         let number = if number >= self.durability.planned { self.durability.last } else { number };
         self.on_persisted(number);
-        self.process(now, writing)
+        self.process(now, writer)
     }
 
     fn on_persisted(&mut self, number: u64) {
@@ -97,12 +97,12 @@ impl Replica {
     }
 
     /// Carries out what raft has ready, until there is nothing more.
-    pub(super) fn process(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(super) fn process(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         self.note_lead();
         loop {
-            while self.raw.has_ready() && self.make_room_for_ready(writing) {
+            while self.raw.has_ready() && self.make_room_for_ready(writer) {
                 let ready = self.raw.ready();
-                self.take_ready(ready, writing)?;
+                self.take_ready(ready, writer)?;
                 self.steady();
                 self.note_lead();
             }
@@ -117,12 +117,12 @@ impl Replica {
         }
         self.arrived.clear();
         self.admitted_is_planned();
-        self.confirm_self(now, writing)
+        self.confirm_self(now, writer)
     }
 
     /// Sees to the room for what raft's next ready writes: a term and vote or a turn, its entries, and a word of commit.
     /// Never waits for a file.
-    fn make_room_for_ready(&mut self, writing: &mut Writing) -> bool {
+    fn make_room_for_ready(&mut self, writer: &mut Writer) -> bool {
         let log = &self.raw.raft.raft_log.unstable;
         let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
         let turns = log.snapshot.is_some() || log.entries.first().is_some_and(|e| e.index < ordered.0);
@@ -134,11 +134,11 @@ impl Replica {
         let word = writes.then_some(HARD_STATE_BYTES);
         let bodies = vote.into_iter().chain(log.entries.iter().map(body_of)).chain(word);
         let bytes: usize = bodies.clone().map(block_bytes).sum();
-        let short = if !turns && writing.plan.has_space(bytes) {
+        let short = if !turns && writer.plan.has_space(bytes) {
             None
         } else {
             let opening = self.sequencer.opening_bytes_max() + options_in(&log.entries);
-            let fit = writing.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, turns);
+            let fit = writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, turns);
             if fit.is_coming { Some(None) } else { fit.why.map(Some) }
         };
         self.note_held(short);
@@ -175,7 +175,7 @@ impl Replica {
         self.led = leads;
     }
 
-    fn take_ready(&mut self, mut ready: Ready, writing: &mut Writing) -> Result<()> {
+    fn take_ready(&mut self, mut ready: Ready, writer: &mut Writer) -> Result<()> {
         let number = ready.number();
         self.durability.last = number;
         let mut writes = false;
@@ -187,15 +187,15 @@ impl Replica {
             .filter(|(term, vote)| (*term, *vote) != (state.term, state.vote));
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
-            self.jump(&snapshot, writing)?;
-            self.durability.jump = Some((number, RaftIndex(snapshot.get_metadata().index)));
+            self.jump(&snapshot, writer)?;
+            self.durability.jump = Some((number, EntryIndex(snapshot.get_metadata().index)));
             rolled = true;
         }
         let entries = ready.take_entries();
         // What this leader ordered itself, the sequencer knows already.
         let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
         if let Some(first) = entries.first().filter(|e| e.index < ordered.0) {
-            self.rollback(RaftIndex(first.index - 1), writing)?;
+            self.rollback(EntryIndex(first.index - 1), writer)?;
             rolled = true;
         }
         if let Some((term, vote)) = turned {
@@ -207,28 +207,27 @@ impl Replica {
             writes = true;
             // An opening says it too.
             if !rolled {
-                let room =
-                    writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
+                let room = writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
                 if room == Room::Here {
-                    writing.plan.push(block);
+                    writer.plan.push(block);
                 }
             }
         }
         if rolled {
             let opening = self.sequencer.opening();
-            writing.plan.roll(opening, 0, Purpose::Metadata)?;
+            writer.plan.roll(opening, 0, Purpose::Metadata)?;
             writes = true;
         }
         for entry in entries {
             if entry.get_entry_type() == EntryType::EntryConfChangeV2 && !planted!(36) {
-                self.keep_commit_before(&entry, writing)?;
+                self.keep_commit_before(&entry, writer)?;
             }
-            self.take_entry(entry, writing)?;
+            self.take_entry(entry, writer)?;
             writes = true;
         }
         if writes {
             self.durability.planned = number;
-            writing.plan.ready(number);
+            writer.plan.ready(number);
         }
         let free = ready.take_messages();
         // Questions before an election, and the answers, promise nothing but the term that they are asked in.
@@ -257,7 +256,7 @@ impl Replica {
             }
         }
         if let Some(last) = committed.last() {
-            self.settled = RaftIndex(last.index);
+            self.settled = EntryIndex(last.index);
         }
         // All else has its effect through the sequencer: of many that wait for one nothing is kept.
         let changes = committed.into_iter().filter(|e| e.get_entry_type() == EntryType::EntryConfChangeV2);
@@ -268,21 +267,21 @@ impl Replica {
     /// Who has a change of membership in its log has to know, as durably, that the one before is committed: a change is
     /// proposed only then, and majorities of memberships that are two changes apart need not meet. So that is written
     /// first, and a torn write cannot keep the change and lose it.
-    fn keep_commit_before(&mut self, change: &Entry, writing: &mut Writing) -> Result<()> {
+    fn keep_commit_before(&mut self, change: &Entry, writer: &mut Writer) -> Result<()> {
         let committed = self.raw.raft.raft_log.committed.min(change.index - 1);
-        self.sequencer.note_committed(RaftIndex(committed));
-        if writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)? == Room::Here {
+        self.sequencer.note_committed(EntryIndex(committed));
+        if writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)? == Room::Here {
             let HardState { term, vote, .. } = self.sequencer.hard_state();
-            writing.plan.push(self.sequencer.hard_state_block(term, vote));
+            writer.plan.push(self.sequencer.hard_state_block(term, vote));
         }
         Ok(())
     }
 
     /// An entry that raft has taken into the log: its block is planned.
-    fn take_entry(&mut self, entry: Entry, writing: &mut Writing) -> Result<()> {
+    fn take_entry(&mut self, entry: Entry, writer: &mut Writer) -> Result<()> {
         let malformed =
             |why| Error::new(ErrorKind::Corrupt, format!("entry {} of raft's: {why}", entry.index));
-        let at = (RaftIndex(entry.index), Term(entry.term));
+        let at = (EntryIndex(entry.index), Term(entry.term));
         let own = self.staged.pop_front_if(|b| (b.raft_index, b.term) == at);
         let block = match own {
             // Its room was made before it was ordered.
@@ -294,7 +293,7 @@ impl Replica {
                     EntryKind::Block(header) => raft_message::body_bytes(header),
                     _ => entry.data.len(),
                 };
-                writing.plan.make_room(bytes, Purpose::Metadata, &mut self.sequencer)?;
+                writer.plan.make_room(bytes, Purpose::Metadata, &mut self.sequencer)?;
                 let block = match kind {
                     EntryKind::NoOp => self.sequencer.raft_entry(Kind::NoOp, at.1, Bytes::new()),
                     EntryKind::Configuration => {
@@ -310,22 +309,22 @@ impl Replica {
         };
         assert_eq!((block.raft_index, block.term), at, "sequencer and raft are in lockstep");
         self.raw.mut_store().push(header_of(&block), &block.body);
-        writing.plan.push(block);
+        writer.plan.push(block);
         Ok(())
     }
 
     /// Entries beyond `to` are void: another leader put others there.
-    fn rollback(&mut self, to: RaftIndex, writing: &mut Writing) -> Result<()> {
+    fn rollback(&mut self, to: EntryIndex, writer: &mut Writer) -> Result<()> {
         let committed = self.sequencer.committed().raft;
         assert!(to >= committed, "a committed entry is never cut off");
         let was = self.sequencer.end();
-        writing.settle()?;
+        writer.settle()?;
         let state = self.sequencer.hard_state();
         let mut replayed = Replayed {
-            sequencer: Sequencer::new(Me::Node(self.node()), Membership::default(), &self.options),
+            sequencer: Sequencer::new(Owner::Node(self.node()), Membership::default(), &self.options),
             options: &self.options,
         };
-        if !writing.archive.replay(committed, to, &mut replayed)? {
+        if !writer.archive.replay(committed, to, &mut replayed)? {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!("entry {committed} or {to} is not in the files"),
@@ -350,19 +349,19 @@ impl Replica {
         // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
             if planted!(25) {
-                w.promise.answer(w.outcome);
+                w.completer.answer(w.outcome);
                 continue;
             }
-            w.promise.answer(Outcome::Failed(unknown_outcome()));
+            w.completer.answer(Outcome::Failed(unknown_outcome()));
         }
         Ok(())
     }
 
     /// The leader has discarded what this replica lacks: it goes on behind.
-    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writing: &mut Writing) -> Result<()> {
+    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writer: &mut Writer) -> Result<()> {
         // So that the new segment begins with the next write: what is committed must not run ahead of what is there.
         if !planted!(19) {
-            writing.settle()?;
+            writer.settle()?;
         }
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = parse_snapshot(snapshot).map_err(malformed)?;
@@ -374,7 +373,7 @@ impl Replica {
         self.turned = true;
         self.staged.clear();
         for w in self.waiting.drain(..) {
-            w.promise.answer(Outcome::Failed(unknown_outcome()));
+            w.completer.answer(Outcome::Failed(unknown_outcome()));
         }
         self.members_changed();
         Ok(())

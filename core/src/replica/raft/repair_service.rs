@@ -10,9 +10,9 @@ use crate::replica::wire::repair_message::{
     BLOCKS_MAX, Fetch, encode_blocks, encode_damaged, encode_gone, parse_blocks, parse_damaged,
 };
 use crate::store::read::entry_lookup::Archive;
-use crate::store::recovery::gap::Spare;
+use crate::store::recovery::gap::BlockCopy;
 use crate::sync::clock::Moment;
-use crate::types::{NodeId, RaftIndex};
+use crate::types::{EntryIndex, NodeId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ pub(super) struct Lending {
     /// When a peer gets its next answer.
     next: BTreeMap<NodeId, Moment>,
     /// What came.
-    brought: Vec<Spare>,
+    brought: Vec<BlockCopy>,
     /// Which replicas have which entry damaged as well, as they said since the last time.
-    damaged: BTreeMap<NodeId, RaftIndex>,
+    damaged: BTreeMap<NodeId, EntryIndex>,
 }
 
 impl Replica {
@@ -49,12 +49,12 @@ impl Replica {
     }
 
     /// What other replicas have brought since the last time.
-    pub(crate) fn take_brought(&mut self) -> Vec<Spare> {
+    pub(crate) fn take_brought(&mut self) -> Vec<BlockCopy> {
         std::mem::take(&mut self.lending.brought)
     }
 
     /// Which replicas have said since the last time that they have an entry damaged as well.
-    pub(crate) fn take_damaged(&mut self) -> BTreeMap<NodeId, RaftIndex> {
+    pub(crate) fn take_damaged(&mut self) -> BTreeMap<NodeId, EntryIndex> {
         std::mem::take(&mut self.lending.damaged)
     }
 
@@ -131,8 +131,8 @@ impl Replica {
 }
 
 /// The entries asked for, as many as may go, and what stood in the way of more.
-fn collect(archive: &Archive, fetch: &Fetch, bytes_max: usize) -> (Vec<Spare>, crate::error::Result<()>) {
-    let mut spares: Vec<Spare> = Vec::new();
+fn collect(archive: &Archive, fetch: &Fetch, bytes_max: usize) -> (Vec<BlockCopy>, crate::error::Result<()>) {
+    let mut spares: Vec<BlockCopy> = Vec::new();
     let mut bytes = 0;
     let mut next = fetch.first;
     while next <= fetch.last && spares.len() < BLOCKS_MAX {

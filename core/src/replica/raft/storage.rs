@@ -19,7 +19,7 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::segment::HardState;
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
-use crate::types::{RaftIndex, Term};
+use crate::types::{EntryIndex, Term};
 use bytes::{BufMut, Bytes, BytesMut};
 use raft::eraftpb::{Entry, Snapshot};
 use raft::storage::GetEntriesContext;
@@ -49,7 +49,7 @@ pub(crate) struct Entries {
     recent: VecDeque<Recent>,
     recent_bytes: usize,
     /// The last entry that is written.
-    written: RaftIndex,
+    written: EntryIndex,
     /// Whether anybody might ask for bodies: a log on its own keeps none.
     keep_bodies: bool,
     start: (HardState, Membership),
@@ -96,7 +96,7 @@ impl Entries {
     }
 
     /// Entries up to `raft` are written: memory may forget.
-    pub(crate) fn written(&mut self, raft: RaftIndex) {
+    pub(crate) fn written(&mut self, raft: EntryIndex) {
         self.written = raft;
         while self.recent_bytes > RECENT_BYTES_MAX || self.recent.len() > RECENT_ENTRIES_MAX {
             match self.recent.front() {
@@ -142,7 +142,7 @@ impl Entries {
         }
     }
 
-    pub(crate) fn last(&self) -> RaftIndex {
+    pub(crate) fn last(&self) -> EntryIndex {
         self.recent.back().map_or(self.base.raft, |r| r.header.raft_index)
     }
 
@@ -165,14 +165,14 @@ impl Entries {
         self.failure.borrow_mut().get_or_insert(error);
     }
 
-    fn recent(&self, raft: RaftIndex) -> Option<&Recent> {
+    fn recent(&self, raft: EntryIndex) -> Option<&Recent> {
         let first = self.recent.front()?.header.raft_index;
         self.recent.get(usize::try_from(raft.0.checked_sub(first.0)?).ok()?)
     }
 
     /// What is in memory of an entry, for whoever watches.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn in_memory(&self, raft: RaftIndex) -> Option<(BlockHeader, Option<Vec<Bytes>>)> {
+    pub(crate) fn in_memory(&self, raft: EntryIndex) -> Option<(BlockHeader, Option<Vec<Bytes>>)> {
         let Recent { header, body } = self.recent(raft).filter(|r| r.header.length > 0)?;
         Some((*header, body.clone()))
     }
@@ -181,7 +181,7 @@ impl Entries {
     ///
     /// # Errors
     /// It is not there, or cannot be read.
-    pub(crate) fn body(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+    pub(crate) fn body(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         if let Some(Recent { header, body: Some(body) }) = self.recent(raft)
             && header.term == term
         {
@@ -194,7 +194,7 @@ impl Entries {
     }
 
     /// The term of an entry, or of the base.
-    fn term_of(&self, raft: RaftIndex) -> raft::Result<Term> {
+    fn term_of(&self, raft: EntryIndex) -> raft::Result<Term> {
         if raft == self.base.raft {
             return Ok(self.base.term);
         }
@@ -214,7 +214,7 @@ impl Entries {
         }
     }
 
-    fn range(&self, low: RaftIndex, high: RaftIndex, max: u64) -> Result<Vec<Entry>> {
+    fn range(&self, low: EntryIndex, high: EntryIndex, max: u64) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let mut bytes = 0u64;
         if self.recent(low).is_none_or(|r| r.header.length == 0) {
@@ -234,7 +234,7 @@ impl Entries {
             return Ok(entries);
         }
         for index in low.0..high.0 {
-            let Some(Recent { header, body }) = self.recent(RaftIndex(index)) else { break };
+            let Some(Recent { header, body }) = self.recent(EntryIndex(index)) else { break };
             bytes += u64::from(header.length);
             if bytes > max && !entries.is_empty() {
                 break;
@@ -300,14 +300,14 @@ impl raft::Storage for Entries {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         let max = max_size.into().unwrap_or(u64::MAX);
-        self.range(RaftIndex(low), RaftIndex(high), max).map_err(|error| {
+        self.range(EntryIndex(low), EntryIndex(high), max).map_err(|error| {
             self.note(error);
             raft::Error::Store(StorageError::LogTemporarilyUnavailable)
         })
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        self.term_of(RaftIndex(index)).map(|t| t.0)
+        self.term_of(EntryIndex(index)).map(|t| t.0)
     }
 
     fn first_index(&self) -> raft::Result<u64> {

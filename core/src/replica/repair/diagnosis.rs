@@ -8,8 +8,8 @@
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
-use crate::replica::open::{Damaged, Opened};
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::open::{DamagedLog, RecoveredLog};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::header_of;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
@@ -21,10 +21,10 @@ use crate::store::read::scanner::{Found, Scanner};
 use crate::store::read::segment_files;
 use crate::store::read::segment_files::Files;
 use crate::store::recovery::Past;
-use crate::store::recovery::gap::{Look, Place, Probe, Spare, Wound};
+use crate::store::recovery::gap::{BlockCopy, Gap, Look, Place, Probe};
 use crate::store::segment::{Base, file_number};
 use crate::store::whole_segments::{make_whole, mend_header, set_aside};
-use crate::types::{RaftIndex, SegmentId};
+use crate::types::{EntryIndex, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Read at a time.
@@ -33,15 +33,15 @@ const PIECE_BYTES: usize = 1 << 20;
 /// The outcome of a diagnosis.
 pub(crate) enum Diagnosis {
     /// Nothing: the log is open.
-    Opened(Box<Opened>),
+    RecoveredLog(Box<RecoveredLog>),
     Found(Box<Finding>),
 }
 
 /// Damage that other replicas have to help with.
 pub(crate) struct Finding {
-    pub(crate) wound: Wound,
+    pub(crate) gap: Gap,
     /// The segment's opening block, if that is gone.
-    pub(crate) opening: Option<Spare>,
+    pub(crate) opening: Option<BlockCopy>,
     /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
     pub(crate) state_lost: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Finding {
 ///
 /// # Errors
 /// The error of recovery, if nothing can be repaired; `Io`.
-pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
+pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
     loop {
         let why = damaged.why.clone();
         let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
@@ -61,44 +61,44 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
                 restore(damaged, number)?;
             }
             match damaged.open_again()? {
-                Some(opened) => return Ok(Diagnosis::Opened(Box::new(opened))),
+                Some(opened) => return Ok(Diagnosis::RecoveredLog(Box::new(opened))),
                 None => continue,
             }
         };
-        let end = following(damaged, number)?.map(|base| (None, base));
+        let end = applier(damaged, number)?.map(|base| (None, base));
         let mut place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
-        let Some((mut wound, mut probe)) = examine(damaged, &place)? else { return Err(why) };
+        let Some((mut gap, mut probe)) = examine(damaged, &place)? else { return Err(why) };
         let mut last = end.is_none();
-        let upto = if planted!(73) { RaftIndex(u64::MAX) } else { wound.latest_beginning() };
-        if wound.is_opening()
+        let upto = if planted!(73) { EntryIndex(u64::MAX) } else { gap.latest_beginning() };
+        if gap.is_opening()
             && let Some(before) = end_before(damaged, number, upto)?
         {
             // The opening is made of what stands before it, so that has to be sound first.
             match examine(damaged, &before.place)? {
                 Some(found) => {
-                    (wound, probe) = found;
+                    (gap, probe) = found;
                     last = false;
                 }
                 None => {
                     place.base = Some(before.base);
                     // The hole stays as it was found: what is sound behind it is nowhere taken for lost.
                     let found =
-                        examine(damaged, &place)?.filter(|(found, _)| found.to == wound.to || planted!(73));
+                        examine(damaged, &place)?.filter(|(found, _)| found.to == gap.to || planted!(73));
                     let Some(found) = found else { return Err(why) };
-                    (wound, probe) = found;
-                    wound.begin_behind(before.place.number, before.committed, before.is_sure || planted!(73));
+                    (gap, probe) = found;
+                    gap.begin_behind(before.place.number, before.committed, before.is_sure || planted!(73));
                 }
             }
         }
-        let state_lost = last && !probe.state_follows(wound.to.unwrap_or(wound.from))?;
-        let opening = match wound.is_opening() {
+        let state_lost = last && !probe.state_follows(gap.to.unwrap_or(gap.from))?;
+        let opening = match gap.is_opening() {
             true => {
-                let block = state_before(damaged, &wound)?.ok_or(why)?.opening();
+                let block = state_before(damaged, &gap)?.ok_or(why)?.opening();
                 Some((header_of(&block), block.body))
             }
             false => None,
         };
-        return Ok(Diagnosis::Found(Box::new(Finding { wound, opening, state_lost })));
+        return Ok(Diagnosis::Found(Box::new(Finding { gap, opening, state_lost })));
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
 ///
 /// # Errors
 /// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
-fn restore(damaged: &Damaged, number: u64) -> Result<()> {
+fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
     let why = &damaged.why;
     let refuse = |what: &str| {
         let what = format!(
@@ -171,30 +171,30 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
 }
 
 /// The first wound of a segment, if there is any about which something can be told.
-fn examine(damaged: &Damaged, place: &Place) -> Result<Option<(Wound, Probe)>> {
+fn examine(damaged: &DamagedLog, place: &Place) -> Result<Option<(Gap, Probe)>> {
     let mut probe = Probe::new(&*damaged.disk, place.clone(), PIECE_BYTES)?;
-    let wound = match probe.look_on()? {
-        Look::Broken(cause) => probe.wound(cause)?,
+    let gap = match probe.look_on()? {
+        Look::Broken(cause) => probe.gap(cause)?,
         Look::More | Look::Sound => None,
     };
-    Ok(wound.map(|wound| (wound, probe)))
+    Ok(gap.map(|gap| (gap, probe)))
 }
 
 /// The numbers of all segment files.
-pub(crate) fn numbers(damaged: &Damaged) -> Result<BTreeSet<u64>> {
+pub(crate) fn numbers(damaged: &DamagedLog) -> Result<BTreeSet<u64>> {
     let names = damaged.disk.list().map_err(|e| Error::io("list", damaged.disk.path(), e))?;
     Ok(names.iter().filter_map(|n| file_number(n)).collect())
 }
 
 /// Where the segment behind `number` begins, if that can be told. Files that do not open are passed over.
-fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
+fn applier(damaged: &DamagedLog, number: u64) -> Result<Option<Base>> {
     Ok(alive_behind(damaged, number)?.first().and_then(|file| file.1))
 }
 
 /// The files behind `number` that open, in order, and where they begin, if their opening or their footer is sound. Without
 /// those that are dead: a conflict cut them off, so a later one begins where they do, or before. None stays open: there can be
 /// more than a process may have.
-fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(SegmentHeader, Option<Base>)>> {
+fn alive_behind(damaged: &DamagedLog, number: u64) -> Result<Vec<(SegmentHeader, Option<Base>)>> {
     let mut alive = Vec::new();
     let mut next: Option<Base> = None;
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n > number)) {
@@ -215,13 +215,13 @@ fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(SegmentHeader, Op
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn all_behind_goes(damaged: &Damaged, wound: &Wound, committed: &[BlockHeader]) -> Result<bool> {
-    if !wound.is_founded(committed) {
+pub(crate) fn all_behind_goes(damaged: &DamagedLog, gap: &Gap, committed: &[BlockHeader]) -> Result<bool> {
+    if !gap.is_founded(committed) {
         return Ok(false);
     }
-    for (SegmentHeader { number, id, bytes, .. }, base) in alive_behind(damaged, wound.place.number)? {
+    for (SegmentHeader { number, id, bytes, .. }, base) in alive_behind(damaged, gap.place.number)? {
         let goes = match base {
-            Some(base) => wound.goes_with(base, committed),
+            Some(base) => gap.goes_with(base, committed),
             None => examine(damaged, &Place { number, id, bytes, base: None, end: None })?.is_none(),
         };
         if !goes {
@@ -236,7 +236,7 @@ struct End {
     place: Place,
     base: Base,
     /// The last entry that the segment says is committed.
-    committed: RaftIndex,
+    committed: EntryIndex,
     /// Whether the next one surely began there. Else a conflict can have cut off the entry at the end.
     is_sure: bool,
 }
@@ -244,7 +244,7 @@ struct End {
 /// The end of the segment before `number`, which begins behind entry `upto` at the latest: by its footer, or else behind
 /// its last sound block. All that it holds behind entry `upto` is dead. The segment is the nearest one that opens and has begun;
 /// one that begins at that entry or behind it is left of segments that a conflict cut off.
-fn end_before(damaged: &Damaged, number: u64, upto: RaftIndex) -> Result<Option<End>> {
+fn end_before(damaged: &DamagedLog, number: u64, upto: EntryIndex) -> Result<Option<End>> {
     let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
     let alive =
         |file: segment_files::Opened| Ok(base_of(&file)?.filter(|base| base.raft < upto).map(|_| file));
@@ -267,15 +267,15 @@ fn end_before(damaged: &Damaged, number: u64, upto: RaftIndex) -> Result<Option<
     Ok(Some(End { place: Place { end, ..place }, base, committed, is_sure: false }))
 }
 
-fn unlearnt(damaged: &Damaged) -> Sequencer {
-    Sequencer::new(Me::Node(damaged.cluster.node), Membership::default(), &damaged.options)
+fn unlearnt(damaged: &DamagedLog) -> Sequencer {
+    Sequencer::new(Owner::Node(damaged.cluster.node), Membership::default(), &damaged.options)
 }
 
 /// Mends a segment's header, if the file is there and enough is left that tells what stood there.
 ///
 /// # Errors
 /// `Io`: whether it is mended is not known.
-fn is_header_mended(damaged: &Damaged, number: u64) -> Result<bool> {
+fn is_header_mended(damaged: &DamagedLog, number: u64) -> Result<bool> {
     if !numbers(damaged)?.contains(&number) {
         return Ok(false);
     }
@@ -289,7 +289,7 @@ fn is_header_mended(damaged: &Damaged, number: u64) -> Result<bool> {
 ///
 /// # Errors
 /// As [`open_file`].
-fn find_file(damaged: &Damaged, number: u64) -> Result<Option<segment_files::Opened>> {
+fn find_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::Opened>> {
     if numbers(damaged)?.contains(&number) { open_file(damaged, number) } else { Ok(None) }
 }
 
@@ -298,7 +298,7 @@ fn find_file(damaged: &Damaged, number: u64) -> Result<Option<segment_files::Ope
 ///
 /// # Errors
 /// `Io`; `Unsupported`: a newer version wrote it.
-fn open_file(damaged: &Damaged, number: u64) -> Result<Option<segment_files::Opened>> {
+fn open_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::Opened>> {
     let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
     match files.open(number, false) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Ok(None),
@@ -308,7 +308,7 @@ fn open_file(damaged: &Damaged, number: u64) -> Result<Option<segment_files::Ope
 
 /// Those of these segment files that [`open_file`] opens, one at a time.
 fn open_files(
-    damaged: &Damaged,
+    damaged: &DamagedLog,
     numbers: impl Iterator<Item = u64>,
 ) -> impl Iterator<Item = Result<segment_files::Opened>> {
     numbers.filter_map(|number| open_file(damaged, number).transpose())
@@ -331,12 +331,12 @@ fn base_of(file: &segment_files::Opened) -> Result<Option<Base>> {
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn state_before(damaged: &Damaged, wound: &Wound) -> Result<Option<Sequencer>> {
-    let number = if wound.is_opening() { wound.made_of } else { Some(wound.place.number) };
+pub(crate) fn state_before(damaged: &DamagedLog, gap: &Gap) -> Result<Option<Sequencer>> {
+    let number = if gap.is_opening() { gap.made_of } else { Some(gap.place.number) };
     let Some(number) = number else { return Ok(None) };
     let Some(holding) = find_file(damaged, number)? else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
-    let to = RaftIndex(wound.first().0 - 1);
+    let to = EntryIndex(gap.first().0 - 1);
     Walk::new(&holding).run(&mut holding.scanner(), &mut Past { learner: &mut replayed, to })?;
     let sequencer = replayed.sequencer;
     Ok((sequencer.end().raft == to).then_some(sequencer))
@@ -347,9 +347,9 @@ pub(crate) fn state_before(damaged: &Damaged, wound: &Wound) -> Result<Option<Se
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn newest_state(damaged: &Damaged, wound: &Wound) -> Result<Option<HardState>> {
+pub(crate) fn newest_state(damaged: &DamagedLog, gap: &Gap) -> Result<Option<HardState>> {
     // The opening can be in the hole.
-    let from = wound.made_of.unwrap_or(wound.place.number);
+    let from = gap.made_of.unwrap_or(gap.place.number);
     let mut newest = None;
     for number in numbers(damaged)?.into_iter().filter(|n| *n >= from) {
         let Some(file) = open_file(damaged, number)? else { continue };
@@ -366,12 +366,16 @@ pub(crate) fn newest_state(damaged: &Damaged, wound: &Wound) -> Result<Option<Ha
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[Spare]) -> Result<RaftIndex> {
+pub(crate) fn committed_by_changes(
+    damaged: &DamagedLog,
+    gap: &Gap,
+    entries: &[BlockCopy],
+) -> Result<EntryIndex> {
     let change = |h: &BlockHeader| (h.kind == Kind::Configuration).then_some(h.raft_index);
-    let mut changes: BTreeSet<RaftIndex> = entries.iter().filter_map(|(header, _)| change(header)).collect();
-    let from = wound.made_of.unwrap_or(wound.place.number);
+    let mut changes: BTreeSet<EntryIndex> = entries.iter().filter_map(|(header, _)| change(header)).collect();
+    let from = gap.made_of.unwrap_or(gap.place.number);
     // Entries that a conflict cut off stand behind the place where a later segment begins.
-    let mut upto = RaftIndex(u64::MAX);
+    let mut upto = EntryIndex(u64::MAX);
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n >= from)) {
         let file = file?;
         let mut scanner = file.scanner();
@@ -381,8 +385,8 @@ pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[
             changes.extend(header.as_ref().and_then(change).filter(|raft| *raft <= upto));
             at += BLOCK_HEADER_BYTES;
         }
-        let is_lost = file.header.number == wound.place.number && wound.is_opening();
-        let base = base_of(&file)?.map(|base| base.raft).or(is_lost.then(|| RaftIndex(wound.first().0 - 1)));
+        let is_lost = file.header.number == gap.place.number && gap.is_opening();
+        let base = base_of(&file)?.map(|base| base.raft).or(is_lost.then(|| EntryIndex(gap.first().0 - 1)));
         upto = base.map_or(upto, |base| base.min(upto));
     }
     Ok(changes.into_iter().rev().nth(1).unwrap_or_default())
@@ -393,17 +397,17 @@ pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn membership_on(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
+pub(crate) fn membership_on(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
     let last = last_membership(damaged)?;
     let node = damaged.cluster.node;
     if !last.0.is_alone(node) {
         return Ok(last);
     }
-    let mut committed = RaftIndex(0);
+    let mut committed = EntryIndex(0);
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
         let file = file?;
         let told = told_in(&mut file.scanner(), file.header.id)?;
-        committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, RaftIndex::max);
+        committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, EntryIndex::max);
         for (at, membership, _) in told.into_iter().rev() {
             match membership {
                 Some(membership) if !membership.is_alone(node) => return Ok((membership, at)),
@@ -420,7 +424,10 @@ pub(crate) fn membership_on(damaged: &Damaged) -> Result<(Membership, RaftIndex)
 ///
 /// # Errors
 /// `Io`.
-fn told_in(scanner: &mut Scanner, id: SegmentId) -> Result<Vec<(RaftIndex, Option<Membership>, RaftIndex)>> {
+fn told_in(
+    scanner: &mut Scanner,
+    id: SegmentId,
+) -> Result<Vec<(EntryIndex, Option<Membership>, EntryIndex)>> {
     let mut told = Vec::new();
     let mut now: Option<Membership> = None;
     let mut at = SEGMENT_HEADER_BYTES;
@@ -430,7 +437,7 @@ fn told_in(scanner: &mut Scanner, id: SegmentId) -> Result<Vec<(RaftIndex, Optio
         if header.is_ok_and(tells)
             && let Found::Block(header, body) = scanner.block(at)?
         {
-            let mut commit = RaftIndex(0);
+            let mut commit = EntryIndex(0);
             match header.kind {
                 Kind::HardState => commit = HardState::parse(body).map_or(commit, |state| state.commit),
                 Kind::Configuration if body.is_empty() => now = now.map(|joint| joint.left()),
@@ -450,7 +457,7 @@ fn told_in(scanner: &mut Scanner, id: SegmentId) -> Result<Vec<(RaftIndex, Optio
 }
 
 /// The last membership that any sound block tells of, and the entry that it is of; empty when none does.
-fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
+fn last_membership(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
     let mut later = Vec::new();
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
         let file = file?;
@@ -469,11 +476,11 @@ fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
         }
         return Ok(last);
     }
-    Ok((Membership::default(), RaftIndex(0)))
+    Ok((Membership::default(), EntryIndex(0)))
 }
 
 /// Follows the sound configuration blocks of a segment.
-fn configurations(scanner: &mut Scanner, id: SegmentId, last: &mut (Membership, RaftIndex)) -> Result<()> {
+fn configurations(scanner: &mut Scanner, id: SegmentId, last: &mut (Membership, EntryIndex)) -> Result<()> {
     let mut at = SEGMENT_HEADER_BYTES;
     while at + BLOCK_HEADER_BYTES <= scanner.limit() {
         let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);

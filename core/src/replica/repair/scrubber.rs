@@ -30,17 +30,17 @@ use crate::cluster::options::Cluster;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::replica::queue::inbox::Mail;
-use crate::replica::queue::proposals::Queue;
+use crate::replica::queue::inbox::InboxEvent;
+use crate::replica::queue::proposals::ProposalQueue;
 use crate::replica::raft::Replica;
-use crate::replica::repair::fetcher::Mender;
-use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::repair::fetcher::Fetcher;
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message::header_of;
 use crate::stats::Counters;
 use crate::store::Store;
-use crate::store::allocator::Preparer;
+use crate::store::allocator::Allocator;
 use crate::store::read::entry_lookup::Archive;
-use crate::store::recovery::gap::{Look, Place, Probe, Spare, Wound};
+use crate::store::recovery::gap::{BlockCopy, Gap, Look, Place, Probe};
 use crate::store::segment::damage::Helpers;
 use crate::store::segment::{Segment, Segments};
 use crate::sync::clock::Moment;
@@ -66,8 +66,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Tending {
     disk: Arc<dyn Disk>,
     segments: Arc<Segments>,
-    preparer: Arc<Preparer>,
-    queue: Arc<Queue>,
+    allocator: Arc<Allocator>,
+    queue: Arc<ProposalQueue>,
     options: Options,
     cluster: Cluster,
     doing: Doing,
@@ -112,15 +112,15 @@ struct Looking {
 #[derive(Debug)]
 struct Asking {
     looking: Box<Looking>,
-    mender: Mender,
-    opening: Option<Spare>,
+    fetcher: Fetcher,
+    opening: Option<BlockCopy>,
     asked: u32,
 }
 
 #[derive(Debug)]
 enum Done {
     Looked { looking: Box<Looking>, bytes: usize, found: Result<Option<Hurt>> },
-    Mended { looking: Box<Looking>, wound: Box<Wound>, result: Result<()> },
+    Mended { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
 }
 
 /// What a look has found.
@@ -128,7 +128,7 @@ enum Done {
 enum Hurt {
     /// Nothing, to the segment's end.
     None,
-    Wound(Box<Wound>, Option<Spare>),
+    Gap(Box<Gap>, Option<BlockCopy>),
     /// Damage about which nothing can be told.
     Hopeless(Error),
 }
@@ -136,7 +136,7 @@ enum Hurt {
 impl Tending {
     pub(crate) fn new(
         store: &Store,
-        queue: Arc<Queue>,
+        queue: Arc<ProposalQueue>,
         options: Options,
         cluster: Cluster,
         now: Moment,
@@ -144,7 +144,7 @@ impl Tending {
         Self {
             disk: store.disk.clone(),
             segments: store.segments.clone(),
-            preparer: store.preparer.clone(),
+            allocator: store.allocator.clone(),
             queue,
             options,
             cluster,
@@ -167,7 +167,7 @@ impl Tending {
         match &self.doing {
             _ if self.is_off() => None,
             Doing::Away => None,
-            Doing::Asking(asking) => Some(asking.mender.deadline(now)),
+            Doing::Asking(asking) => Some(asking.fetcher.deadline(now)),
             Doing::Looking(looking) if looking.urgent => Some(now),
             Doing::Nothing | Doing::Looking(_) if self.has_suspect() => Some(now),
             Doing::Nothing | Doing::Looking(_) => {
@@ -337,12 +337,12 @@ impl Tending {
         }
         let maker =
             Maker { segments: self.segments.clone(), options: self.options.clone(), node: self.cluster.node };
-        let preparer = self.preparer.clone();
+        let allocator = self.allocator.clone();
         self.send_off(move || {
             let from = looking.probe.at;
             let found = looking.look(&maker).or_else(|error| {
                 // Bytes that are missing at the file's end cannot be read.
-                if !preparer.restore_length(&looking.segment)? {
+                if !allocator.restore_length(&looking.segment)? {
                     return Err(error);
                 }
                 looking.probe.again();
@@ -355,13 +355,13 @@ impl Tending {
     }
 
     /// Has an errand run.
-    fn send_off(&mut self, errand: impl FnOnce() -> Done + Send + 'static) {
+    fn send_off(&mut self, job: impl FnOnce() -> Done + Send + 'static) {
         let (done, queue) = (self.done.clone(), self.queue.clone());
         self.doing = Doing::Away;
-        self.preparer.lend(move || {
-            let outcome = errand();
+        self.allocator.lend(move || {
+            let outcome = job();
             *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            queue.push_mail(Mail::Errand);
+            queue.push_event(InboxEvent::BackgroundJob);
         });
     }
 
@@ -381,23 +381,23 @@ impl Tending {
                         self.is_well(number);
                     }
                     // What is not committed can be cut off at any time; and was cut off, perhaps.
-                    Ok(Some(Hurt::Wound(wound, _)))
+                    Ok(Some(Hurt::Gap(gap, _)))
                         if !self.is_there(&looking.segment)
-                            || wound.to.is_none_or(|to| to > looking.segment.readable()) => {}
-                    Ok(Some(Hurt::Wound(wound, opening))) => {
-                        let error = wound.error(&*self.disk);
-                        let Range { start, end } = wound.records();
-                        if self.segments.damage().found(number, bytes_of(&wound), Some(start..end)) {
+                            || gap.to.is_none_or(|to| to > looking.segment.readable()) => {}
+                    Ok(Some(Hurt::Gap(gap, opening))) => {
+                        let error = gap.error(&*self.disk);
+                        let Range { start, end } = gap.records();
+                        if self.segments.damage().found(number, bytes_of(&gap), Some(start..end)) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
                             tracing::error!(%error, from = %start, before = %end, "damage was found; it is being repaired");
                         }
-                        if looking.mended == Some(wound.from) {
+                        if looking.mended == Some(gap.from) {
                             self.give_up(number, &error, now);
                             return true;
                         }
-                        let patience = self.cluster.heartbeat * 4;
-                        let mender = Mender::new(*wound, patience, self.cluster.message_bytes_max);
-                        let asking = Asking { looking, mender, opening, asked: 0 };
+                        let wait_limit = self.cluster.heartbeat * 4;
+                        let fetcher = Fetcher::new(*gap, wait_limit, self.cluster.message_bytes_max);
+                        let asking = Asking { looking, fetcher, opening, asked: 0 };
                         self.doing = Doing::Asking(Box::new(asking));
                     }
                     Ok(Some(Hurt::Hopeless(error))) | Err(error) => {
@@ -409,19 +409,15 @@ impl Tending {
                     }
                 }
             }
-            Done::Mended { mut looking, wound, result } => match result {
+            Done::Mended { mut looking, gap, result } => match result {
                 Ok(()) => {
                     counters.repaired.fetch_add(1, Ordering::Relaxed);
-                    self.segments.damage().mended(
-                        looking.segment.number,
-                        &bytes_of(&wound),
-                        &wound.records(),
-                    );
+                    self.segments.damage().mended(looking.segment.number, &bytes_of(&gap), &gap.records());
                     tracing::warn!(
-                        file = %wound.path(&*self.disk).display(), offset = wound.from, records = ?wound.records(),
+                        file = %gap.path(&*self.disk).display(), offset = gap.from, records = ?gap.records(),
                         "damage was repaired with what another replica has"
                     );
-                    looking.mended = Some(wound.from);
+                    looking.mended = Some(gap.from);
                     looking.probe.again();
                     self.doing = Doing::Looking(looking);
                 }
@@ -434,26 +430,25 @@ impl Tending {
     /// Fetches what is missing; once it is there, has it written.
     fn ask(&mut self, now: Moment, mut asking: Box<Asking>, replica: &mut Replica) -> bool {
         let number = asking.looking.segment.number;
-        asking.mender.take(replica.take_brought());
+        asking.fetcher.take(replica.take_brought());
         for (peer, entry) in replica.take_damaged() {
-            asking.mender.has_it_damaged(peer, entry);
+            asking.fetcher.has_it_damaged(peer, entry);
         }
         if !self.is_there(&asking.looking.segment) {
             return true;
         }
-        if asking.mender.missing().is_none() {
-            let Asking { looking, mender, opening, .. } = *asking;
-            match mender.wound.fill(opening.as_ref(), mender.spares(), None) {
+        if asking.fetcher.missing().is_none() {
+            let Asking { looking, fetcher, opening, .. } = *asking;
+            match fetcher.gap.fill(opening.as_ref(), fetcher.spares(), None) {
                 Ok(bytes) => {
                     let disk = self.disk.clone();
                     self.send_off(move || {
-                        let result = mender.wound.mend(&*disk, &bytes);
-                        Done::Mended { looking, wound: Box::new(mender.wound), result }
+                        let result = fetcher.gap.mend(&*disk, &bytes);
+                        Done::Mended { looking, gap: Box::new(fetcher.gap), result }
                     });
                 }
                 Err(why) => {
-                    let error =
-                        Error::corrupt(&mender.wound.path(&*self.disk), mender.wound.from as u64, why);
+                    let error = Error::corrupt(&fetcher.gap.path(&*self.disk), fetcher.gap.from as u64, why);
                     self.give_up(number, &error, now);
                 }
             }
@@ -462,22 +457,22 @@ impl Tending {
         let others = replica.others();
         let rounds = asking.asked / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
         // A learner that has them whole is asked on; where nobody else votes, learners are all there is.
-        let mender = &asking.mender;
-        let is_lost = mender.is_lost_to(&replica.other_voters()) || mender.is_lost_to(&others);
+        let fetcher = &asking.fetcher;
+        let is_lost = fetcher.is_lost_to(&replica.other_voters()) || fetcher.is_lost_to(&others);
         if is_lost {
             let why = "all other voters have the same entries damaged";
-            self.segments.damage().lose(number, asking.mender.wound.records(), why);
+            self.segments.damage().lose(number, asking.fetcher.gap.records(), why);
         }
-        if others.is_empty() || rounds >= ROUNDS_MAX || asking.mender.is_lost_to(&others) {
-            let wound = &asking.mender.wound;
-            let error = wound.error(&*self.disk);
+        if others.is_empty() || rounds >= ROUNDS_MAX || asking.fetcher.is_lost_to(&others) {
+            let gap = &asking.fetcher.gap;
+            let error = gap.error(&*self.disk);
             if !is_lost {
-                self.segments.damage().hope(number, &wound.records());
+                self.segments.damage().hope(number, &gap.records());
             }
             self.give_up(number, &error, now);
             return true;
         }
-        if let Some((peer, fetch)) = asking.mender.ask(now, &others) {
+        if let Some((peer, fetch)) = asking.fetcher.ask(now, &others) {
             asking.asked += 1;
             replica.borrow(peer, &fetch);
         }
@@ -487,8 +482,8 @@ impl Tending {
 }
 
 /// The bytes of its segment that a wound takes.
-fn bytes_of(wound: &Wound) -> Range<u64> {
-    wound.from as u64..wound.to.unwrap_or(wound.place.bytes as usize) as u64
+fn bytes_of(gap: &Gap) -> Range<u64> {
+    gap.from as u64..gap.to.unwrap_or(gap.place.bytes as usize) as u64
 }
 
 impl Looking {
@@ -503,18 +498,18 @@ impl Looking {
 
     /// What is to be done about a break in the chain.
     fn examine(&mut self, why: crate::record::batch::Malformed, maker: &Maker) -> Result<Hurt> {
-        let Some(mut wound) = self.probe.wound(why)? else {
+        let Some(mut gap) = self.probe.gap(why)? else {
             return Ok(Hurt::Hopeless(Error::corrupt(self.probe.path(), self.probe.at as u64, why)));
         };
-        wound.keep_index(maker.segments.open(&self.segment)?.index()?);
+        gap.keep_index(maker.segments.open(&self.segment)?.index()?);
         let mut opening = None;
-        if wound.is_opening() {
+        if gap.is_opening() {
             opening = maker.opening(&self.segment)?;
             if opening.is_none() {
                 return Ok(Hurt::Hopeless(Error::corrupt(self.probe.path(), self.probe.at as u64, why)));
             }
         }
-        Ok(Hurt::Wound(Box::new(wound), opening))
+        Ok(Hurt::Gap(Box::new(gap), opening))
     }
 }
 
@@ -528,11 +523,11 @@ struct Maker {
 impl Maker {
     /// The opening block of `segment`, from what the segment before leads to. Its hard state can be an older one: a
     /// segment that another one follows is not asked for it.
-    fn opening(&self, segment: &Arc<Segment>) -> Result<Option<Spare>> {
+    fn opening(&self, segment: &Arc<Segment>) -> Result<Option<BlockCopy>> {
         let list = self.segments.snapshot();
         let before = list.iter().take_while(|s| s.number < segment.number).last();
         let Some(before) = before.filter(|b| b.base.raft < segment.base.raft) else { return Ok(None) };
-        let sequencer = Sequencer::new(Me::Node(self.node), Membership::default(), &self.options);
+        let sequencer = Sequencer::new(Owner::Node(self.node), Membership::default(), &self.options);
         let mut replayed = Replayed { sequencer, options: &self.options };
         let archive = Archive::new(self.segments.clone());
         if !archive.replay(before.base.raft, segment.base.raft, &mut replayed)? {

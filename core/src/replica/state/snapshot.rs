@@ -6,7 +6,7 @@
 
 use crate::store::format::block::BlockHeader;
 use crate::store::segment::Base;
-use crate::types::{Index, LogId, RaftIndex, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use bytes::Bytes;
 
 /// Where a follower begins: behind an entry, with all that the entries before led to.
@@ -15,33 +15,33 @@ use bytes::Bytes;
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let Some(chiplog::Fed::State(state)) = log.feed(chiplog::FeedFrom::Newest)?.next(0)? else { panic!() };
+/// let Some(chiplog::FollowMessage::State(state)) = log.feed(chiplog::FollowFrom::Newest)?.next(0)? else { panic!() };
 /// assert_eq!((state.log(), state.next().get()), (log.info().log_id, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FedState {
+pub struct FollowSnapshot {
     pub(crate) log: LogId,
-    pub(crate) committed: RaftIndex,
+    pub(crate) committed: EntryIndex,
     pub(crate) kept: Index,
     pub(crate) header: BlockHeader,
     /// An opening block's.
     pub(crate) body: Bytes,
 }
 
-impl FedState {
+impl FollowSnapshot {
     /// The log's id.
     pub fn log(&self) -> LogId {
         self.log
     }
 
     /// The source's last committed entry when this was made.
-    pub fn committed(&self) -> RaftIndex {
+    pub fn committed(&self) -> EntryIndex {
         self.committed
     }
 
     /// The entry that it stands behind.
-    pub fn raft(&self) -> RaftIndex {
+    pub fn raft(&self) -> EntryIndex {
         self.header.raft_index
     }
 

@@ -33,7 +33,7 @@ use crate::store::NewBlock;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_pieces};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::store::format::segment::FORMAT_VERSION;
-use crate::types::{Index, RaftIndex, Term, Timestamp};
+use crate::types::{EntryIndex, Index, Term, Timestamp};
 use bytes::{Buf, Bytes, BytesMut};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, Message};
@@ -73,7 +73,7 @@ pub(crate) enum HeadKind {
     /// The version of the format that the sender reads, and how large its segments are.
     ReadsVersion = 13,
     /// The first of the entries that were asked for is damaged here as well. Older versions drop it.
-    Damaged = 14,
+    DamagedLog = 14,
 }
 
 impl HeadKind {
@@ -91,7 +91,7 @@ impl HeadKind {
         Self::Committed,
         Self::Version,
         Self::ReadsVersion,
-        Self::Damaged,
+        Self::DamagedLog,
     ];
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn kind_of(entry: &Entry) -> Result<EntryKind, Malformed> {
     Ok(EntryKind::Block(BlockHeader {
         length,
         batch_count: u32_at(d, 4),
-        raft_index: RaftIndex(entry.index),
+        raft_index: EntryIndex(entry.index),
         term: Term(entry.term),
         first: Index(u64_at(d, 24)),
         timestamp: Timestamp(u64_at(d, 32)),

@@ -29,8 +29,8 @@
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::replica::wire::raft_message::{HeadKind, Pieces, head};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
-use crate::store::recovery::gap::Spare;
-use crate::types::{RaftIndex, SegmentId, Term};
+use crate::store::recovery::gap::BlockCopy;
+use crate::types::{EntryIndex, SegmentId, Term};
 use bytes::Bytes;
 
 const FETCH_BYTES: usize = 40;
@@ -43,9 +43,9 @@ const NO_SEGMENT: SegmentId = SegmentId(0);
 /// A question for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fetch {
-    pub(crate) first: RaftIndex,
-    pub(crate) last: RaftIndex,
-    pub(crate) anchor: (RaftIndex, Term),
+    pub(crate) first: EntryIndex,
+    pub(crate) last: EntryIndex,
+    pub(crate) anchor: (EntryIndex, Term),
     pub(crate) bytes_max: u32,
 }
 
@@ -73,9 +73,9 @@ impl Fetch {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let b: &[u8; FETCH_BYTES] = body.try_into().map_err(|_| "question has another length")?;
         let fetch = Self {
-            first: RaftIndex(u64_at(b, 0)),
-            last: RaftIndex(u64_at(b, 8)),
-            anchor: (RaftIndex(u64_at(b, 16)), Term(u64_at(b, 24))),
+            first: EntryIndex(u64_at(b, 0)),
+            last: EntryIndex(u64_at(b, 8)),
+            anchor: (EntryIndex(u64_at(b, 16)), Term(u64_at(b, 24))),
             bytes_max: u32_at(b, 32),
         };
         if fetch.first.0 == 0 || fetch.first > fetch.last || fetch.last > fetch.anchor.0 || b[36..] != [0; 4]
@@ -101,36 +101,36 @@ pub(crate) fn encode_blocks<'a>(
 }
 
 /// The answer that all entries up to `base` were discarded.
-pub(crate) fn encode_gone(base: RaftIndex) -> Bytes {
+pub(crate) fn encode_gone(base: EntryIndex) -> Bytes {
     head(HeadKind::Gone, &base.0.to_le_bytes())
 }
 
 /// The answer that `entry` is damaged here as well.
-pub(crate) fn encode_damaged(entry: RaftIndex) -> Bytes {
-    head(HeadKind::Damaged, &entry.0.to_le_bytes())
+pub(crate) fn encode_damaged(entry: EntryIndex) -> Bytes {
+    head(HeadKind::DamagedLog, &entry.0.to_le_bytes())
 }
 
 /// The entry that another replica has damaged as well.
-pub(crate) fn parse_damaged(body: &[u8]) -> Result<RaftIndex, Malformed> {
+pub(crate) fn parse_damaged(body: &[u8]) -> Result<EntryIndex, Malformed> {
     let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is damaged has another length")?;
-    Ok(RaftIndex(u64::from_le_bytes(*body)))
+    Ok(EntryIndex(u64::from_le_bytes(*body)))
 }
 
 /// Up to which entry another replica has discarded its log.
-pub(crate) fn parse_gone(body: &[u8]) -> Result<RaftIndex, Malformed> {
+pub(crate) fn parse_gone(body: &[u8]) -> Result<EntryIndex, Malformed> {
     let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is gone has another length")?;
-    Ok(RaftIndex(u64::from_le_bytes(*body)))
+    Ok(EntryIndex(u64::from_le_bytes(*body)))
 }
 
 /// Reads an answer and what came beside it. The entries follow each other; every byte of them was checked.
-pub(crate) fn parse_blocks(body: &[u8], bodies: Vec<Bytes>) -> Result<Vec<Spare>, Malformed> {
+pub(crate) fn parse_blocks(body: &[u8], bodies: Vec<Bytes>) -> Result<Vec<BlockCopy>, Malformed> {
     let (counts, headers) = body.split_at_checked(COUNT_BYTES).ok_or("answer is cut off")?;
     let count = u32_at(counts, 0) as usize;
     if count > BLOCKS_MAX || counts[4..] != [0; 4] || headers.len() != count * BLOCK_HEADER_BYTES {
         return Err("answer has another length than it says");
     }
     let mut bodies = Pieces::new(bodies);
-    let mut spares: Vec<Spare> = Vec::with_capacity(count);
+    let mut spares: Vec<BlockCopy> = Vec::with_capacity(count);
     for bytes in headers.chunks_exact(BLOCK_HEADER_BYTES) {
         let header = BlockHeader::parse(bytes, NO_SEGMENT)?;
         let follows = spares.last().is_none_or(|(before, _)| {
@@ -157,18 +157,18 @@ mod tests {
 
     fn fetch() -> Fetch {
         Fetch {
-            first: RaftIndex(3),
-            last: RaftIndex(9),
-            anchor: (RaftIndex(10), Term(2)),
+            first: EntryIndex(3),
+            last: EntryIndex(9),
+            anchor: (EntryIndex(10), Term(2)),
             bytes_max: 1 << 20,
         }
     }
 
-    fn spare(raft: u64, body: &'static [u8]) -> Spare {
+    fn spare(raft: u64, body: &'static [u8]) -> BlockCopy {
         let header = BlockHeader {
             length: (BLOCK_HEADER_BYTES + body.len()) as u32,
             batch_count: 0,
-            raft_index: RaftIndex(raft),
+            raft_index: EntryIndex(raft),
             term: Term(2),
             first: Index(7),
             timestamp: Timestamp(5),
@@ -180,7 +180,7 @@ mod tests {
         (header, if body.is_empty() { Vec::new() } else { vec![Bytes::from_static(body)] })
     }
 
-    fn answer(spares: &[Spare]) -> (Bytes, Vec<Bytes>) {
+    fn answer(spares: &[BlockCopy]) -> (Bytes, Vec<Bytes>) {
         let head = encode_blocks(HeadKind::Blocks, spares.iter().map(|(h, _)| h));
         (head, spares.iter().flat_map(|(_, b)| b.clone()).collect())
     }
@@ -193,9 +193,9 @@ mod tests {
             assert!(Fetch::parse(&body[..cut]).is_err());
         }
         for wrong in [
-            Fetch { first: RaftIndex(0), ..fetch() },
-            Fetch { first: RaftIndex(10), ..fetch() },
-            Fetch { anchor: (RaftIndex(8), Term(2)), ..fetch() },
+            Fetch { first: EntryIndex(0), ..fetch() },
+            Fetch { first: EntryIndex(10), ..fetch() },
+            Fetch { anchor: (EntryIndex(8), Term(2)), ..fetch() },
         ] {
             let (_, body) = parse_head(&wrong.encode()).unwrap();
             assert!(Fetch::parse(&body).is_err(), "{wrong:?}");
@@ -231,11 +231,11 @@ mod tests {
 
     #[test]
     fn what_is_gone_comes_back() {
-        let (kind, body) = parse_head(&encode_gone(RaftIndex(7))).unwrap();
-        assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(RaftIndex(7))));
+        let (kind, body) = parse_head(&encode_gone(EntryIndex(7))).unwrap();
+        assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(EntryIndex(7))));
         assert!(parse_gone(&body[1..]).is_err());
-        let (kind, body) = parse_head(&encode_damaged(RaftIndex(8))).unwrap();
-        assert_eq!((kind, parse_damaged(&body)), (HeadKind::Damaged, Ok(RaftIndex(8))));
+        let (kind, body) = parse_head(&encode_damaged(EntryIndex(8))).unwrap();
+        assert_eq!((kind, parse_damaged(&body)), (HeadKind::DamagedLog, Ok(EntryIndex(8))));
         assert!(parse_damaged(&body[1..]).is_err());
     }
 

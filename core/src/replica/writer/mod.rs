@@ -12,13 +12,13 @@ use crate::stats::{BLOCK_BUCKETS, block_bucket};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::store::{Store, SyncJob};
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The store, and what is to be written into it.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct Writer {
     pub(crate) store: Store,
     pub(crate) plan: Plan,
     pub(crate) archive: Archive,
@@ -28,17 +28,17 @@ pub(crate) struct Writing {
     /// Of the steps carried out since the last write.
     pushed: Progress,
     /// The sync under way, and what it covers.
-    syncing: Option<(Arc<Fsync>, Progress)>,
+    syncing: Option<(Arc<SyncOnce>, Progress)>,
 }
 
 /// A sync that is carried out once, by whoever comes first: one at a time, for a kernel tells of an error only once.
 #[derive(Debug)]
-pub(crate) struct Fsync {
+pub(crate) struct SyncOnce {
     job: SyncJob,
     outcome: Mutex<Option<Result<()>>>,
 }
 
-impl Fsync {
+impl SyncOnce {
     /// Makes durable what it covers, or waits until another thread has. Blocks on the device.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ pub(crate) struct Progress {
     /// Raft's last ready.
     pub(crate) ready: u64,
     /// How far a block says that the log is committed.
-    pub(crate) commit: RaftIndex,
+    pub(crate) commit: EntryIndex,
 }
 
 /// What a write did.
@@ -78,9 +78,9 @@ pub(crate) struct Written {
     pub(crate) pieces: Vec<Bytes>,
 }
 
-impl Writing {
+impl Writer {
     /// A store that was just opened: all in it is durable.
-    pub(crate) fn new(store: Store, end: Base, commit: RaftIndex) -> Self {
+    pub(crate) fn new(store: Store, end: Base, commit: EntryIndex) -> Self {
         let progress = Progress { end, ready: 0, commit };
         Self {
             plan: Plan::new(&store),
@@ -166,15 +166,15 @@ impl Writing {
     }
 
     /// What is to be synced, if anything is and no sync is under way.
-    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Fsync>> {
+    pub(crate) fn begin_sync(&mut self) -> Option<Arc<SyncOnce>> {
         let job = self.store.begin_sync()?;
-        let sync = Arc::new(Fsync { job, outcome: Mutex::new(None) });
+        let sync = Arc::new(SyncOnce { job, outcome: Mutex::new(None) });
         self.syncing = Some((sync.clone(), self.written));
         Some(sync)
     }
 
     /// The sync has returned 0. Nothing happens if [`Self::settle`] has seen to it already.
-    pub(crate) fn end_sync(&mut self, sync: &Arc<Fsync>) {
+    pub(crate) fn end_sync(&mut self, sync: &Arc<SyncOnce>) {
         if let Some((sync, covered)) = self.syncing.take_if(|(s, _)| Arc::ptr_eq(s, sync)) {
             self.store.end_sync(&sync.job);
             self.synced = if planted!(31) { self.written } else { covered };

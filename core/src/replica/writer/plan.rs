@@ -17,10 +17,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::sequencer::Sequencer;
-use crate::store::allocator::{Prepared, Preparer, Purpose};
+use crate::store::allocator::{Allocator, PreparedSegment, Purpose};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, data_limit, room_of};
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Store, block_bytes};
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ pub(crate) enum Step {
     /// elsewhere, where a conflicting suffix is cut off or a jump leads.
     Roll {
         opening: NewBlock,
-        into: Prepared,
+        into: PreparedSegment,
     },
     /// All that raft's ready of this number wants on the disk stands before.
     Ready(u64),
     /// A block that says how far the log is committed stands before.
-    Commit(RaftIndex),
+    Commit(EntryIndex),
 }
 
 /// Bytes that records leave free at the end of a segment while no file is ready behind it. A log that has just been opened has
@@ -51,11 +51,11 @@ fn reserve_of(limit: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Plan {
     steps: VecDeque<Step>,
-    preparer: Arc<Preparer>,
+    allocator: Arc<Allocator>,
     at: usize,
     limit: usize,
     /// Files that were taken ahead of need.
-    ahead: VecDeque<Prepared>,
+    ahead: VecDeque<PreparedSegment>,
     /// The segment at the end began with the last file there was.
     is_last_resort: bool,
 }
@@ -75,8 +75,8 @@ impl Plan {
     /// Nothing planned, on a store where nothing waits.
     pub(crate) fn new(store: &Store) -> Self {
         let (at, limit) = store.end();
-        let preparer = store.preparer.clone();
-        Self { steps: VecDeque::new(), preparer, at, limit, ahead: VecDeque::new(), is_last_resort: false }
+        let allocator = store.allocator.clone();
+        Self { steps: VecDeque::new(), allocator, at, limit, ahead: VecDeque::new(), is_last_resort: false }
     }
 
     /// Makes sure that a block with a body of so many bytes can follow, and the markers that prove it: plans a
@@ -106,8 +106,8 @@ impl Plan {
             self.awaits_here(self.at, body, purpose)
         } else {
             match self.ahead.len() {
-                0 => self.preparer.is_coming(purpose),
-                1 => purpose == Purpose::Data && self.preparer.is_one_coming(),
+                0 => self.allocator.is_coming(purpose),
+                1 => purpose == Purpose::Data && self.allocator.is_one_coming(),
                 _ => false,
             }
         }
@@ -117,11 +117,11 @@ impl Plan {
     pub(crate) fn has_room(&self, body: usize) -> bool {
         if self.fits(body) {
             !self.awaits_here(self.at, body, Purpose::Data)
-                && (!self.needs_file_behind(self.at, body) || self.preparer.has_one_ready())
+                && (!self.needs_file_behind(self.at, body) || self.allocator.has_one_ready())
         } else {
             self.ahead.is_empty()
-                && !self.preparer.is_coming(Purpose::Data)
-                && self.preparer.has_ready(Purpose::Data)
+                && !self.allocator.is_coming(Purpose::Data)
+                && self.allocator.has_ready(Purpose::Data)
         }
     }
 
@@ -132,7 +132,7 @@ impl Plan {
     }
 
     fn awaits_here(&self, at: usize, body: usize, purpose: Purpose) -> bool {
-        purpose == Purpose::Data && self.needs_file_behind(at, body) && self.preparer.is_one_coming()
+        purpose == Purpose::Data && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
     }
 
     /// Plans to go on in the next file, whose opening block need not follow what is there; see [`Step::Roll`].
@@ -143,13 +143,13 @@ impl Plan {
         let opening_bytes = block_bytes(opening.body.iter().map(Bytes::len).sum());
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
-            self.preparer.keep_one_ready()?; // records leave the last one alone
+            self.allocator.keep_one_ready()?; // records leave the last one alone
         }
         let into = match self.ahead.pop_front() {
             Some(into) => into,
-            None => self.preparer.take(purpose)?,
+            None => self.allocator.take(purpose)?,
         };
-        self.is_last_resort = self.ahead.is_empty() && !self.preparer.has_one_ready();
+        self.is_last_resort = self.ahead.is_empty() && !self.allocator.has_one_ready();
         self.at = SEGMENT_HEADER_BYTES + opening_bytes;
         self.limit = data_limit(into.bytes as usize);
         self.steps.push_back(Step::Roll { opening, into });
@@ -159,7 +159,7 @@ impl Plan {
     /// Whether a new segment has room for such a block behind its opening.
     fn check_size(&self, opening_bytes: usize, body: usize) -> Result<()> {
         let needed = opening_bytes + block_bytes(body) + PROOF_BYTES_MAX;
-        let room = room_of(self.preparer.segment_bytes() as usize);
+        let room = room_of(self.allocator.segment_bytes() as usize);
         if needed <= room {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl Plan {
     /// Records wait until there is a file behind this segment, once they would take what is kept for all else.
     fn allow_here(&mut self, at: usize, body: usize, purpose: Purpose) -> Result<()> {
         if purpose == Purpose::Data && self.needs_file_behind(at, body) {
-            self.preparer.keep_one_ready()?;
+            self.allocator.keep_one_ready()?;
             self.is_last_resort = false;
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Plan {
             } else {
                 files += 1;
                 at = SEGMENT_HEADER_BYTES + opening_bytes;
-                limit = data_limit(self.preparer.segment_bytes() as usize);
+                limit = data_limit(self.allocator.segment_bytes() as usize);
                 self.check_size(opening_bytes, body).and_then(|()| self.take_ahead(files, purpose))
             };
             match room {
@@ -232,16 +232,16 @@ impl Plan {
     pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<bool> {
         if purpose == Purpose::Data && self.ahead.len() == files {
             // It was taken for something else, and records leave the last one alone.
-            if self.preparer.is_one_coming() {
+            if self.allocator.is_one_coming() {
                 return Ok(false);
             }
-            self.preparer.keep_one_ready()?;
+            self.allocator.keep_one_ready()?;
         }
         while self.ahead.len() < files {
-            if self.preparer.is_coming(purpose) {
+            if self.allocator.is_coming(purpose) {
                 return Ok(false);
             }
-            self.ahead.push_back(self.preparer.take(purpose)?);
+            self.ahead.push_back(self.allocator.take(purpose)?);
         }
         Ok(true)
     }
@@ -274,7 +274,7 @@ impl Plan {
     }
 
     /// What stands before says that the log is committed up to `raft`.
-    pub(crate) fn says_committed(&mut self, raft: RaftIndex) {
+    pub(crate) fn says_committed(&mut self, raft: EntryIndex) {
         self.steps.push_back(Step::Commit(raft));
     }
 
@@ -312,13 +312,13 @@ mod tests {
     #[test]
     fn failed_look_for_room_keeps_the_last_file_from_records() {
         let disk = Arc::new(SimDisk::default());
-        let preparer = Arc::new(Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
-        preparer.go_unaided();
+        let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
+        allocator.go_unaided();
         disk.limit_space(Some(1 << 16));
-        preparer.keep_one_ready().unwrap();
+        allocator.keep_one_ready().unwrap();
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
-        let clock = preparer.clone();
-        let mut plan = Plan { steps, preparer, at: 0, limit: 0, ahead, is_last_resort: false };
+        let clock = allocator.clone();
+        let mut plan = Plan { steps, allocator, at: 0, limit: 0, ahead, is_last_resort: false };
         let mut look = |purpose, blocks| {
             let fit = plan.make_room_ahead(std::iter::repeat_n((purpose, 40_000), blocks), 100, false);
             (fit.blocks, fit.why.is_some())
@@ -337,12 +337,12 @@ mod tests {
     fn records_leave_room_for_votes_where_no_file_is_ready() {
         const LIMIT: usize = 60_000;
         let disk = Arc::new(SimDisk::default());
-        let preparer = Arc::new(Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
-        preparer.go_unaided();
+        let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
+        allocator.go_unaided();
         disk.limit_space(Some(0));
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
-        let clock = preparer.clone();
-        let mut plan = Plan { steps, preparer, at: 4096, limit: LIMIT, ahead, is_last_resort: false };
+        let clock = allocator.clone();
+        let mut plan = Plan { steps, allocator, at: 4096, limit: LIMIT, ahead, is_last_resort: false };
         let mut look = |purpose| plan.make_room_ahead(std::iter::repeat_n((purpose, 100), 1_000), 100, false);
         let records = look(Purpose::Data);
         let (blocks, why) = (records.blocks, records.why.map(|e| e.kind()));

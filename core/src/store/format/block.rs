@@ -15,7 +15,7 @@
 
 use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
-use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
 use std::mem;
 
 /// Bytes of a block's header; blocks start at multiples of it.
@@ -86,7 +86,7 @@ pub(crate) struct BlockHeader {
     pub(crate) length: u32,
     pub(crate) batch_count: u32,
     /// Its own raft index if `kind.is_entry()`, else that of the entry before it.
-    pub(crate) raft_index: RaftIndex,
+    pub(crate) raft_index: EntryIndex,
     pub(crate) term: Term,
     /// Index of its first record, or, without records, of the next record to come.
     pub(crate) first: Index,
@@ -115,7 +115,7 @@ impl BlockHeader {
         let header = Self {
             length: u32_at(head, 8),
             batch_count: u32_at(head, 12),
-            raft_index: RaftIndex(u64_at(head, 16)),
+            raft_index: EntryIndex(u64_at(head, 16)),
             term: Term(u64_at(head, 24)),
             first: Index(u64_at(head, 32)),
             timestamp: Timestamp(u64_at(head, 40)),
@@ -307,7 +307,7 @@ pub(crate) fn sample_header() -> BlockHeader {
     BlockHeader {
         length: 100,
         batch_count: 1,
-        raft_index: RaftIndex(12),
+        raft_index: EntryIndex(12),
         term: Term(3),
         first: Index(1000),
         timestamp: Timestamp(1_700_000_000_123),

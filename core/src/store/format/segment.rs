@@ -18,7 +18,7 @@ use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
-use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
 /// The newest version of the format that is read. It is written only where it is needed: see [`version_of`].
 pub(crate) const FORMAT_VERSION: u32 = 2;
@@ -99,7 +99,7 @@ pub(crate) enum HeaderFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) first: Index,
-    pub(crate) raft_index: RaftIndex,
+    pub(crate) raft_index: EntryIndex,
     pub(crate) timestamp: Timestamp,
     pub(crate) offset: u32,
 }
@@ -117,7 +117,7 @@ impl IndexEntry {
     pub(crate) fn parse(e: &[u8; INDEX_ENTRY_BYTES]) -> Self {
         Self {
             first: Index(u64_at(e, 0)),
-            raft_index: RaftIndex(u64_at(e, 8)),
+            raft_index: EntryIndex(u64_at(e, 8)),
             timestamp: Timestamp(u64_at(e, 16)),
             offset: u32_at(e, 24),
         }
@@ -130,12 +130,12 @@ pub(crate) struct Footer {
     pub(crate) number: u64,
     pub(crate) id: SegmentId,
     /// The last raft entry before this segment.
-    pub(crate) base_raft: RaftIndex,
+    pub(crate) base_raft: EntryIndex,
     pub(crate) base_term: Term,
     /// The first record this segment can hold, and the one after its last.
     pub(crate) first: Index,
     pub(crate) next: Index,
-    pub(crate) last_raft: RaftIndex,
+    pub(crate) last_raft: EntryIndex,
     pub(crate) last_term: Term,
     pub(crate) first_timestamp: Timestamp,
     pub(crate) last_timestamp: Timestamp,
@@ -194,11 +194,11 @@ impl Footer {
         Ok(Self {
             number,
             id,
-            base_raft: RaftIndex(word(2)),
+            base_raft: EntryIndex(word(2)),
             base_term: Term(word(3)),
             first: Index(word(4)),
             next: Index(word(5)),
-            last_raft: RaftIndex(word(6)),
+            last_raft: EntryIndex(word(6)),
             last_term: Term(word(7)),
             first_timestamp: Timestamp(word(8)),
             last_timestamp: Timestamp(word(9)),
@@ -233,7 +233,7 @@ pub(crate) fn encode_index(entries: &[IndexEntry]) -> (Vec<u8>, u32) {
 pub(crate) struct HardState {
     pub(crate) term: Term,
     pub(crate) vote: u64,
-    pub(crate) commit: RaftIndex,
+    pub(crate) commit: EntryIndex,
 }
 
 /// Bytes of a hard state block's body.
@@ -250,7 +250,7 @@ impl HardState {
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let b: &[u8; HARD_STATE_BYTES] = body.try_into().map_err(|_| "hard state has another length")?;
-        Ok(Self { term: Term(u64_at(b, 0)), vote: u64_at(b, 8), commit: RaftIndex(u64_at(b, 16)) })
+        Ok(Self { term: Term(u64_at(b, 0)), vote: u64_at(b, 8), commit: EntryIndex(u64_at(b, 16)) })
     }
 }
 
@@ -258,7 +258,7 @@ impl HardState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Opening {
     /// The last raft entry before this segment.
-    pub(crate) base_raft: RaftIndex,
+    pub(crate) base_raft: EntryIndex,
     pub(crate) base_term: Term,
     /// The log's first index when the segment was begun: records below it are discarded.
     pub(crate) log_first: Index,
@@ -303,7 +303,7 @@ impl Opening {
             Ok(part.to_vec())
         };
         let mut opening = Self {
-            base_raft: RaftIndex(u64_at(fixed, 0)),
+            base_raft: EntryIndex(u64_at(fixed, 0)),
             base_term: Term(u64_at(fixed, 8)),
             log_first: Index(u64_at(fixed, 16)),
             hard_state: HardState::parse(&fixed[24..48])?,
@@ -377,11 +377,11 @@ mod tests {
         Footer {
             number: 3,
             id: SegmentId(99),
-            base_raft: RaftIndex(10),
+            base_raft: EntryIndex(10),
             base_term: Term(1),
             first: Index(100),
             next: Index(200),
-            last_raft: RaftIndex(20),
+            last_raft: EntryIndex(20),
             last_term: Term(2),
             first_timestamp: Timestamp(5),
             last_timestamp: Timestamp(6),
@@ -423,10 +423,10 @@ mod tests {
     #[test]
     fn opening_comes_back_and_never_panics_when_cut() {
         let opening = Opening {
-            base_raft: RaftIndex(4),
+            base_raft: EntryIndex(4),
             base_term: Term(2),
             log_first: Index(9),
-            hard_state: HardState { term: Term(2), vote: 1, commit: RaftIndex(3) },
+            hard_state: HardState { term: Term(2), vote: 1, commit: EntryIndex(3) },
             configuration: b"members".to_vec(),
             sessions: b"table".to_vec(),
             options: Vec::new(),

@@ -9,7 +9,7 @@ use crate::store::format::block::{BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{IndexEntry, SegmentHeader};
 use crate::store::segment::{Base, Segment};
-use crate::types::{Index, RaftIndex};
+use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ pub(crate) trait Learn {
     /// The log's first index as of what is known committed of the blocks learnt.
     fn first(&self) -> Index;
     /// So much of what was learnt is known committed, by what stands elsewhere.
-    fn commit_to(&mut self, raft: RaftIndex);
+    fn commit_to(&mut self, raft: EntryIndex);
     /// The last entry known committed as of the blocks learnt: of a log on its own, the last one.
-    fn commit(&self) -> RaftIndex;
+    fn commit(&self) -> EntryIndex;
     /// Another one like it that has learnt nothing, to look at the log's past with.
     fn again(&self) -> Box<dyn Learn + '_>;
 }
@@ -41,9 +41,9 @@ pub(crate) struct Walk {
     /// Durable blocks not known committed.
     uncommitted: VecDeque<Unproven>,
     /// The last entry known committed.
-    pub(crate) commit: RaftIndex,
+    pub(crate) commit: EntryIndex,
     /// The log's first index after the opening block, and wherever it moved, with the entry it moved at.
-    firsts: Vec<(RaftIndex, Index)>,
+    firsts: Vec<(EntryIndex, Index)>,
 }
 
 /// What is known durable and committed of a log: what may be shown of it.
@@ -77,7 +77,7 @@ impl Walk {
             proven: Proven::default(),
             unproven: VecDeque::new(),
             uncommitted: VecDeque::new(),
-            commit: RaftIndex(0),
+            commit: EntryIndex(0),
             firsts: Vec::new(),
         }
     }
@@ -88,7 +88,7 @@ impl Walk {
     }
 
     /// The log's first index as of entry `index`. `None`: that entry lies before this segment.
-    pub(crate) fn first_at(&self, index: RaftIndex) -> Option<Index> {
+    pub(crate) fn first_at(&self, index: EntryIndex) -> Option<Index> {
         self.firsts.iter().rev().find(|(at, _)| *at <= index).map(|(_, first)| *first)
     }
 

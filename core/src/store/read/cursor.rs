@@ -43,7 +43,7 @@ impl Cursor {
         loop {
             let readable = self.segment().readable();
             let Some(found) = self.blocks.next(readable)? else {
-                match self.segments.following(self.segment(), self.blocks.at()) {
+                match self.segments.applier(self.segment(), self.blocks.at()) {
                     Some((next, offset)) => self.enter(&next, offset)?,
                     None => return Ok(None),
                 }

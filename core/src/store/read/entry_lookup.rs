@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::segment::{Base, Extent, Segment, Segments};
-use crate::types::{RaftIndex, Term};
+use crate::types::{EntryIndex, Term};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Archive {
     ///
     /// # Errors
     /// `Corrupt` naming file and offset; `Io`.
-    pub(crate) fn header(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
+    pub(crate) fn header(&self, index: EntryIndex) -> Result<Option<BlockHeader>> {
         Ok(self.headers(index, index.next(), 0)?.pop())
     }
 
@@ -54,7 +54,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Self::header`].
-    pub(crate) fn term(&self, index: RaftIndex) -> Result<Option<Term>> {
+    pub(crate) fn term(&self, index: EntryIndex) -> Result<Option<Term>> {
         if let Some(segment) = self.segments.beginning_before(index) {
             let known = [segment.base, segment.end()].into_iter().find(|b| b.raft == index);
             if let Some(base) = known {
@@ -69,7 +69,12 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Self::header`].
-    pub(crate) fn headers(&self, from: RaftIndex, to: RaftIndex, bytes_max: u64) -> Result<Vec<BlockHeader>> {
+    pub(crate) fn headers(
+        &self,
+        from: EntryIndex,
+        to: EntryIndex,
+        bytes_max: u64,
+    ) -> Result<Vec<BlockHeader>> {
         self.segments.undisturbed(|| {
             let mut headers = Vec::new();
             let mut bytes = 0;
@@ -89,7 +94,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Self::header`].
-    pub(crate) fn body(&self, index: RaftIndex) -> Result<Option<(BlockHeader, Bytes)>> {
+    pub(crate) fn body(&self, index: EntryIndex) -> Result<Option<(BlockHeader, Bytes)>> {
         self.segments.undisturbed(|| {
             let mut body = None;
             self.walk(index, index.next(), &mut |blocks, found, upto| {
@@ -124,7 +129,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Self::header`].
-    pub(crate) fn replay(&self, from: RaftIndex, to: RaftIndex, learner: &mut dyn Learn) -> Result<bool> {
+    pub(crate) fn replay(&self, from: EntryIndex, to: EntryIndex, learner: &mut dyn Learn) -> Result<bool> {
         // The first opening block makes the learner forget what it learnt before: it can begin again.
         self.segments.undisturbed(|| {
             let Some(mut segment) = self.segments.beginning_before(from) else { return Ok(false) };
@@ -156,7 +161,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Self::header`].
-    pub(crate) fn ends(&self, segment: &Arc<Segment>, above: RaftIndex) -> Result<Vec<(RaftIndex, usize)>> {
+    pub(crate) fn ends(&self, segment: &Arc<Segment>, above: EntryIndex) -> Result<Vec<(EntryIndex, usize)>> {
         let (end, upto) = segment.written();
         if end.raft <= above {
             return Ok(vec![(end.raft, upto)]);
@@ -196,8 +201,8 @@ impl Archive {
     /// Goes along the entries from `from` on and below `to`, as far as they are here.
     fn walk(
         &self,
-        from: RaftIndex,
-        to: RaftIndex,
+        from: EntryIndex,
+        to: EntryIndex,
         visit: &mut dyn FnMut(&mut Blocks, &Located, usize) -> Result<Step>,
     ) -> Result<()> {
         let mut next = from;
@@ -231,7 +236,7 @@ impl Archive {
 
     /// Whether the blocks before an entry's lead to it. What makes it unreadable is its own damage then, and not that of a
     /// block before it, behind which it can be whole.
-    pub(crate) fn leads_to(&self, entry: RaftIndex) -> Result<bool> {
+    pub(crate) fn leads_to(&self, entry: EntryIndex) -> Result<bool> {
         let Some(segment) = self.segments.holding_entry(entry) else { return Ok(false) };
         let data = self.segments.open(&segment)?;
         let offset = data.seek(|e| e.raft_index < entry)?;

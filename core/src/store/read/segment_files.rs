@@ -10,7 +10,7 @@ use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::identity::{Identity, newer};
 use crate::store::format::segment::{Footer, HeaderFault, SegmentHeader};
 use crate::store::segment::file_name;
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ impl Opened {
     }
 
     /// The entry that it begins behind, or why its opening block is not sound.
-    pub(crate) fn begins(&self) -> Result<Result<RaftIndex, Malformed>> {
+    pub(crate) fn begins(&self) -> Result<Result<EntryIndex, Malformed>> {
         Ok(match self.scanner().block(SEGMENT_HEADER_BYTES)? {
             Found::Block(header, _) if header.kind == Kind::Opening => Ok(header.raft_index),
             Found::Block(..) => Err("the first block is no opening block"),

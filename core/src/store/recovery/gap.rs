@@ -16,7 +16,7 @@
 //!
 //! An opening block that is gone is made again of what stands in the segment before. A conflict can have cut off that
 //! one's end, and it does not say where: so the entry that it has there counts only once another replica has it as well, or it
-//! is known committed ([`Wound::begin_behind`]).
+//! is known committed ([`Gap::begin_behind`]).
 //!
 //! Invariants:
 //! - nothing is written but inside a range that failed its checks, and nothing but what was checked;
@@ -37,7 +37,7 @@ use crate::store::format::segment::{
 use crate::store::read::scanner::{Found, Scanner};
 use crate::store::segment::version::raise_version;
 use crate::store::segment::{Base, file_name};
-use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
 use bytes::Bytes;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An entry to be put back: its header as it travels, and its body in pieces, all of it checked.
-pub(crate) type Spare = (BlockHeader, Vec<Bytes>);
+pub(crate) type BlockCopy = (BlockHeader, Vec<Bytes>);
 
 /// Why an opening is not made of a segment before it.
 const BEGINNING_LOST: Malformed = "the segment before ends in entries that were cut off, so nothing tells where this one began: \
@@ -69,7 +69,7 @@ pub(crate) struct Place {
 /// What is known at a place between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
-    pub(crate) raft: RaftIndex,
+    pub(crate) raft: EntryIndex,
     pub(crate) term: Term,
     /// The next record; behind a command at least that, for a discard can move it.
     pub(crate) next: Index,
@@ -80,7 +80,7 @@ pub(crate) struct Point {
 
 /// A hole in a segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Wound {
+pub(crate) struct Gap {
     pub(crate) place: Place,
     /// From where to where; to an unknown end when the segment's last blocks are gone with the footer.
     pub(crate) from: usize,
@@ -89,13 +89,13 @@ pub(crate) struct Wound {
     /// Whether that is the entry before the hole.
     basis: Basis,
     /// The last entry that what stands before the hole says is committed.
-    committed: RaftIndex,
+    committed: EntryIndex,
     /// The segment that an opening which is gone is made of.
     pub(crate) made_of: Option<u64>,
     /// The last entry that is missing; the one before the hole when none is.
-    pub(crate) upto: RaftIndex,
+    pub(crate) upto: EntryIndex,
     /// An entry at the end of the hole or just behind it, with its term: who has it too has the same entries before.
-    pub(crate) anchor: (RaftIndex, Term),
+    pub(crate) anchor: (EntryIndex, Term),
     /// The next record behind the hole.
     next: Index,
     /// Where the block index says that blocks begin inside.
@@ -105,11 +105,11 @@ pub(crate) struct Wound {
     pub(crate) why: Malformed,
 }
 
-/// The end of a hole, and what stands behind it: as in [`Wound`].
+/// The end of a hole, and what stands behind it: as in [`Gap`].
 struct Behind {
     to: Option<usize>,
-    upto: RaftIndex,
-    anchor: (RaftIndex, Term),
+    upto: EntryIndex,
+    anchor: (EntryIndex, Term),
     next: Index,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Probe {
     pub(crate) at: usize,
     before: Point,
     /// The last entry that the blocks so far say is committed.
-    committed: RaftIndex,
+    committed: EntryIndex,
     piece: usize,
     forgotten: usize,
 }
@@ -168,7 +168,7 @@ impl Probe {
             durable_upto: 0,
         };
         let (at, forgotten) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
-        Ok(Self { place, file, scanner, at, before, committed: RaftIndex(0), piece, forgotten })
+        Ok(Self { place, file, scanner, at, before, committed: EntryIndex(0), piece, forgotten })
     }
 
     /// Looks at about one piece more.
@@ -236,9 +236,9 @@ impl Probe {
     }
 
     /// The last entry that the block at `at`, which is sound, says is committed.
-    fn commit_of(&mut self, at: usize) -> Result<RaftIndex> {
-        let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(RaftIndex(0)) };
-        Ok(state_of(&header, body).map_or(RaftIndex(0), |state| state.commit))
+    fn commit_of(&mut self, at: usize) -> Result<EntryIndex> {
+        let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(EntryIndex(0)) };
+        Ok(state_of(&header, body).map_or(EntryIndex(0), |state| state.commit))
     }
 
     /// The block at `at`, if it is sound and follows `before`, and what is known behind it.
@@ -277,7 +277,7 @@ impl Probe {
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn wound(&mut self, why: Malformed) -> Result<Option<Wound>> {
+    pub(crate) fn gap(&mut self, why: Malformed) -> Result<Option<Gap>> {
         let from = self.at;
         let upper = match self.place.end {
             Some((Some(end), _)) => end,
@@ -293,7 +293,7 @@ impl Probe {
         }
         let behind = match (sound, self.place.end) {
             (Some((at, h)), _) => {
-                let upto = if h.kind.is_entry() { RaftIndex(h.raft_index.0 - 1) } else { h.raft_index };
+                let upto = if h.kind.is_entry() { EntryIndex(h.raft_index.0 - 1) } else { h.raft_index };
                 Behind { to: Some(at), upto, anchor: (h.raft_index, h.term), next: h.first }
             }
             (None, Some((to, Base { raft, term, next }))) => {
@@ -309,14 +309,14 @@ impl Probe {
             // Only the opening block is gone, as far as can be told from here.
             self.before = Point { raft: behind.upto, ..self.before };
         }
-        let mut wound = Wound::new(self.place.clone(), (from, self.before), behind, why);
-        (wound.committed, wound.seen) = (self.committed, seen);
-        wound.keep_index(self.index()?);
-        Ok(Some(wound))
+        let mut gap = Gap::new(self.place.clone(), (from, self.before), behind, why);
+        (gap.committed, gap.seen) = (self.committed, seen);
+        gap.keep_index(self.index()?);
+        Ok(Some(gap))
     }
 
     /// The sound headers of entries in a hole that ends with entry `upto`.
-    fn headers(&mut self, hole: Range<usize>, upto: RaftIndex) -> Result<Vec<IndexEntry>> {
+    fn headers(&mut self, hole: Range<usize>, upto: EntryIndex) -> Result<Vec<IndexEntry>> {
         let mut seen: Vec<IndexEntry> = Vec::new();
         let mut at = hole.start;
         while at + BLOCK_HEADER_BYTES <= hole.end {
@@ -350,7 +350,7 @@ impl Probe {
         }
         // Believed for its own place only.
         let first =
-            if header.kind.is_entry() { RaftIndex(header.raft_index.0 - 1) } else { header.raft_index };
+            if header.kind.is_entry() { EntryIndex(header.raft_index.0 - 1) } else { header.raft_index };
         let assumed = Point { raft: first, term: Term(0), next: header.first, exact: true, ..self.before };
         let assumed = if header.kind.is_entry() { assumed } else { Point { term: header.term, ..assumed } };
         let Ok((header, after)) = self.sound_block(at, assumed)? else { return Ok(None) };
@@ -388,7 +388,7 @@ impl Probe {
                     Found::Block(header, body) => state_of(&header, body),
                     _ => None,
                 };
-                let of_term = HardState { term: header.term, vote: 0, commit: RaftIndex(0) };
+                let of_term = HardState { term: header.term, vote: 0, commit: EntryIndex(0) };
                 states.push((state.is_some(), state.unwrap_or(of_term)));
             }
             at += BLOCK_HEADER_BYTES;
@@ -426,10 +426,10 @@ impl Point {
     }
 }
 
-impl Wound {
+impl Gap {
     /// A hole behind entry `before`, just before the entry `anchor`.
     #[cfg(all(test, feature = "sim", not(loom)))]
-    pub(crate) fn of_entries(before: (RaftIndex, Term), anchor: (RaftIndex, Term)) -> Self {
+    pub(crate) fn of_entries(before: (EntryIndex, Term), anchor: (EntryIndex, Term)) -> Self {
         let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
         let next = Index(7);
         let before = Point {
@@ -440,27 +440,27 @@ impl Wound {
             timestamp: Timestamp(0),
             durable_upto: 0,
         };
-        let behind = Behind { to: Some(12288), upto: RaftIndex(anchor.0.0 - 1), anchor, next };
+        let behind = Behind { to: Some(12288), upto: EntryIndex(anchor.0.0 - 1), anchor, next };
         Self::new(place, (8192, before), behind, "test")
     }
 
     fn new(place: Place, (from, before): (usize, Point), behind: Behind, why: Malformed) -> Self {
         let Behind { to, upto, anchor, next } = behind;
-        let (basis, committed, made_of) = (Basis::Sure, RaftIndex(0), None);
+        let (basis, committed, made_of) = (Basis::Sure, EntryIndex(0), None);
         let (indexed, seen) = (Vec::new(), Vec::new());
         Self { place, from, to, before, basis, committed, made_of, upto, anchor, next, indexed, seen, why }
     }
 
     /// The last entry behind which this segment can have begun, if its opening is gone: all entries in it come later.
-    pub(crate) fn latest_beginning(&self) -> RaftIndex {
-        let entry = self.seen.iter().map(|e| RaftIndex(e.raft_index.0 - 1)).min();
+    pub(crate) fn latest_beginning(&self) -> EntryIndex {
+        let entry = self.seen.iter().map(|e| EntryIndex(e.raft_index.0 - 1)).min();
         entry.map_or(self.upto, |entry| entry.min(self.upto))
     }
 
     /// The opening that is gone is made of what segment `number` says behind the entry before the hole. `committed`: as far
     /// as that segment says: no conflict cuts off what is committed. Unless the entry `is_sure`, or a block behind the hole
     /// repeats it, others have to say that it is that one: two logs that have the same entry are the same before it.
-    pub(crate) fn begin_behind(&mut self, number: u64, committed: RaftIndex, is_sure: bool) {
+    pub(crate) fn begin_behind(&mut self, number: u64, committed: EntryIndex, is_sure: bool) {
         self.made_of = Some(number);
         self.committed = committed;
         let at_end = self.anchor == (self.before.raft, self.before.term);
@@ -469,7 +469,7 @@ impl Wound {
     }
 
     /// The entry before the hole, if it is not known whether it is that one.
-    pub(crate) fn presumed(&self) -> Option<RaftIndex> {
+    pub(crate) fn presumed(&self) -> Option<EntryIndex> {
         (self.basis == Basis::Presumed).then_some(self.before.raft)
     }
 
@@ -512,7 +512,7 @@ impl Wound {
     }
 
     /// The first entry that is missing; of one behind [`Self::upto`] there is nothing to fetch.
-    pub(crate) fn first(&self) -> RaftIndex {
+    pub(crate) fn first(&self) -> EntryIndex {
         self.before.raft.next()
     }
 
@@ -523,7 +523,7 @@ impl Wound {
     pub(crate) fn rivals(&self) -> Self {
         // Nothing need ever be committed behind the hole.
         let asked = u64::from(!self.is_before_committed() || self.anchor.0 <= self.before.raft);
-        let raft = RaftIndex(self.before.raft.0.saturating_sub(asked));
+        let raft = EntryIndex(self.before.raft.0.saturating_sub(asked));
         let before = Point { raft, ..self.before };
         let upto = self.anchor.0.max(raft.next());
         Self { before, basis: Basis::Sure, upto, anchor: (upto, Term(u64::MAX)), ..self.clone() }
@@ -553,8 +553,8 @@ impl Wound {
 
     /// Of committed entries, in order, those that follow the one before the hole. None of them do if that one is not
     /// committed itself.
-    pub(crate) fn following<'a>(&self, committed: &'a [Spare]) -> &'a [Spare] {
-        let term = |at: RaftIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
+    pub(crate) fn applier<'a>(&self, committed: &'a [BlockCopy]) -> &'a [BlockCopy] {
+        let term = |at: EntryIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
         let follows = self.is_before_committed() || term(self.before.raft) == Some(self.before.term);
         let first = committed.iter().position(|(h, _)| h.raft_index == self.first());
         first.filter(|_| follows).and_then(|n| committed.get(n..)).unwrap_or_default()
@@ -571,7 +571,7 @@ impl Wound {
     }
 
     /// Whether a hard state block can have stood in the hole besides these entries.
-    pub(crate) fn may_hide_state(&self, spares: &[Spare]) -> bool {
+    pub(crate) fn may_hide_state(&self, spares: &[BlockCopy]) -> bool {
         let taken: usize = spares.iter().map(|(h, _)| h.stride()).sum();
         self.is_opening() || self.to.is_some_and(|to| to - self.from >= taken + HARD_STATE_STRIDE)
     }
@@ -584,8 +584,8 @@ impl Wound {
     /// The entries are not those that stood there.
     pub(crate) fn fill(
         &self,
-        opening: Option<&Spare>,
-        spares: &[Spare],
+        opening: Option<&BlockCopy>,
+        spares: &[BlockCopy],
         state: Option<HardState>,
     ) -> Result<Vec<u8>, Malformed> {
         if self.basis != Basis::Sure {
@@ -607,11 +607,11 @@ impl Wound {
     fn fill_at(
         &self,
         places: &[IndexEntry],
-        opening: Option<&Spare>,
-        spares: &[Spare],
+        opening: Option<&BlockCopy>,
+        spares: &[BlockCopy],
         state: Option<HardState>,
     ) -> Result<Vec<u8>, Malformed> {
-        let mut out = Filling { wound: self, bytes: Vec::new(), here: self.before };
+        let mut out = Filling { gap: self, bytes: Vec::new(), here: self.before };
         if self.is_opening() {
             let (header, body) = opening.ok_or("the opening block is missing")?;
             if header.kind != Kind::Opening || header.raft_index != self.before.raft {
@@ -694,27 +694,27 @@ fn state_of(header: &BlockHeader, body: &[u8]) -> Option<HardState> {
 }
 
 /// Whether this committed entry says that the one of this index and term never was committed and never will be.
-fn contradicts(committed: &BlockHeader, (at, term): (RaftIndex, Term)) -> bool {
+fn contradicts(committed: &BlockHeader, (at, term): (EntryIndex, Term)) -> bool {
     let is_other = committed.raft_index == at && committed.term != term;
     is_other || committed.raft_index <= at && committed.term > term
 }
 
 /// Bytes of a hole as they come together.
 struct Filling<'a> {
-    wound: &'a Wound,
+    gap: &'a Gap,
     bytes: Vec<u8>,
     here: Point,
 }
 
 impl Filling<'_> {
     fn at(&self) -> usize {
-        self.wound.from + self.bytes.len()
+        self.gap.from + self.bytes.len()
     }
 
     fn block(&mut self, header: &BlockHeader, body: &[Bytes]) {
         let durable_upto = self.here.durable_upto;
         let header = BlockHeader { durable_upto, ..*header };
-        self.bytes.extend_from_slice(&header.encode(self.wound.place.id));
+        self.bytes.extend_from_slice(&header.encode(self.gap.place.id));
         body.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
         self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK_HEADER_BYTES), 0);
         self.here = Point { durable_upto, ..Point::behind(&header) };

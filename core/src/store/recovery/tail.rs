@@ -10,7 +10,7 @@ use crate::store::read::chain::{Learn, Proven, Walk};
 use crate::store::read::scanner::{Found, Scanner};
 use crate::store::read::segment_files::{Files, Opened};
 use crate::store::segment::{Segment, file_number};
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Follow {
     walk: Walk,
     /// If segments before this one hold blocks that were not known committed, and are not shown: what was known
     /// committed then.
-    hidden: Option<RaftIndex>,
+    hidden: Option<EntryIndex>,
     /// Whether the log went on elsewhere than at the end that was followed.
     turned: bool,
 }

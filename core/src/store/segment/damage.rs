@@ -97,7 +97,7 @@ impl State {
         match self.helpers {
             Helpers::Nobody => Some("the log has no other replica that could have it whole"),
             Helpers::Source => Some(
-                "this is a copy, which is not repaired in place: begin it again from the log that it follows (`Followed::reset`, \
+                "this is a copy, which is not repaired in place: begin it again from the log that it follows (`FollowerLog::reset`, \
                  `chiplog follow --start-over`)",
             ),
             Helpers::Unknown => None,

@@ -29,7 +29,7 @@ fn begin(start: Start) -> Rig {
         rig.sync();
     }
     if start.sealed {
-        rig.store.preparer.help();
+        rig.store.allocator.help();
     }
     rig
 }
@@ -89,7 +89,7 @@ fn recover(image: Image, legal: &Legal, seen: &mut Seen) {
         rig.roll(rig.after(rig.end().raft.0.max(commit.0 + 2) - 1));
         rig.data(9000);
         rig.sync();
-        rig.store.preparer.help();
+        rig.store.allocator.help();
         rig.check();
         let (store, learnt) = reopen(&rig.disk.crash(|_| 0)).unwrap();
         judge(&store, &learnt, rig.legal.last().unwrap());
@@ -102,7 +102,7 @@ fn go_on(rig: &mut Rig) {
     rig.no_op();
     rig.data(900);
     rig.sync();
-    rig.store.preparer.help();
+    rig.store.allocator.help();
     rig.marker();
     rig.sync();
     for _ in 0..9 {
@@ -112,7 +112,7 @@ fn go_on(rig: &mut Rig) {
     rig.commit(rig.end().raft.0 - 1);
     rig.hard_state();
     rig.sync();
-    rig.store.preparer.help();
+    rig.store.allocator.help();
 }
 
 /// Entries of 7 KiB: eight in the first segment, eight more in each further one.
@@ -155,7 +155,7 @@ fn truncations_in_a_row_are_each_done_or_not_done() {
                 rig.data(3000);
                 rig.sync();
                 if helped {
-                    rig.store.preparer.help();
+                    rig.store.allocator.help();
                 }
                 for _ in 0..n * 4 {
                     rig.data(7000);
@@ -163,7 +163,7 @@ fn truncations_in_a_row_are_each_done_or_not_done() {
                 }
             }
             rig.check();
-            rig.store.preparer.help();
+            rig.store.allocator.help();
             explore(&rig, from, 12, &mut seen);
         }
     }
@@ -185,14 +185,14 @@ fn a_jump_is_done_or_not_done() {
             let mut rig = begin(Start { entries: ENTRIES, commit: 12, sealed, told: sealed });
             let from = rig.disk.history_len();
             rig.term = Term(3);
-            rig.roll(Base { raft: RaftIndex(raft), term: Term(3), next: Index(1000) });
+            rig.roll(Base { raft: EntryIndex(raft), term: Term(3), next: Index(1000) });
             go_on(&mut rig);
             // And back to where it jumped to, or a little above.
             rig.term = Term(4);
             rig.roll(rig.after(rig.commit.0));
             rig.data(100);
             rig.sync();
-            rig.store.preparer.help();
+            rig.store.allocator.help();
             rig.check();
             explore(&rig, from, 20, &mut seen);
         }
@@ -211,7 +211,7 @@ fn an_uncommitted_discard_takes_no_records_away() {
             rig.data(7000);
             rig.sync();
         }
-        rig.store.preparer.help();
+        rig.store.allocator.help();
         let (store, learnt) = reopen(&rig.disk.crash(|_| 0)).unwrap();
         assert_eq!((learnt.first, learnt.commit.0), (Index(10_000), told));
         judge(&store, &learnt, rig.legal.last().unwrap());
@@ -230,13 +230,13 @@ fn a_committed_discard_is_not_undone() {
     rig.commit(21);
     rig.hard_state();
     rig.sync();
-    rig.store.drop_below(Index(15), RaftIndex(21));
-    rig.store.preparer.help();
+    rig.store.drop_below(Index(15), EntryIndex(21));
+    rig.store.allocator.help();
     for _ in 0..20 {
         rig.data(7000);
         rig.sync();
     }
-    rig.store.preparer.help();
+    rig.store.allocator.help();
     assert_eq!(rig.store.archive().first().raft.0, 8);
     explore(&rig, from, 20, &mut seen);
 }

@@ -108,7 +108,7 @@ fn live(seed: u64, happened: &mut Happened) {
                 rig.store.drop_below(rig.now.first_at(rig.commit), rig.commit);
                 happened.drops += segments - rig.store.segments.len();
             }
-            14 | 15 => rig.store.preparer.help(),
+            14 | 15 => rig.store.allocator.help(),
             16 => beside_a_sync(&mut rig, &mut rng, bytes, happened),
             17 => rig.sync(),
             18 => {
@@ -155,7 +155,7 @@ fn turn(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
     let span = rig.end().raft.0 - rig.commit.0;
     if rng.below(4) == 0 {
         let ahead = rng.below(span as usize + 30) as u64;
-        let raft = RaftIndex(rig.commit.0 + ahead);
+        let raft = EntryIndex(rig.commit.0 + ahead);
         // The entry there is another one than ours, if there is one here.
         let base = Base { raft, term: rig.term, next: rig.end().next.plus(rng.below(50) as u64) };
         rig.roll(base);
@@ -226,7 +226,7 @@ struct Watcher {
     segments: Arc<Segments>,
     follow: Follow,
     learnt: Learnt,
-    shown: RaftIndex,
+    shown: EntryIndex,
 }
 
 impl Watcher {
@@ -234,7 +234,7 @@ impl Watcher {
         let (disk, segments, mut learnt) = (rig.disk.clone(), segments_on(&rig.disk), Learnt::default());
         let (list, follow) = survey(&disk, identity(), &mut learnt).unwrap().follow();
         segments.replace(list);
-        let mut watcher = Self { disk, segments, follow, learnt, shown: RaftIndex(0) };
+        let mut watcher = Self { disk, segments, follow, learnt, shown: EntryIndex(0) };
         watcher.check(rig);
         watcher
     }

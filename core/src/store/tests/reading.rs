@@ -13,7 +13,7 @@ fn readers_see_what_is_committed_and_nothing_else() {
         rig.check();
         // A reader that waits at the tail all the time misses nothing, whatever segments have begun meanwhile.
         while let Some(found) = tail.find(|h| h.kind == Kind::Data).unwrap() {
-            assert!(found.header.raft_index <= RaftIndex(committed));
+            assert!(found.header.raft_index <= EntryIndex(committed));
         }
         let last = tail.find(|_| true).unwrap();
         assert!(last.is_none());
@@ -75,7 +75,8 @@ fn headers_come_by_size_and_at_least_one() {
     let rig = log_of(100);
     let archive = rig.store.archive();
     let body = rig.now.entries[0].body.len() as u64;
-    let count = |from: u64, to: u64, max| archive.headers(RaftIndex(from), RaftIndex(to), max).unwrap().len();
+    let count =
+        |from: u64, to: u64, max| archive.headers(EntryIndex(from), EntryIndex(to), max).unwrap().len();
     assert_eq!(count(1, 101, 0), 1);
     assert_eq!(count(1, 101, body * 10), 10);
     assert_eq!(count(1, 101, body * 11 - 1), 10);
@@ -88,9 +89,9 @@ fn headers_come_by_size_and_at_least_one() {
 #[test]
 fn damage_is_found_and_not_handed_on() {
     let rig = log_of(100);
-    rig.store.preparer.help();
+    rig.store.allocator.help();
     let archive = rig.store.archive();
-    let segment = rig.store.segments.holding_entry(RaftIndex(40)).unwrap();
+    let segment = rig.store.segments.holding_entry(EntryIndex(40)).unwrap();
     let at = {
         let (mut blocks, mut at) = (
             crate::store::read::block_reader::Blocks::new(
@@ -101,7 +102,7 @@ fn damage_is_found_and_not_handed_on() {
             0,
         );
         while let Some(found) = blocks.next(segment.data_end()).unwrap() {
-            if found.header.raft_index == RaftIndex(40) {
+            if found.header.raft_index == EntryIndex(40) {
                 at = found.offset;
                 break;
             }
@@ -117,15 +118,15 @@ fn damage_is_found_and_not_handed_on() {
     };
     // A payload byte: the header is good, the body is not to be had.
     flip(at + 1000);
-    assert!(archive.header(RaftIndex(40)).unwrap().is_some());
-    said(archive.body(RaftIndex(40)).unwrap_err());
-    said(archive.replay(RaftIndex(41), RaftIndex(41), &mut Learnt::default()).unwrap_err());
-    assert!(archive.body(RaftIndex(41)).unwrap().is_some());
+    assert!(archive.header(EntryIndex(40)).unwrap().is_some());
+    said(archive.body(EntryIndex(40)).unwrap_err());
+    said(archive.replay(EntryIndex(41), EntryIndex(41), &mut Learnt::default()).unwrap_err());
+    assert!(archive.body(EntryIndex(41)).unwrap().is_some());
     flip(at + 1000);
-    assert!(archive.body(RaftIndex(40)).unwrap().is_some());
+    assert!(archive.body(EntryIndex(40)).unwrap().is_some());
     flip(at + 20);
-    said(archive.header(RaftIndex(40)).unwrap_err());
-    said(archive.headers(RaftIndex(38), RaftIndex(50), u64::MAX).unwrap_err());
+    said(archive.header(EntryIndex(40)).unwrap_err());
+    said(archive.headers(EntryIndex(38), EntryIndex(50), u64::MAX).unwrap_err());
     flip(at + 20);
     rig.check();
 }
@@ -133,7 +134,7 @@ fn damage_is_found_and_not_handed_on() {
 #[test]
 fn a_damaged_block_index_costs_time_only() {
     let rig = log_of(100);
-    rig.store.preparer.help();
+    rig.store.allocator.help();
     let oldest = rig.store.segments.oldest().unwrap();
     let bit = (data_limit(SEGMENT_BYTES as usize) as u64 + 8) * 8;
     assert!(rig.disk.damage(&file_name(oldest.number), &Damage::FlipBit { bit }));
@@ -153,15 +154,15 @@ fn a_replay_leads_to_the_state_at_an_entry() {
     let archive = rig.store.archive();
     for to in 0..=102 {
         let mut learnt = Learnt::default();
-        assert!(archive.replay(RaftIndex(to), RaftIndex(to), &mut learnt).unwrap());
+        assert!(archive.replay(EntryIndex(to), EntryIndex(to), &mut learnt).unwrap());
         assert_eq!(learnt.end, rig.after(to));
         // The discard is entry 101, and nothing says that so much is committed.
         assert_eq!((learnt.first, learnt.commit.0), (Index(1), if to > 101 { 50 } else { 0 }));
-        learnt.commit_to(RaftIndex(to));
+        learnt.commit_to(EntryIndex(to));
         assert_eq!(learnt.first, if to < 101 { Index(1) } else { Index(7) });
         assert_eq!(learnt.seen.len() as u64, to - learnt.base.raft.0);
     }
-    assert!(!archive.replay(RaftIndex(103), RaftIndex(103), &mut Learnt::default()).unwrap());
+    assert!(!archive.replay(EntryIndex(103), EntryIndex(103), &mut Learnt::default()).unwrap());
     let (header, body) = archive.oldest_opening().unwrap();
     assert_eq!(
         (header.kind, Opening::parse(&body).unwrap().configuration),
@@ -172,17 +173,17 @@ fn a_replay_leads_to_the_state_at_an_entry() {
 #[test]
 fn a_roll_that_finds_no_file_changes_nothing() {
     let mut rig = log_of(100);
-    rig.store.preparer.help();
+    rig.store.allocator.help();
     let trouble = Trouble::Enospc(Landed::Nothing);
     rig.disk.plan(Fault { call: Some(Call::Write), nth: 1, lasting: true, trouble });
     for _ in 0..2 {
-        let _ = rig.store.preparer.take(Purpose::Metadata).unwrap();
+        let _ = rig.store.allocator.take(Purpose::Metadata).unwrap();
     }
     let base = rig.after(20);
-    let opening = opening(base, Term(2), Index(1), RaftIndex(0));
+    let opening = opening(base, Term(2), Index(1), EntryIndex(0));
     assert_eq!(rig.store.roll(opening, 0, Purpose::Metadata).unwrap_err().kind(), ErrorKind::Full);
     rig.disk.heal();
-    rig.store.preparer.pass(crate::sync::clock::Moment::START.plus(crate::store::allocator::RETRY_DELAY));
+    rig.store.allocator.pass(crate::sync::clock::Moment::START.plus(crate::store::allocator::RETRY_DELAY));
     rig.check();
     rig.data(10);
     rig.sync();

@@ -20,11 +20,11 @@ impl Learn for Beside<'_> {
         self.learnt.first()
     }
 
-    fn commit_to(&mut self, raft: RaftIndex) {
+    fn commit_to(&mut self, raft: EntryIndex) {
         self.learnt.commit_to(raft);
     }
 
-    fn commit(&self) -> RaftIndex {
+    fn commit(&self) -> EntryIndex {
         self.learnt.commit()
     }
 
@@ -33,7 +33,7 @@ impl Learn for Beside<'_> {
     }
 }
 
-/// A viewer read a place before the writer came there, and then a later block, which proves that place durable.
+/// A read-only log read a place before the writer came there, and then a later block, which proves that place durable.
 #[test]
 fn place_that_was_written_meanwhile_is_looked_at_again() {
     let mut rig = log_of(1);
@@ -62,7 +62,7 @@ fn place_that_was_written_meanwhile_is_looked_at_again() {
 #[test]
 fn damaged_segment_is_told_from_a_missing_one() {
     let rig = log_of(100);
-    rig.store.preparer.help();
+    rig.store.allocator.help();
     let list = rig.store.segments.snapshot();
     assert!(list.len() > 2);
     let before = file_name(list.last().unwrap().number - 1);

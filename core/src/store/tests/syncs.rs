@@ -21,10 +21,10 @@ fn a_sync_covers_what_was_written_when_it_began() {
     let second = rig.store.segments.snapshot()[0].data_end() as u32 - 320;
     rig.data(300);
     rig.sync();
-    assert_eq!(rig.store.archive().header(RaftIndex(3)).unwrap().unwrap().durable_upto, second);
+    assert_eq!(rig.store.archive().header(EntryIndex(3)).unwrap().unwrap().durable_upto, second);
     rig.data(400);
     rig.sync();
-    assert!(rig.store.archive().header(RaftIndex(4)).unwrap().unwrap().durable_upto > second);
+    assert!(rig.store.archive().header(EntryIndex(4)).unwrap().unwrap().durable_upto > second);
     assert!(rig.store.begin_sync().is_none());
     rig.check();
 }

@@ -33,7 +33,7 @@ fn a_conflicting_suffix_is_cut_off() {
             let last = std::iter::from_fn(|| tail.find(|h| h.kind == Kind::Data).unwrap()).last();
             assert_eq!(last.unwrap().header.raft_index.0, to + 61, "a reader goes on where the log does");
             drop((before, tail));
-            rig.store.preparer.help();
+            rig.store.allocator.help();
             rig.check();
             let files = rig.disk.visible().names().filter(|n| segment::file_number(n).is_some()).count();
             assert!(
@@ -51,16 +51,16 @@ fn a_cut_segment_is_sealed_with_its_new_end() {
         let mut rig = log_of(100);
         rig.commit(3);
         if pending {
-            rig.store.preparer.help();
+            rig.store.allocator.help();
         }
         rig.term = Term(2);
         rig.roll(rig.after(to));
         rig.data(1);
         rig.write();
-        let cut = rig.store.segments.holding_entry(RaftIndex(to)).unwrap();
-        rig.store.preparer.help();
+        let cut = rig.store.segments.holding_entry(EntryIndex(to)).unwrap();
+        rig.store.allocator.help();
         rig.store.sync().unwrap();
-        rig.store.preparer.help();
+        rig.store.allocator.help();
         assert!(cut.extent().growing_index().is_none(), "it is sealed");
         let file = Disk::open(&rig.disk, &file_name(cut.number), false).unwrap();
         let mut tail = [0; crate::store::format::geometry::FOOTER_BYTES];
@@ -95,7 +95,7 @@ fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
     rig.hard_state();
     rig.sync();
     let segment = rig.store.segments.oldest().unwrap();
-    let (all, kept) = (segment.data_end(), rig.store.archive().header(RaftIndex(4)).unwrap().unwrap());
+    let (all, kept) = (segment.data_end(), rig.store.archive().header(EntryIndex(4)).unwrap().unwrap());
     rig.term = Term(2);
     rig.roll(rig.after(3));
     rig.sync();
@@ -122,7 +122,7 @@ fn a_jump_drops_all_that_was() {
         let mut rig = log_of(100);
         rig.commit(50);
         rig.term = Term(9);
-        rig.roll(Base { raft: RaftIndex(raft), term: Term(term), next: Index(5000) });
+        rig.roll(Base { raft: EntryIndex(raft), term: Term(term), next: Index(5000) });
         rig.data(100);
         rig.write();
         rig.check();
@@ -130,14 +130,14 @@ fn a_jump_drops_all_that_was() {
         rig.sync();
         rig.commit(raft + 1);
         rig.check();
-        rig.store.preparer.help();
+        rig.store.allocator.help();
         for _ in 0..50 {
             rig.data(2000);
             rig.sync();
         }
         rig.commit(raft + 51);
         rig.check();
-        rig.store.preparer.help();
+        rig.store.allocator.help();
         let names = rig.disk.visible();
         let files = names.names().filter(|n| segment::file_number(n).is_some()).count();
         assert!(files <= rig.store.segments.len() + crate::store::allocator::AHEAD, "old files go: {files}");
@@ -154,16 +154,16 @@ fn a_segment_with_uncommitted_entries_stays() {
     rig.sync();
     assert_eq!(rig.store.segments.len(), 2);
     rig.commit(21);
-    rig.store.drop_below(Index(1000), RaftIndex(22));
+    rig.store.drop_below(Index(1000), EntryIndex(22));
     assert_eq!(rig.store.segments.len(), 2, "entry 22 could still be cut off, and be asked for");
     rig.commit(22);
-    rig.store.drop_below(Index(1000), RaftIndex(21));
+    rig.store.drop_below(Index(1000), EntryIndex(21));
     assert_eq!(
         rig.store.segments.len(),
         2,
         "recovery goes on from entry 21, the last one known to be committed"
     );
-    rig.store.drop_below(Index(1000), RaftIndex(22));
+    rig.store.drop_below(Index(1000), EntryIndex(22));
     assert_eq!(rig.store.segments.len(), 1);
     rig.check();
 }

@@ -11,7 +11,7 @@ use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use super::format::segment::{FORMAT_VERSION_FIRST, Footer, SegmentHeader, version_of, version_of_blocks};
 use super::read::scanner::{Found, Scanner};
-use super::recovery::gap::{Spare, write_differing};
+use super::recovery::gap::{BlockCopy, write_differing};
 use super::segment::file_name;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
@@ -152,7 +152,7 @@ pub(crate) fn begin_segment(
     log: LogId,
     number: u64,
     bytes: u32,
-    blocks: &[Spare],
+    blocks: &[BlockCopy],
 ) -> Result<()> {
     let path = disk.path().join(file_name(number));
     let io = |e| Error::io("make", &path, e);

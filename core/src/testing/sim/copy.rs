@@ -1,4 +1,4 @@
-//! Copy: a follower of a simulated cluster. It runs the shipped [`Following`] over a simulated disk, with the
+//! Copy: a follower of a simulated cluster. It runs the shipped [`Applier`] over a simulated disk, with the
 //! decisions of its thread ([`State`]) and a power switch.
 //!
 //! Must not know: the network, who feeds it, what it should have.
@@ -9,19 +9,19 @@ use crate::api::follower::{Next, State};
 use crate::api::log::limits;
 use crate::disk::sim::SimDisk;
 use crate::error::Result;
-use crate::follower::applier::Following;
-use crate::follower::message::{Fed, FeedFrom};
-use crate::follower::source::Feed;
+use crate::follower::applier::Applier;
+use crate::follower::message::{FollowFrom, FollowMessage};
+use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::read::positions::Positions;
-use crate::read::reader::{Reader, Shelf, Start};
-use crate::replica::open::{Opened, create_followed, open_followed};
-use crate::replica::queue::proposals::Queue;
-use crate::replica::state::sequencer::Me;
-use crate::replica::state::snapshot::FedState;
-use crate::replica::writer::Fsync;
+use crate::read::reader::{LogView, Reader, Start};
+use crate::replica::open::{RecoveredLog, create_followed, open_followed};
+use crate::replica::queue::proposals::ProposalQueue;
+use crate::replica::state::sequencer::Owner;
+use crate::replica::state::snapshot::FollowSnapshot;
+use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
-use crate::types::{Index, LogId, RaftIndex};
+use crate::types::{EntryIndex, Index, LogId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,11 @@ pub(super) enum Chore {
 /// The process of a follower.
 pub(super) struct Copy {
     state: State,
-    shelf: Shelf,
+    view: LogView,
     reader: Reader,
     options: Options,
     log: LogId,
-    job: Option<Arc<Fsync>>,
+    job: Option<Arc<SyncOnce>>,
     /// The origin of virtual time.
     epoch: Instant,
 }
@@ -67,7 +67,7 @@ impl Copy {
     /// Opens the log on the disk.
     ///
     /// # Errors
-    /// Those of `Followed::open`.
+    /// Those of `FollowerLog::open`.
     pub(super) fn open(disk: &SimDisk, setup: &CopySetup, now: Moment) -> Result<Self> {
         let options = setup.options();
         let opened = open_followed(Arc::new(disk.clone()), &options)?;
@@ -77,53 +77,59 @@ impl Copy {
     /// Makes a log that begins at `state`.
     ///
     /// # Errors
-    /// Those of `Followed::create`.
-    pub(super) fn create(disk: &SimDisk, setup: &CopySetup, state: &FedState, now: Moment) -> Result<Self> {
+    /// Those of `FollowerLog::create`.
+    pub(super) fn create(
+        disk: &SimDisk,
+        setup: &CopySetup,
+        state: &FollowSnapshot,
+        now: Moment,
+    ) -> Result<Self> {
         let options = setup.options();
         let opened = create_followed(Arc::new(disk.clone()), &options, state)?;
         Self::start(opened, options, now)
     }
 
-    fn start(opened: Opened, options: Options, now: Moment) -> Result<Self> {
-        opened.store.preparer.go_unaided();
+    fn start(opened: RecoveredLog, options: Options, now: Moment) -> Result<Self> {
+        opened.store.allocator.go_unaided();
         let (log, segments) = (opened.identity.log, opened.segments.clone());
         let committed = opened.sequencer.committed();
         let (first, last) = (committed.first, committed.next.previous());
         let positions = Arc::new(Positions::new(first, last, last));
-        let queue = Arc::new(Queue::new(limits(&options, &opened.cluster), segments.bytes_from(first)));
-        let following = Following::new(opened, options.clone(), queue, positions.clone(), Arc::default());
-        let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
-        let reader = shelf.reader(Start::First)?;
+        let queue =
+            Arc::new(ProposalQueue::new(limits(&options, &opened.cluster), segments.bytes_from(first)));
+        let applier = Applier::new(opened, options.clone(), queue, positions.clone(), Arc::default());
+        let view = LogView { segments, positions, prefetch: 0, outside: false };
+        let reader = view.reader(Start::First)?;
         let epoch = Instant::now();
-        let state = State::new(following, epoch + Duration::from_nanos(now.0));
-        Ok(Self { state, shelf, reader, options, log, job: None, epoch })
+        let state = State::new(applier, epoch + Duration::from_nanos(now.0));
+        Ok(Self { state, view, reader, options, log, job: None, epoch })
     }
 
     fn instant(&self, now: Moment) -> Instant {
         self.epoch + Duration::from_nanos(now.0)
     }
 
-    pub(super) fn want(&self) -> FeedFrom {
-        self.state.following.want()
+    pub(super) fn want(&self) -> FollowFrom {
+        self.state.applier.want()
     }
 
     /// The last entry that it has.
-    pub(super) fn committed(&self) -> RaftIndex {
-        self.shelf.positions.entry()
+    pub(super) fn committed(&self) -> EntryIndex {
+        self.view.positions.entry()
     }
 
     /// Takes an item of a feed. An outer error ends the process, an inner one refuses the item. True: the log jumped.
     ///
     /// # Errors
     /// The error that ends the process.
-    pub(super) fn take(&mut self, fed: Fed, now: Moment) -> Result<Result<bool>> {
+    pub(super) fn take(&mut self, fed: FollowMessage, now: Moment) -> Result<Result<bool>> {
         self.state.look_at_clock(self.instant(now));
         let taken = match fed {
-            Fed::State(state) => self.state.following.begin(&state)?.map(|jumped| jumped.is_some()),
-            Fed::Entries(entries) => self.state.following.take(entries)?.map(|()| false),
+            FollowMessage::State(state) => self.state.applier.begin(&state)?.map(|jumped| jumped.is_some()),
+            FollowMessage::Entries(entries) => self.state.applier.take(entries)?.map(|()| false),
         };
         self.state.has_written(self.instant(now));
-        self.state.following.help();
+        self.state.applier.help();
         Ok(taken)
     }
 
@@ -138,18 +144,18 @@ impl Copy {
         let now = self.instant(now);
         match self.state.next(now) {
             Next::Sync => {
-                self.job = self.state.following.begin_sync();
+                self.job = self.state.applier.begin_sync();
                 if self.job.is_some() {
                     return Ok(Chore::Sync);
                 }
-                self.state.following.sync()?;
+                self.state.applier.sync()?;
             }
             Next::Prove => self.state.prove(now)?,
             Next::Retain => self.state.retain(now)?,
             Next::Wait(time) => return Ok(Chore::Wait(time)),
             Next::End => return Ok(Chore::Wait(None)),
         }
-        self.state.following.help();
+        self.state.applier.help();
         Ok(Chore::Done)
     }
 
@@ -168,8 +174,8 @@ impl Copy {
     ///
     /// # Errors
     /// Those of `Log::feed`.
-    pub(super) fn feed(&self, from: FeedFrom) -> Result<Feed> {
-        Feed::new(self.shelf.clone(), Me::Follower, self.log, self.options.clone(), from)
+    pub(super) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+        FollowSource::new(self.view.clone(), Owner::Follower, self.log, self.options.clone(), from)
     }
 
     /// The first record, and all records that became readable since the last call.
@@ -177,7 +183,7 @@ impl Copy {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn fresh(&mut self) -> Result<Records> {
-        super::machine::read_on(&self.shelf, &mut self.reader)
+        super::machine::read_on(&self.view, &mut self.reader)
     }
 
     /// Everything that can be read.
@@ -185,7 +191,7 @@ impl Copy {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn all(&mut self) -> Result<(Index, Records)> {
-        self.reader = self.shelf.reader(Start::First)?;
-        Ok((self.shelf.positions.first(), self.fresh()?))
+        self.reader = self.view.reader(Start::First)?;
+        Ok((self.view.positions.first(), self.fresh()?))
     }
 }

@@ -14,7 +14,7 @@ use crate::disk::sim::{Image, Rng};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
-use crate::types::{RaftIndex, Term};
+use crate::types::{EntryIndex, Term};
 
 /// How many of the newest segment's last entries can be damaged.
 const LAST_ENTRIES: usize = 4;
@@ -28,7 +28,7 @@ pub(super) struct Harm {
     /// Whether no sound block shows the newest term and vote any more.
     pub(super) loses_state: bool,
     /// The entry before a segment whose opening is lost, and its term.
-    pub(super) begins_behind: Option<(RaftIndex, Term)>,
+    pub(super) begins_behind: Option<(EntryIndex, Term)>,
 }
 
 /// Chooses harm of this kind to the newest files, if they allow it.
@@ -130,7 +130,7 @@ impl Segment {
     }
 
     /// The entry before it, and its term.
-    fn base(&self) -> (RaftIndex, Term) {
+    fn base(&self) -> (EntryIndex, Term) {
         self.blocks.first().map_or_else(Default::default, |b| (b.header.raft_index, b.header.term))
     }
 
@@ -141,7 +141,7 @@ impl Segment {
     }
 
     /// Whether it holds entries after this one.
-    fn goes_on_behind(&self, entry: RaftIndex) -> bool {
+    fn goes_on_behind(&self, entry: EntryIndex) -> bool {
         self.blocks.iter().any(|b| b.header.kind.is_entry() && b.header.raft_index > entry)
     }
 

@@ -14,9 +14,9 @@ use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
-use crate::replica::open::Opened;
+use crate::replica::open::RecoveredLog;
 use crate::sync::clock::Moment;
-use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(super) struct Host {
     /// When it was damaged, no sound block showed its newest term and vote.
     pub(super) state_lost: bool,
     /// The entry before a segment whose opening was damaged, and its term.
-    pub(super) begins_behind: Option<(RaftIndex, Term)>,
+    pub(super) begins_behind: Option<(EntryIndex, Term)>,
     /// This life began with a repair.
     pub(super) repaired: bool,
     pub(super) state: State,
@@ -122,13 +122,13 @@ pub(super) struct Host {
     pub(super) committed: Index,
     pub(super) term: Term,
     /// Its last entry, to detect a jump.
-    pub(super) last_raft: RaftIndex,
+    pub(super) last_raft: EntryIndex,
     /// The last committed entry that was checked.
-    pub(super) checked: RaftIndex,
+    pub(super) checked: EntryIndex,
     /// The voters before the current step.
     pub(super) voters: Voters,
     /// The voters before those, and the last entry for which they may have counted.
-    pub(super) voters_before: Vec<(Voters, RaftIndex)>,
+    pub(super) voters_before: Vec<(Voters, EntryIndex)>,
 }
 
 /// The voters of both halves of a configuration.
@@ -177,8 +177,8 @@ impl Host {
             attempts: Vec::new(),
             committed: Index(0),
             term: Term(0),
-            last_raft: RaftIndex(0),
-            checked: RaftIndex(0),
+            last_raft: EntryIndex(0),
+            checked: EntryIndex(0),
             voters: Voters::default(),
             voters_before: Vec::new(),
         }
@@ -225,7 +225,7 @@ impl Host {
     ///
     /// # Errors
     /// The disk cannot be read.
-    pub(super) fn entry_in_truth(&self, plan: &Plan, index: RaftIndex, known: Seal) -> Result<Option<Seal>> {
+    pub(super) fn entry_in_truth(&self, plan: &Plan, index: EntryIndex, known: Seal) -> Result<Option<Seal>> {
         let disk = SimDisk::new(self.disk.state().crash(|_| 0));
         entry_on(&disk, &self.setup(plan), index, known)
     }
@@ -261,7 +261,7 @@ impl Host {
     ///
     /// # Errors
     /// Those of opening a log.
-    pub(super) fn recovers(&mut self, opened: Opened, now: Moment) -> Result<()> {
+    pub(super) fn recovers(&mut self, opened: RecoveredLog, now: Moment) -> Result<()> {
         let Some(patient) = self.patient.take() else { return Ok(()) };
         self.repaired = true;
         self.adopt(patient.recover(opened, now)?)
@@ -273,12 +273,12 @@ impl Host {
         self.kept = machine.writes()?;
         self.introduced_by.clear();
         let alone = machine.voters() == (vec![self.node], Vec::new());
-        self.has_past = machine.glance().last_raft > RaftIndex(0) && !alone;
+        self.has_past = machine.glance().last_raft > EntryIndex(0) && !alone;
         self.syncing = None;
         self.committed = Index(0);
         self.term = Term(0);
         self.last_raft = machine.glance().last_raft;
-        self.checked = RaftIndex(0);
+        self.checked = EntryIndex(0);
         self.voters = machine.voters();
         self.voters_before.clear();
         (self.help_is_due, self.room) = (false, Room::default());

@@ -6,7 +6,7 @@
 //! Must not know: where it was learnt.
 
 use crate::store::format::block::{BlockHeader, Kind};
-use crate::types::{Index, RaftIndex, Term};
+use crate::types::{EntryIndex, Index, Term};
 
 /// The identity of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,14 @@ pub(super) struct Kept {
     pub(super) vote: u64,
     /// The last entry that the replica knew to be committed. The oracle checks these entries against the committed
     /// ones.
-    pub(super) sure: RaftIndex,
+    pub(super) sure: EntryIndex,
     /// The entries after `sure`, in order.
     pub(super) tail: Vec<Seal>,
 }
 
 impl Kept {
     /// Whether it has this entry, and not another one at its index.
-    pub(super) fn holds(&self, entry: RaftIndex, seal: &Seal) -> bool {
+    pub(super) fn holds(&self, entry: EntryIndex, seal: &Seal) -> bool {
         match entry.0.checked_sub(self.sure.0 + 1) {
             None => true,
             Some(place) => self.tail.get(place as usize) == Some(seal),
@@ -66,12 +66,12 @@ mod tests {
     /// entry.
     #[test]
     fn truncated_entry_does_not_count() {
-        let kept = Kept { sure: RaftIndex(10), tail: vec![seal(2, 1), seal(2, 2)], ..Kept::default() };
-        assert!(kept.holds(RaftIndex(9), &seal(1, 0)) && kept.holds(RaftIndex(10), &seal(1, 0)));
-        assert!(kept.holds(RaftIndex(12), &seal(2, 2)));
-        assert!(!kept.holds(RaftIndex(12), &seal(3, 2)), "of another term");
-        assert!(!kept.holds(RaftIndex(12), &seal(2, 3)), "with another body");
-        assert!(!kept.holds(RaftIndex(13), &seal(2, 2)), "not there");
-        assert!(!Kept::default().holds(RaftIndex(1), &seal(1, 1)));
+        let kept = Kept { sure: EntryIndex(10), tail: vec![seal(2, 1), seal(2, 2)], ..Kept::default() };
+        assert!(kept.holds(EntryIndex(9), &seal(1, 0)) && kept.holds(EntryIndex(10), &seal(1, 0)));
+        assert!(kept.holds(EntryIndex(12), &seal(2, 2)));
+        assert!(!kept.holds(EntryIndex(12), &seal(3, 2)), "of another term");
+        assert!(!kept.holds(EntryIndex(12), &seal(2, 3)), "with another body");
+        assert!(!kept.holds(EntryIndex(13), &seal(2, 2)), "not there");
+        assert!(!Kept::default().holds(EntryIndex(1), &seal(1, 1)));
     }
 }

@@ -9,27 +9,27 @@ use crate::cluster::options::{Bootstrap, Cluster, Role};
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{Call, Rng, SimDisk};
 use crate::error::{Error, ErrorKind, Result};
-use crate::follower::message::FeedFrom;
-use crate::follower::source::Feed;
+use crate::follower::message::FollowFrom;
+use crate::follower::source::FollowSource;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::options::{Clock, Options};
 use crate::read::positions::Positions;
-use crate::read::reader::{Reader, Shelf, Start};
+use crate::read::reader::{LogView, Reader, Start};
 use crate::record::batch::Batch;
 use crate::replica::node::Node;
-use crate::replica::node::driver::{Driver, Turn};
-use crate::replica::open::{Opened, open};
-use crate::replica::queue::inbox::{Ask, Mail};
-use crate::replica::queue::proposals::{Command, Patience, Queue, QueueLimits};
-use crate::replica::state::sequencer::{Me, parse_command};
+use crate::replica::node::driver::{Driver, Guarded};
+use crate::replica::open::{RecoveredLog, open};
+use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
+use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
+use crate::replica::state::sequencer::{Owner, parse_command};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
 use crate::store::format::identity::Identity;
 use crate::sync::clock::Moment;
+use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
-use crate::sync::promise::Promise;
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -112,12 +112,12 @@ pub(super) struct Glance {
     pub(super) leader: Option<NodeId>,
     pub(super) first: Index,
     pub(super) committed: Index,
-    pub(super) committed_raft: RaftIndex,
-    pub(super) last_raft: RaftIndex,
+    pub(super) committed_raft: EntryIndex,
+    pub(super) last_raft: EntryIndex,
     /// The last durable entry.
-    pub(super) durable_raft: RaftIndex,
+    pub(super) durable_raft: EntryIndex,
     /// The entry before the first one it has.
-    pub(super) base_raft: RaftIndex,
+    pub(super) base_raft: EntryIndex,
     /// The last record in the files, synced or not.
     pub(super) written: Index,
     /// The vote that raft has given in this term; 0: none.
@@ -130,7 +130,7 @@ pub(super) struct Glance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     /// The last entry, and its term.
-    pub(super) end: (RaftIndex, Term),
+    pub(super) end: (EntryIndex, Term),
     /// The record after it.
     pub(super) next: Index,
     /// A digest of the sessions that have not expired.
@@ -146,7 +146,7 @@ pub(super) struct Standing {
 /// The state that the committed blocks lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
-    pub(super) raft: RaftIndex,
+    pub(super) raft: EntryIndex,
     pub(super) next: Index,
     pub(super) first: Index,
     pub(super) members: u64,
@@ -159,12 +159,12 @@ pub(super) struct Settled {
 pub(super) struct Machine {
     threads: Threads,
     dial: Dial,
-    queue: Arc<Queue>,
+    queue: Arc<ProposalQueue>,
     disk: SimDisk,
     node: NodeId,
     options: Options,
     identity: Identity,
-    shelf: Shelf,
+    view: LogView,
     outbox: Arc<Outbox>,
     /// Reads the committed records one after another.
     reader: Reader,
@@ -192,14 +192,14 @@ impl Machine {
     /// # Errors
     /// Those of `Log::open`.
     pub(super) fn over(
-        opened: Opened,
+        opened: RecoveredLog,
         disk: &SimDisk,
         setup: &Setup,
         options: Options,
         outbox: Arc<Outbox>,
         now: Moment,
     ) -> Result<Self> {
-        opened.store.preparer.go_unaided();
+        opened.store.allocator.go_unaided();
         let (identity, segments) = (opened.identity, opened.segments.clone());
         let committed = opened.sequencer.committed();
         let last = opened.sequencer.end().next.previous();
@@ -210,15 +210,15 @@ impl Machine {
             bytes: options.queue_bytes_max,
             appends: options.queue_appends_max,
             capacity: options.capacity_bytes,
-            mail_bytes: QUEUED_MAIL_MAX,
+            inbox_bytes: QUEUED_MAIL_MAX,
         };
-        let queue = Arc::new(Queue::new(limits, segments.bytes_from(committed.first)));
+        let queue = Arc::new(ProposalQueue::new(limits, segments.bytes_from(committed.first)));
         let (cluster, kept) = (opened.cluster.clone(), options.clone());
         let node = Node::new(opened, options, queue.clone(), positions.clone(), setup.seed, now)?;
         let dial = Dial::default();
         let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
-        let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
-        let reader = shelf.reader(Start::First)?;
+        let view = LogView { segments, positions, prefetch: 0, outside: false };
+        let reader = view.reader(Start::First)?;
         Ok(Self {
             threads,
             dial,
@@ -227,13 +227,13 @@ impl Machine {
             node: setup.node,
             options: kept,
             identity,
-            shelf,
+            view,
             outbox,
             reader,
         })
     }
 
-    fn turn(&self) -> impl DerefMut<Target = Turn<Node>> {
+    fn turn(&self) -> impl DerefMut<Target = Guarded<Node>> {
         self.threads.driver.turn()
     }
 
@@ -243,29 +243,29 @@ impl Machine {
 
     /// A message has arrived.
     pub(super) fn deliver(&self, envelope: Envelope) {
-        self.queue.push_mail(Mail::Message(envelope));
+        self.queue.push_event(InboxEvent::Message(envelope));
     }
 
     /// Submits a request; a later step answers it.
     ///
     /// # Errors
     /// The request is refused at once.
-    pub(super) fn ask(&self, request: Request, patience: Duration, idle_max_ms: u64) -> Result<Ticket> {
+    pub(super) fn ask(&self, request: Request, wait_limit: Duration, idle_max_ms: u64) -> Result<Ticket> {
         let queue = &self.queue;
         let ask = match request {
-            Request::Append(batch) => return queue.push_batch(&batch, Patience::None),
+            Request::Append(batch) => return queue.push_batch(&batch, WaitLimit::None),
             Request::Discard(first) => return queue.push_command(Command::Discard { first }),
             Request::OpenSession => return queue.push_command(Command::OpenSession { idle_max_ms }),
             Request::CloseSession(id) => return queue.push_command(Command::CloseSession { id }),
-            Request::Barrier => Ask::Barrier,
+            Request::Barrier => AdminRequest::Barrier,
             // Forced, because membership has to stay correct whatever an operator does to it.
-            Request::Change(changes) => Ask::Change(changes, true),
-            Request::Transfer(to) => Ask::Transfer(to),
-            Request::SetOptions(changes) => Ask::SetOptions(changes),
+            Request::Change(changes) => AdminRequest::Change(changes, true),
+            Request::Transfer(to) => AdminRequest::Transfer(to),
+            Request::SetOptions(changes) => AdminRequest::SetOptions(changes),
         };
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
-        queue.push_question(Mail::Ask(ask, patience, promise))?;
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        queue.push_question(InboxEvent::AdminRequest(ask, wait_limit, completer))?;
         Ok(ticket)
     }
 
@@ -283,8 +283,8 @@ impl Machine {
             && alone
             && !ran.began_sync
             && self.disk.calls(Some(Call::Sync)) > syncs
-            && turn.node.writing.store.is_synced();
-        turn.node.writing.store.preparer.help_in_time();
+            && turn.node.writer.store.is_synced();
+        turn.node.writer.store.allocator.help_in_time();
         (ran, synced)
     }
 
@@ -328,22 +328,22 @@ impl Machine {
 
     /// From now on files are prepared when [`Self::help`] is called; with `false` at once.
     pub(super) fn prepares_late(&self, late: bool) {
-        let preparer = self.turn().node.writing.store.preparer.clone();
-        preparer.go_late(late);
+        let allocator = self.turn().node.writer.store.allocator.clone();
+        allocator.go_late(late);
         if !late {
-            preparer.help();
+            allocator.help();
         }
     }
 
     /// Whether the helper thread has work.
     pub(super) fn wants_help(&self) -> bool {
-        self.turn().node.writing.store.preparer.has_work()
+        self.turn().node.writer.store.allocator.has_work()
     }
 
     /// Does the helper thread's work.
     pub(super) fn help(&self) {
-        let preparer = self.turn().node.writing.store.preparer.clone();
-        preparer.help();
+        let allocator = self.turn().node.writer.store.allocator.clone();
+        allocator.help();
     }
 
     /// The kinds of room that it lacks, and the work that it holds back.
@@ -366,19 +366,19 @@ impl Machine {
     /// A summary of its state.
     pub(super) fn glance(&self) -> Glance {
         let turn = self.turn();
-        let (replica, writing) = (&turn.node.replica, &turn.node.writing);
-        let (first, committed) = self.shelf.positions.range();
+        let (replica, writer) = (&turn.node.replica, &turn.node.writer);
+        let (first, committed) = self.view.positions.range();
         Glance {
             role: replica.role(),
             term: replica.term(),
             leader: replica.leader(),
             first,
             committed,
-            committed_raft: replica.sequencer.committed().raft.min(writing.written().end.raft),
+            committed_raft: replica.sequencer.committed().raft.min(writer.written().end.raft),
             last_raft: replica.sequencer.end().raft,
-            durable_raft: writing.synced().end.raft,
-            base_raft: writing.archive.first().raft,
-            written: writing.written().end.next.previous(),
+            durable_raft: writer.synced().end.raft,
+            base_raft: writer.archive.first().raft,
+            written: writer.written().end.next.previous(),
             vote: replica.vote(),
             says: {
                 let state = replica.sequencer.hard_state();
@@ -412,12 +412,12 @@ impl Machine {
             first: committed.first,
             members: digest_of(&committed.membership),
             options: committed.options,
-            base_next: turn.node.writing.archive.first().next,
+            base_next: turn.node.writer.archive.first().next,
         }
     }
 
     /// The committed membership, and the entry that changed it last, as far as this process has seen them committed.
-    pub(super) fn committed_membership(&self) -> (Membership, RaftIndex) {
+    pub(super) fn committed_membership(&self) -> (Membership, EntryIndex) {
         let turn = self.turn();
         let committed = turn.node.replica.sequencer.committed();
         (committed.membership.clone(), committed.changed)
@@ -426,7 +426,7 @@ impl Machine {
     /// Whether a durable block says that the last change of membership is committed.
     pub(super) fn change_is_durable(&self) -> bool {
         let turn = self.turn();
-        turn.node.writing.synced().commit >= turn.node.replica.sequencer.committed().changed
+        turn.node.writer.synced().commit >= turn.node.replica.sequencer.committed().changed
     }
 
     /// How many changes of membership in the log are not known to be committed.
@@ -439,7 +439,7 @@ impl Machine {
     /// # Errors
     /// There is no such entry of this term.
     #[cfg(any(test, feature = "planted-bugs"))]
-    pub(super) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+    pub(super) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         self.turn().node.replica.body_of(raft, term)
     }
 
@@ -462,14 +462,14 @@ impl Machine {
         let glance = self.glance();
         let turn = self.turn();
         let state = turn.node.replica.sequencer.hard_state();
-        let (sure, end) = (glance.committed_raft, turn.node.writing.written().end.raft);
+        let (sure, end) = (glance.committed_raft, turn.node.writer.written().end.raft);
         // While entries are planned, memory is ahead of the files.
-        let planned = !turn.node.writing.plan.is_empty();
+        let planned = !turn.node.writer.plan.is_empty();
         let mut tail = Vec::new();
         for index in sure.0 + 1..=end.0 {
-            let header = match turn.node.replica.in_memory(RaftIndex(index)).filter(|_| !planned) {
+            let header = match turn.node.replica.in_memory(EntryIndex(index)).filter(|_| !planned) {
                 Some((header, _)) => Some(header),
-                None => turn.node.writing.archive.header(RaftIndex(index))?,
+                None => turn.node.writer.archive.header(EntryIndex(index))?,
             };
             let Some(header) = header else { break };
             tail.push(Seal::of(&header));
@@ -493,7 +493,7 @@ impl Machine {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn entry(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
+    pub(super) fn entry(&self, index: EntryIndex) -> Result<Option<BlockHeader>> {
         match self.dial.entry(index) {
             Some((header, _)) => Ok(Some(header)),
             None => header_at(&self.turn().node, index),
@@ -501,7 +501,7 @@ impl Machine {
     }
 
     /// Whether the last step has committed this entry, which may be discarded since.
-    pub(super) fn has_seen(&self, index: RaftIndex) -> bool {
+    pub(super) fn has_seen(&self, index: EntryIndex) -> bool {
         self.dial.entry(index).is_some()
     }
 
@@ -546,20 +546,26 @@ impl Machine {
     /// # Errors
     /// Those of `Log::read`.
     pub(super) fn read(&self, index: Index) -> Result<Bytes> {
-        Ok(self.shelf.read(index)?.data)
+        Ok(self.view.read(index)?.data)
     }
 
     /// A feed of its log.
     ///
     /// # Errors
     /// Those of `Log::feed`.
-    pub(super) fn feed(&self, from: FeedFrom) -> Result<Feed> {
-        Feed::new(self.shelf.clone(), Me::Node(self.node), self.identity.log, self.options.clone(), from)
+    pub(super) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+        FollowSource::new(
+            self.view.clone(),
+            Owner::Node(self.node),
+            self.identity.log,
+            self.options.clone(),
+            from,
+        )
     }
 
     /// The first and the last record that can be read.
     pub(super) fn range(&self) -> (Index, Index) {
-        self.shelf.positions.range()
+        self.view.positions.range()
     }
 
     /// The records that became readable since the last call.
@@ -567,7 +573,7 @@ impl Machine {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn follow(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
-        read_on(&self.shelf, &mut self.reader)
+        read_on(&self.view, &mut self.reader)
     }
 
     /// Every record that can be read.
@@ -575,7 +581,7 @@ impl Machine {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
-        self.reader = self.shelf.reader(Start::First)?;
+        self.reader = self.view.reader(Start::First)?;
         self.follow()
     }
 }
@@ -584,13 +590,13 @@ impl Machine {
 ///
 /// # Errors
 /// Those of `Reader::next_record`.
-pub(super) fn read_on(shelf: &Shelf, reader: &mut Reader) -> Result<Vec<(Index, Vec<u8>)>> {
+pub(super) fn read_on(view: &LogView, reader: &mut Reader) -> Result<Vec<(Index, Vec<u8>)>> {
     let mut fresh = Vec::new();
     loop {
         match reader.next_record() {
             Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
             Ok(None) => return Ok(fresh),
-            Err(e) if e.kind() == ErrorKind::Discarded => *reader = shelf.reader(Start::First)?,
+            Err(e) if e.kind() == ErrorKind::Discarded => *reader = view.reader(Start::First)?,
             Err(e) => return Err(e),
         }
     }
@@ -650,7 +656,12 @@ pub(super) fn found_on(disk: &SimDisk, setup: &Setup) -> Result<Kept> {
 ///
 /// # Errors
 /// Those of opening a log and of reading it.
-pub(super) fn entry_on(disk: &SimDisk, setup: &Setup, index: RaftIndex, known: Seal) -> Result<Option<Seal>> {
+pub(super) fn entry_on(
+    disk: &SimDisk,
+    setup: &Setup,
+    index: EntryIndex,
+    known: Seal,
+) -> Result<Option<Seal>> {
     let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
     let archive = opened.store.archive();
     if index <= archive.first().raft {

@@ -36,7 +36,7 @@ use crate::replica::queue::proposals::Command;
 use crate::store::format::block::BlockHeader;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Appended;
-use crate::types::{Index, NodeId, RaftIndex, Term};
+use crate::types::{EntryIndex, Index, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The result of a check; the error describes the violation.
@@ -80,14 +80,14 @@ pub(super) mod excuse {
 /// The membership that the newest committed change leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Config {
-    pub(super) changed: RaftIndex,
+    pub(super) changed: EntryIndex,
     pub(super) voters: Vec<NodeId>,
     pub(super) outgoing: Vec<NodeId>,
     pub(super) learners: Vec<NodeId>,
 }
 
 impl Config {
-    fn of(membership: &Membership, changed: RaftIndex) -> Self {
+    fn of(membership: &Membership, changed: EntryIndex) -> Self {
         let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
         Self {
             changed,
@@ -114,11 +114,11 @@ pub(super) struct Oracle {
     /// The next record and the first one, after each of them.
     after: Vec<(Index, Index)>,
     /// The state after an entry, by its index and term, and the first node that was there.
-    standings: BTreeMap<(RaftIndex, Term), (NodeId, Standing)>,
+    standings: BTreeMap<(EntryIndex, Term), (NodeId, Standing)>,
     /// The committed membership after an entry, and the first node that had it.
-    memberships: BTreeMap<RaftIndex, (NodeId, u64)>,
+    memberships: BTreeMap<EntryIndex, (NodeId, u64)>,
     /// The committed options of the log after an entry, and the first node that had them.
-    options: BTreeMap<RaftIndex, (NodeId, LogOptions)>,
+    options: BTreeMap<EntryIndex, (NodeId, LogOptions)>,
     /// The newest committed membership.
     pub(super) config: Config,
     /// The excuses, and how often each was used.
@@ -126,7 +126,7 @@ pub(super) struct Oracle {
     /// All records that were ever committed.
     log: BTreeMap<Index, u64>,
     /// The entries with records, by their first record.
-    places: BTreeMap<Index, RaftIndex>,
+    places: BTreeMap<Index, EntryIndex>,
     proposed: BTreeSet<u64>,
     committed: BTreeSet<u64>,
     /// The largest index of a requested discard.
@@ -201,14 +201,14 @@ impl Oracle {
             // before are committed.
             for index in host.checked.0 + 1..=glance.committed_raft.0 {
                 let shown = |h: &BlockHeader| h.next_record() <= glance.committed.next();
-                match machine.entry(RaftIndex(index)) {
+                match machine.entry(EntryIndex(index)) {
                     Ok(Some(header)) if shown(&header) => {}
                     _ => break,
                 }
-                match self.entry(node, machine, RaftIndex(index)) {
+                match self.entry(node, machine, EntryIndex(index)) {
                     Err(Trouble::Wrong(why)) => return Err(why),
                     Err(Trouble::Unreadable(_)) => break,
-                    Ok(()) => host.checked = RaftIndex(index),
+                    Ok(()) => host.checked = EntryIndex(index),
                 }
             }
             return Ok(news);
@@ -225,7 +225,7 @@ impl Oracle {
             let seen = machine.has_seen(host.checked.next());
             let from = if seen { host.checked } else { host.checked.max(glance.base_raft) };
             for index in from.0 + 1..=glance.committed_raft.0 {
-                match self.entry(node, machine, RaftIndex(index)) {
+                match self.entry(node, machine, EntryIndex(index)) {
                     Err(Trouble::Unreadable(e)) if unreadable(&e) => {
                         self.excuse(excuse::UNREADABLE);
                         break;
@@ -307,7 +307,7 @@ impl Oracle {
     }
 
     /// Checks an entry that is committed at a replica: it is the same everywhere, and no entry is left out.
-    fn entry(&mut self, node: NodeId, machine: &Machine, index: RaftIndex) -> Result<(), Trouble> {
+    fn entry(&mut self, node: NodeId, machine: &Machine, index: EntryIndex) -> Result<(), Trouble> {
         let Some(header) = machine.entry(index).map_err(Trouble::Unreadable)? else {
             return Err(Trouble::Wrong(format!(
                 "node {node}: entry {index} is committed and does not exist"
@@ -444,7 +444,7 @@ impl Oracle {
         let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
         let is_on = |(incoming, outgoing): &Voters| {
             let (voters, outgoing, learners) = (incoming.clone(), outgoing.clone(), Vec::new());
-            Config { changed: RaftIndex(0), voters, outgoing, learners }.has_majority(&on)
+            Config { changed: EntryIndex(0), voters, outgoing, learners }.has_majority(&on)
         };
         if is_on(&now) {
             return Ok(());
@@ -461,7 +461,7 @@ impl Oracle {
     }
 
     /// Whether a disk that counts as having an entry has it.
-    fn has_in_truth(&mut self, host: &Host, plan: &Plan, entry: RaftIndex, known: Seal) -> Check<bool> {
+    fn has_in_truth(&mut self, host: &Host, plan: &Plan, entry: EntryIndex, known: Seal) -> Check<bool> {
         match host.entry_in_truth(plan, entry, known) {
             Ok(there) => Ok(there == Some(known)),
             Err(_) if host.maimed == Some(Maimed::Rotten) => {
@@ -506,7 +506,7 @@ impl Oracle {
     }
 
     /// Whether another entry was committed at this one's index.
-    pub(super) fn is_superseded(&self, (entry, term): (RaftIndex, Term)) -> bool {
+    pub(super) fn is_superseded(&self, (entry, term): (EntryIndex, Term)) -> bool {
         let committed = entry.0.checked_sub(1).and_then(|n| self.entries.get(n as usize));
         committed.is_some_and(|seal| seal.term != term)
     }

@@ -9,10 +9,10 @@ use crate::cluster::transport::{Envelope, Transport as _};
 use crate::disk::sim::SimDisk;
 use crate::error::Result;
 use crate::options::Options;
-use crate::replica::open::{Directory, Opened, open_or_find_damage};
+use crate::replica::open::{Directory, RecoveredLog, open_or_find_damage};
 use crate::replica::repair::offline::{Begun, Repairing};
 use crate::sync::clock::Moment;
-use crate::types::{DirectoryId, RaftIndex};
+use crate::types::{DirectoryId, EntryIndex};
 use std::sync::Arc;
 
 /// The result of starting a process.
@@ -28,7 +28,7 @@ pub(super) struct Patient {
     setup: Setup,
     options: Options,
     outbox: Arc<Outbox>,
-    mail: Vec<Envelope>,
+    events: Vec<Envelope>,
 }
 
 /// Opens the log on the disk, or begins to repair it.
@@ -41,12 +41,12 @@ pub(super) fn start(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Starte
     options.check()?;
     let opened = match open_or_find_damage(Arc::new(disk.clone()), &options)? {
         Directory::Ready(opened) => *opened,
-        Directory::Damaged(damaged) => match Repairing::begin(*damaged)? {
-            Begun::Opened(opened) => *opened,
+        Directory::DamagedLog(damaged) => match Repairing::begin(*damaged)? {
+            Begun::RecoveredLog(opened) => *opened,
             Begun::Repairing(repairing) => {
                 let (disk, setup) = (disk.clone(), setup.clone());
-                let mail = Vec::new();
-                let patient = Patient { repairing, disk, setup, options, outbox, mail };
+                let events = Vec::new();
+                let patient = Patient { repairing, disk, setup, options, outbox, events };
                 return Ok(Started::Patient(Box::new(patient)));
             }
         },
@@ -61,15 +61,15 @@ impl Patient {
 
     /// A message has arrived.
     pub(super) fn deliver(&mut self, envelope: Envelope) {
-        self.mail.push(envelope);
+        self.events.push(envelope);
     }
 
     /// Processes the messages, and does the work that is due. Returns the log once it opens.
     ///
     /// # Errors
     /// It cannot be repaired.
-    pub(super) fn turn(&mut self, now: Moment) -> Result<Option<Opened>> {
-        let outcome = self.repairing.turn(now, std::mem::take(&mut self.mail));
+    pub(super) fn turn(&mut self, now: Moment) -> Result<Option<RecoveredLog>> {
+        let outcome = self.repairing.turn(now, std::mem::take(&mut self.events));
         self.repairing.take_outgoing().into_iter().for_each(|envelope| self.outbox.send(envelope));
         outcome
     }
@@ -84,7 +84,7 @@ impl Patient {
     }
 
     /// The entry that it lacks.
-    pub(super) fn lacks(&self) -> Option<RaftIndex> {
+    pub(super) fn lacks(&self) -> Option<EntryIndex> {
         self.repairing.missing()
     }
 
@@ -97,7 +97,7 @@ impl Patient {
     ///
     /// # Errors
     /// Those of `Log::open`.
-    pub(super) fn recover(self, opened: Opened, now: Moment) -> Result<Machine> {
+    pub(super) fn recover(self, opened: RecoveredLog, now: Moment) -> Result<Machine> {
         drop(self.repairing);
         Machine::over(opened, &self.disk, &self.setup, self.options, self.outbox, now)
     }

@@ -32,7 +32,7 @@ pub struct Plan {
     /// How long faults are injected, in virtual time.
     pub trouble: Duration,
     /// How long the cluster may take to recover afterwards.
-    pub patience: Duration,
+    pub wait_limit: Duration,
     /// The interval of the leader's heartbeats.
     pub heartbeat: Duration,
     /// A follower starts an election after hearing nothing for one to two times this long.
@@ -90,7 +90,7 @@ impl Plan {
             plain_clients: rng.between(1, 3) as u32,
             session_clients: rng.between(1, 3) as u32,
             trouble: Duration::from_millis(rng.between(10_000, 25_000)),
-            patience: election_timeout * 60 + Duration::from_secs(20),
+            wait_limit: election_timeout * 60 + Duration::from_secs(20),
             heartbeat,
             election_timeout,
             delay: micros(&mut rng, 50, 5_000),

@@ -232,14 +232,17 @@ impl World {
         self.quiet = true;
         self.drill = None;
         self.mend_all()?;
-        let limit = now.plus(self.plan.patience);
+        let limit = now.plus(self.plan.wait_limit);
         loop {
             if self.is_well() {
                 return Ok(());
             }
             if self.now() > limit || !self.step()? {
                 let ails = self.ails();
-                return Err(format!("not recovered {:?} after all faults ended: {ails}", self.plan.patience));
+                return Err(format!(
+                    "not recovered {:?} after all faults ended: {ails}",
+                    self.plan.wait_limit
+                ));
             }
         }
     }

@@ -16,10 +16,10 @@ use crate::disk::sim::Rng;
 use crate::error::Result;
 use crate::replica::node::Node;
 use crate::replica::node::driver::{Driver, Next, SHORT, Watch};
-use crate::replica::writer::Fsync;
+use crate::replica::writer::SyncOnce;
 use crate::store::format::block::BlockHeader;
 use crate::sync::clock::Moment;
-use crate::types::{Index, RaftIndex};
+use crate::types::{EntryIndex, Index};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::mem;
@@ -37,10 +37,10 @@ const AT_ONCE: Duration = Duration::from_micros(20);
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn header_at(node: &Node, index: RaftIndex) -> Result<Option<BlockHeader>> {
+pub(super) fn header_at(node: &Node, index: EntryIndex) -> Result<Option<BlockHeader>> {
     match node.replica.in_memory(index) {
         Some((header, _)) => Ok(Some(header)),
-        None => node.writing.archive.header(index),
+        None => node.writer.archive.header(index),
     }
 }
 
@@ -54,12 +54,12 @@ pub(super) type Records = Vec<(Index, Vec<u8>)>;
 pub(super) fn body_at(node: &Node, header: &BlockHeader) -> Result<Option<Bytes>> {
     match node.replica.in_memory(header.raft_index) {
         Some((_, Some(pieces))) => Ok(Some(pieces.concat().into())),
-        _ => Ok(node.writing.archive.body(header.raft_index)?.map(|(_, body)| body)),
+        _ => Ok(node.writer.archive.body(header.raft_index)?.map(|(_, body)| body)),
     }
 }
 
-fn committed_at(node: &Node) -> RaftIndex {
-    node.replica.sequencer.committed().raft.min(node.writing.written().end.raft)
+fn committed_at(node: &Node) -> EntryIndex {
+    node.replica.sequencer.committed().raft.min(node.writer.written().end.raft)
 }
 
 /// A clock that shows the time that was set, and a record of the entries that are committed and discarded within one
@@ -72,8 +72,8 @@ pub(super) struct Dial {
 
 #[derive(Debug, Default)]
 struct Seen {
-    upto: RaftIndex,
-    entries: BTreeMap<RaftIndex, (BlockHeader, Bytes)>,
+    upto: EntryIndex,
+    entries: BTreeMap<EntryIndex, (BlockHeader, Bytes)>,
 }
 
 impl Dial {
@@ -88,7 +88,7 @@ impl Dial {
     }
 
     /// An entry that was committed in the last step.
-    pub(super) fn entry(&self, index: RaftIndex) -> Option<(BlockHeader, Bytes)> {
+    pub(super) fn entry(&self, index: EntryIndex) -> Option<(BlockHeader, Bytes)> {
         self.seen().entries.get(&index).cloned()
     }
 }
@@ -102,17 +102,17 @@ impl Watch<Node> for Dial {
         let mut seen = self.seen();
         let committed = committed_at(node);
         for index in seen.upto.0 + 1..=committed.0 {
-            if let Ok(Some(header)) = header_at(node, RaftIndex(index))
+            if let Ok(Some(header)) = header_at(node, EntryIndex(index))
                 && let Ok(Some(body)) = body_at(node, &header)
             {
-                seen.entries.insert(RaftIndex(index), (header, body));
+                seen.entries.insert(EntryIndex(index), (header, body));
             }
         }
         seen.upto = committed;
     }
 }
 
-pub(super) type Job = Arc<Fsync>;
+pub(super) type Job = Arc<SyncOnce>;
 
 enum Thread {
     /// Takes the node lock when it runs next.
@@ -187,12 +187,12 @@ impl Threads {
                 self.each[thread] = Thread::Syncing(job);
                 Then::Syncing
             }
-            Next::Sleep(patience) => {
-                if !self.driver.turn().node.queue.falls_asleep(patience) {
+            Next::Sleep(wait_limit) => {
+                if !self.driver.turn().node.queue.falls_asleep(wait_limit) {
                     return Then::At(now.plus(AT_ONCE));
                 }
                 self.each[thread] = Thread::Asleep;
-                Then::Asleep(patience.map(|time| now.plus(time)))
+                Then::Asleep(wait_limit.map(|time| now.plus(time)))
             }
             Next::Pause => Then::At(now.plus(SHORT)),
             Next::End => {

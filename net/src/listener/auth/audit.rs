@@ -8,7 +8,7 @@
 //! Must not know: what a method does.
 
 use crate::listener::auth::methods::{METHODS, Needs, Role};
-use crate::listener::connection_info::Arrival;
+use crate::listener::connection_info::ConnectionInfo;
 use http::{Request, Response};
 use std::net::SocketAddr;
 use tonic::{Code, Status};
@@ -30,7 +30,7 @@ impl Audit {
             *needs == Needs::Role(Role::Admin) && *method == request.uri().path()
         };
         let (method, _) = METHODS.iter().find(is_it)?;
-        let remote = request.extensions().get::<Arrival>().map(Arrival::remote);
+        let remote = request.extensions().get::<ConnectionInfo>().map(ConnectionInfo::remote);
         let digits = |digest: &[u8]| digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         Some(Self { method, remote, token: token.map(digits), is_answered: false })
     }

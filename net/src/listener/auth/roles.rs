@@ -13,7 +13,7 @@ pub use crate::listener::auth::methods::{METHODS, Needs, Role};
 
 use crate::listener::auth::audit::Audit;
 use crate::listener::auth::revocation::{Admitted, Open};
-use crate::listener::connection_info::Arrival;
+use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::refusals::{Refusal, Refusals};
 use crate::wire::status::to_status;
 use chiplog::{Error, ErrorKind, Result};
@@ -358,7 +358,7 @@ where
                 })
             }
             Err(status) => {
-                if let Some(arrival) = request.extensions().get::<Arrival>() {
+                if let Some(arrival) = request.extensions().get::<ConnectionInfo>() {
                     arrival.refused(request.uri().path());
                 }
                 Box::pin(std::future::ready(Ok(status.into_http())))
@@ -375,7 +375,7 @@ fn tell(audit: Option<Audit>, response: &Response<Body>) {
 
 /// The connection of a call that was let in keeps its place.
 fn prove(request: &Request<Body>) {
-    if let Some(arrival) = request.extensions().get::<Arrival>() {
+    if let Some(arrival) = request.extensions().get::<ConnectionInfo>() {
         arrival.prove();
     }
 }

@@ -15,7 +15,7 @@ mod ledger;
 
 use crate::listener::auth::roles::Bearer;
 use crate::listener::auth::tokens::{Accounts, Caps, Payer, RESOURCES, Resource};
-use crate::listener::connection_info::Arrival;
+use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::refusals::Refusals;
 use gate::Gate;
 pub(crate) use ledger::{Held, Ledger};
@@ -206,7 +206,7 @@ impl Budget {
             return payer.clone();
         }
         let token = extensions.get().map(|Bearer(token)| *token);
-        match extensions.get::<Arrival>() {
+        match extensions.get::<ConnectionInfo>() {
             Some(arrival) => arrival.payer(&self.accounts).for_call(token),
             None => self.accounts.anybody(),
         }
@@ -233,11 +233,11 @@ pub(crate) fn small(inner: Body) -> Body {
 ///
 /// ```
 /// use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
-/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::served::log_slot::LogSlot;
 /// use chiplog_net::service::logspec::{Limits, LogspecService};
 /// let budget = Budget::new(BudgetLimits { bytes: 256 << 20, ..Default::default() }, Default::default());
 /// let limits = Limits { budget, ..Limits::default() };
-/// let service = LogspecService::new(Host::new(), limits).into_server();
+/// let service = LogspecService::new(LogSlot::new(), limits).into_server();
 /// let router = chiplog_net::listener::server().add_service(service);
 /// ```
 #[derive(Clone, Debug)]

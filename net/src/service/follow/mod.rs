@@ -1,8 +1,8 @@
-//! Follow: the service `chiplog.v1.Follow`: feeds copies of the log that do not vote, over a [`Host`].
+//! Follow: the service `chiplog.v1.Follow`: feeds copies of the log that do not vote, over a [`LogSlot`].
 //!
 //! ```text
 //! service.rs   the call as tonic serves it; answers as bytes of the wire
-//! source.rs    one stream: Feed::next ──> blocks as they stand in the log ──> responses of about 1 MiB
+//! source.rs    one stream: FollowSource::next ──> blocks as they stand in the log ──> responses of about 1 MiB
 //! ```
 //!
 //! Invariants:
@@ -16,7 +16,7 @@ mod service;
 mod source;
 
 use crate::listener::memory_budget::Budget;
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 pub use service::FollowServer;
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ const RESPONSE_BYTES: usize = 1 << 20;
 ///
 /// ```
 /// use chiplog_net::service::follow::Follow;
-/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::served::log_slot::LogSlot;
 /// # let dir = tempfile::tempdir()?;
-/// let host = Host::new();
+/// let host = LogSlot::new();
 /// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
 /// let server = tonic::transport::Server::builder().add_service(Follow::new(host).into_service());
 /// # drop(server);
@@ -37,7 +37,7 @@ const RESPONSE_BYTES: usize = 1 << 20;
 /// ```
 #[derive(Debug)]
 pub struct Follow {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     response_bytes: usize,
     /// Of calls that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
     budget: Budget,
@@ -45,7 +45,7 @@ pub struct Follow {
 
 impl Follow {
     /// With responses of about 1 MiB.
-    pub fn new(host: Arc<Host>) -> Self {
+    pub fn new(host: Arc<LogSlot>) -> Self {
         Self { host, response_bytes: RESPONSE_BYTES, budget: Budget::default() }
     }
 

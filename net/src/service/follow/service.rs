@@ -22,8 +22,8 @@ const FOLLOW: &str = "/chiplog.v1.Follow/Follow";
 ///
 /// ```
 /// # use chiplog_net::service::follow::{Follow, FollowServer};
-/// # use chiplog_net::served::log_slot::Host;
-/// let service: FollowServer = Follow::new(Host::new()).into_service();
+/// # use chiplog_net::served::log_slot::LogSlot;
+/// let service: FollowServer = Follow::new(LogSlot::new()).into_service();
 /// let router = tonic::transport::Server::builder().add_service(service);
 /// # drop(router);
 /// ```

@@ -7,7 +7,7 @@
 //! a state that turns out larger is let go and made again; responses without blocks go out meanwhile.
 
 use crate::listener::auth::tokens::Payer;
-use crate::served::log_slot::{Feeding as Counted, Host};
+use crate::served::log_slot::{Feeding as Counted, LogSlot};
 use crate::service::tail::{CameAt, more};
 use crate::service::turn::in_turn;
 use crate::service::zero_copy::{
@@ -19,7 +19,8 @@ use crate::wire::proto::v1::{FollowPlace, FollowRequest};
 use crate::wire::protocol::NANOS_PER_MILLI;
 use bytes::Bytes;
 use chiplog::{
-    Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, ReadMode, Term, Timestamp,
+    EntryIndex, Error, ErrorKind, FollowFrom, FollowMessage, FollowSource, Index, Log, LogId, ReadMode, Term,
+    Timestamp,
 };
 use prost::encoding::{encoded_len_varint, uint64};
 use std::collections::VecDeque;
@@ -44,12 +45,12 @@ const FED_LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Reply {
     /// None: says how far the source is.
-    frame: Option<Fed>,
+    frame: Option<FollowMessage>,
     /// In the first one.
     log: Option<LogId>,
     last: Index,
     first: Index,
-    committed: RaftIndex,
+    committed: EntryIndex,
     fed: bool,
     memory: Memory,
     /// The blocks were read without a mapping, or a state was made.
@@ -62,7 +63,7 @@ pub(super) struct Reply {
 /// INVALID_ARGUMENT: no start, or no id. FAILED_PRECONDITION: another log. UNAVAILABLE: not now. OUT_OF_RANGE: the record to
 /// start at is discarded, or still to come.
 pub(super) fn begin(
-    host: &Arc<Host>,
+    host: &Arc<LogSlot>,
     request: &FollowRequest,
     response_bytes: usize,
     payer: Arc<Payer>,
@@ -88,7 +89,7 @@ pub(super) fn begin(
 }
 
 /// Where the copy wants to be fed from.
-fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
+fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
     let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
     let log = match ids::from_bytes(&request.log_id) {
         Some(0) => ours,
@@ -102,13 +103,15 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
     }
     Ok(match request.start {
         Some(Asked::After(FollowPlace { index, term })) => {
-            FeedFrom::After { log, raft: RaftIndex(index), term: Term(term) }
+            FollowFrom::After { log, raft: EntryIndex(index), term: Term(term) }
         }
-        Some(Asked::Index(index)) => FeedFrom::Index(Index(index)),
-        Some(Asked::Oldest(_)) => FeedFrom::First,
-        Some(Asked::Newest(_)) => FeedFrom::Newest,
-        Some(Asked::Last(count)) => FeedFrom::Last(count),
-        Some(Asked::TimestampNanos(nanos)) => FeedFrom::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
+        Some(Asked::Index(index)) => FollowFrom::Index(Index(index)),
+        Some(Asked::Oldest(_)) => FollowFrom::First,
+        Some(Asked::Newest(_)) => FollowFrom::Newest,
+        Some(Asked::Last(count)) => FollowFrom::Last(count),
+        Some(Asked::TimestampNanos(nanos)) => {
+            FollowFrom::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI)))
+        }
         None => {
             return invalid(
                 "a copy has to say where it starts: after, index, oldest, newest, last or timestamp_nanos; one of a later \
@@ -125,22 +128,22 @@ struct Feeding {
     counted: Counted,
     /// Whether the source is kept up to date, and when that was looked at.
     fed: (Instant, bool),
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     log: Log,
     /// Where the follower wanted to begin.
-    from: FeedFrom,
+    from: FollowFrom,
     /// Blocks are places in a mapping, and take no memory.
     is_mapped: bool,
     stage: Stage,
     /// How far the source was committed when that was last looked at.
-    committed: RaftIndex,
+    committed: EntryIndex,
     keep_alive: Duration,
     response_bytes: usize,
 }
 
 enum Stage {
     /// The first response is still to be given.
-    Begun(Box<Feed>),
+    Begun(Box<FollowSource>),
     /// The next blocks are being read and paid for.
     Coming(Coming),
     /// The stream has failed, and ends.
@@ -148,8 +151,17 @@ enum Stage {
 }
 
 /// The next blocks and their memory, and when there were no more behind them, if that was so. None: there are no blocks for now.
-type Coming =
-    Pin<Box<dyn Future<Output = chiplog::Result<(Box<Feed>, Option<(Fed, Memory)>, Option<CameAt>)>> + Send>>;
+type Coming = Pin<
+    Box<
+        dyn Future<
+                Output = chiplog::Result<(
+                    Box<FollowSource>,
+                    Option<(FollowMessage, Memory)>,
+                    Option<CameAt>,
+                )>,
+            > + Send,
+    >,
+>;
 
 impl Feeding {
     /// The next response, and what goes on.
@@ -170,7 +182,7 @@ impl Feeding {
         Some((reply.map_err(|e| self.host.status_of(&e)), self))
     }
 
-    async fn begin(&mut self, feed: Box<Feed>) -> chiplog::Result<Reply> {
+    async fn begin(&mut self, feed: Box<FollowSource>) -> chiplog::Result<Reply> {
         self.stage = Stage::Coming(self.fetch(feed, None));
         let mut reply = self.position().await;
         reply.log = Some(self.log.info().log_id);
@@ -196,7 +208,7 @@ impl Feeding {
     }
 
     /// Reads what goes into the next response. `seen`: what comes next was not there at that time.
-    fn fetch(&self, mut feed: Box<Feed>, seen: Option<CameAt>) -> Coming {
+    fn fetch(&self, mut feed: Box<FollowSource>, seen: Option<CameAt>) -> Coming {
         let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
         let mut bytes_max = self.response_bytes;
         Box::pin(async move {
@@ -209,7 +221,7 @@ impl Feeding {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
             loop {
-                let mut ahead = ahead(&payer, memory_of(bytes_max, Feed::ENTRIES_MAX)).await;
+                let mut ahead = ahead(&payer, memory_of(bytes_max, FollowSource::ENTRIES_MAX)).await;
                 let (taken, at_tail);
                 (feed, ahead, taken, at_tail) = if is_new() {
                     let (taken, at_tail) = take(&mut feed, bytes_max);
@@ -230,7 +242,7 @@ impl Feeding {
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
                         if let Some(place) = restart {
-                            *feed = log.feed(place.map_or(from, |(raft, term)| FeedFrom::After {
+                            *feed = log.feed(place.map_or(from, |(raft, term)| FollowFrom::After {
                                 log: log.info().log_id,
                                 raft,
                                 term,
@@ -248,13 +260,13 @@ impl Feeding {
         self.reply(None, memory)
     }
 
-    fn reply(&mut self, frame: Option<Fed>, memory: Memory) -> Reply {
+    fn reply(&mut self, frame: Option<FollowMessage>, memory: Memory) -> Reply {
         if frame.is_none() || self.fed.0.elapsed() > FED_LOOK {
             self.fed = (Instant::now(), self.host.is_fed());
         }
         let info = self.log.info();
         let (first, last, committed) = (info.first, info.last, self.committed);
-        let is_in_memory = !self.is_mapped || matches!(frame, Some(Fed::State(_)));
+        let is_in_memory = !self.is_mapped || matches!(frame, Some(FollowMessage::State(_)));
         Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory, is_in_memory }
     }
 }
@@ -264,9 +276,9 @@ fn memory_of(bytes: usize, blocks: usize) -> usize {
     RESPONSE_HEAD_BYTES + bytes + blocks * BLOCK_HEAD_BYTES
 }
 
-fn blocks(frame: &Fed) -> usize {
+fn blocks(frame: &FollowMessage) -> usize {
     match frame {
-        Fed::Entries(entries) => entries.len(),
+        FollowMessage::Entries(entries) => entries.len(),
         _ => 1,
     }
 }
@@ -274,17 +286,17 @@ fn blocks(frame: &Fed) -> usize {
 /// A look at what a feed has next.
 enum Taken {
     Nothing,
-    Frame(Fed),
+    Frame(FollowMessage),
     /// It has so many bytes. `restart`: the feed has given it, and has to be made again where it stood.
     Larger {
         bytes: usize,
-        restart: Option<Option<(RaftIndex, Term)>>,
+        restart: Option<Option<(EntryIndex, Term)>>,
     },
 }
 
 /// Takes what comes next, if it has at most so many bytes; and when there was nothing behind it, if that is so. The size of a
 /// frame does not tell: it ends before the block that would be too much.
-fn take(feed: &mut Feed, bytes_max: usize) -> (chiplog::Result<Taken>, Option<CameAt>) {
+fn take(feed: &mut FollowSource, bytes_max: usize) -> (chiplog::Result<Taken>, Option<CameAt>) {
     let taken = taken(feed, bytes_max);
     let is_all = match &taken {
         Ok(Taken::Nothing) => true,
@@ -294,7 +306,7 @@ fn take(feed: &mut Feed, bytes_max: usize) -> (chiplog::Result<Taken>, Option<Ca
     (taken, is_all.then(CameAt::now))
 }
 
-fn taken(feed: &mut Feed, bytes_max: usize) -> chiplog::Result<Taken> {
+fn taken(feed: &mut FollowSource, bytes_max: usize) -> chiplog::Result<Taken> {
     let place = feed.position();
     if let Some(bytes) = feed.next_bytes()?
         && bytes > bytes_max
@@ -378,7 +390,7 @@ mod tests {
     #[tokio::test]
     async fn feeding_leaves_its_turn_to_others() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
@@ -392,7 +404,7 @@ mod tests {
     #[tokio::test]
     async fn feed_that_was_kept_from_the_tail_catches_up() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
@@ -401,7 +413,7 @@ mod tests {
         loop {
             log.append(b"x").unwrap();
             match replies.next().await.unwrap().unwrap().frame {
-                Some(Fed::Entries(_)) => break,
+                Some(FollowMessage::Entries(_)) => break,
                 _ => continue,
             }
         }
@@ -416,7 +428,7 @@ mod tests {
     #[tokio::test]
     async fn feed_whose_answer_was_not_taken_catches_up() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
@@ -434,7 +446,7 @@ mod tests {
     #[tokio::test]
     async fn headers_of_blocks_are_paid_for_until_they_are_sent() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         for _ in 0..300 {
             log.append(b"x").unwrap();
@@ -469,14 +481,14 @@ mod tests {
         for bytes in [0, 10, SHARED_BYTES_MIN, 100_000, 3] {
             log.append(&vec![7; bytes]).unwrap();
         }
-        let mut feed = log.feed(FeedFrom::First).unwrap();
+        let mut feed = log.feed(FollowFrom::First).unwrap();
         let mut frames = vec![None, feed.next(0).unwrap()];
         frames.extend(std::iter::from_fn(|| feed.next(50_000).unwrap()).map(Some));
         assert!(frames.len() > 3);
         let mut shared = 0;
         for (n, frame) in frames.into_iter().enumerate() {
             let log = (n == 0).then_some(LogId(1 << 100));
-            let (last, first, committed) = (Index(1 << 33), Index(1), RaftIndex(300));
+            let (last, first, committed) = (Index(1 << 33), Index(1), EntryIndex(300));
             let fed = n.is_multiple_of(2);
             let reply = Reply { frame, log, last, first, committed, fed, memory: None, is_in_memory: false };
             let mut chunks = VecDeque::new();
@@ -486,7 +498,7 @@ mod tests {
             let got = FollowResponse::decode(&all[5..]).unwrap();
             assert_eq!((got.last, got.first, got.committed, got.fed), (1 << 33, 1, 300, n % 2 == 0));
             assert_eq!(got.log_id, log.map_or(Bytes::new(), |id| ids::to_bytes(id.get())));
-            let (head, bodies) = reply.frame.as_ref().map_or_else(Default::default, Fed::encode);
+            let (head, bodies) = reply.frame.as_ref().map_or_else(Default::default, FollowMessage::encode);
             assert_eq!((&got.head, &got.bodies), (&head, &bodies));
             for body in bodies.iter().filter(|b| b.len() >= SHARED_BYTES_MIN) {
                 assert!(chunks.iter().any(|c| c.as_ptr() == body.as_ptr() && c.len() == body.len()));

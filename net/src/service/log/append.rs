@@ -14,7 +14,7 @@
 use super::NativeOptions;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::service::turn::paced;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
@@ -37,7 +37,7 @@ type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The responses of one append stream.
 pub struct AppendStream {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     requests: Streaming<AppendRequest>,
     /// The requests' shares of what may be under way.
     shares: Ledger,
@@ -89,7 +89,7 @@ struct Stalled {
 
 impl AppendStream {
     pub(super) fn new(
-        host: Arc<Host>,
+        host: Arc<LogSlot>,
         options: &NativeOptions,
         requests: Streaming<AppendRequest>,
         shares: Ledger,
@@ -284,7 +284,7 @@ fn appended(first: u64, count: u32) -> AppendResponse {
 }
 
 /// `in_doubt`: the batch was submitted, so that some errors leave its outcome open.
-fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
+fn refused(host: &LogSlot, error: &Error, in_doubt: bool) -> AppendResponse {
     let kind = error.kind();
     host.refused(error);
     let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
@@ -339,7 +339,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut of_log = chiplog::Options::with_segment_bytes(16 << 20);
         of_log.record_bytes_max = 1 << 20;
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(Log::open(dir.path(), of_log).unwrap());
         let request = AppendRequest { batch: batch.clone(), ..AppendRequest::default() };
         let request = request.encode_to_vec();

@@ -1,6 +1,6 @@
 //! Info: what a server tells of its log and of itself, once or whenever it changes.
 
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
 use crate::wire::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
@@ -87,13 +87,13 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
 /// The changes of a log.
 #[derive(Debug)]
 pub struct WatchStream {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     log: Log,
     interval: Interval,
     told: Option<InfoResponse>,
 }
 
-pub(super) fn watch(host: Arc<Host>, log: Log, interval_millis: u32) -> WatchStream {
+pub(super) fn watch(host: Arc<LogSlot>, log: Log, interval_millis: u32) -> WatchStream {
     let asked = Duration::from_millis(interval_millis.into());
     let period = if asked.is_zero() { WATCH_INTERVAL } else { asked.max(WATCH_INTERVAL_MIN) };
     let mut interval = tokio::time::interval(period);
@@ -132,7 +132,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         for (asked, period) in [(0, 100), (1, 10), (9, 10), (10, 10), (11, 11), (u32::MAX, u32::MAX)] {
-            let watch = watch(Host::new(), log.clone(), asked);
+            let watch = watch(LogSlot::new(), log.clone(), asked);
             assert_eq!(watch.interval.period(), Duration::from_millis(period.into()), "{asked}");
         }
     }

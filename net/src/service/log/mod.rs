@@ -1,4 +1,4 @@
-//! Native: the service `chiplog.v1.Log`, as its proto documents it, over a [`Host`].
+//! Native: the service `chiplog.v1.Log`, as its proto documents it, over a [`LogSlot`].
 //!
 //! ```text
 //! Append   requests ──> decode, verify ──> Log::try_submit_batch ──> tickets, in order ──> responses
@@ -22,7 +22,7 @@ mod zero_copy;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Budget, Ledger};
 use crate::served::gauges::{Counted, Open};
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::wire::proto::v1::log_server::Log as Service;
 use crate::wire::proto::v1::{
     AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
@@ -39,7 +39,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, Streaming};
 
-/// The limits of a [`Native`] service.
+/// The limits of a [`LogService`] service.
 ///
 /// ```
 /// let options = chiplog_net::service::log::NativeOptions::default();
@@ -87,30 +87,30 @@ impl Default for NativeOptions {
 /// The service `chiplog.v1.Log`.
 ///
 /// ```
-/// use chiplog_net::served::log_slot::Host;
-/// use chiplog_net::service::log::Native;
+/// use chiplog_net::served::log_slot::LogSlot;
+/// use chiplog_net::service::log::LogService;
 /// # let dir = tempfile::tempdir()?;
-/// let host = Host::new();
+/// let host = LogSlot::new();
 /// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
-/// let server = tonic::transport::Server::builder().add_service(Native::new(host).into_service());
+/// let server = tonic::transport::Server::builder().add_service(LogService::new(host).into_service());
 /// # drop(server);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Native {
-    host: Arc<Host>,
+pub struct LogService {
+    host: Arc<LogSlot>,
     options: NativeOptions,
     calls: Arc<Semaphore>,
 }
 
-impl Native {
+impl LogService {
     /// With the default limits.
-    pub fn new(host: Arc<Host>) -> Self {
+    pub fn new(host: Arc<LogSlot>) -> Self {
         Self::with(host, NativeOptions::default())
     }
 
     /// With these limits.
-    pub fn with(host: Arc<Host>, options: NativeOptions) -> Self {
+    pub fn with(host: Arc<LogSlot>, options: NativeOptions) -> Self {
         let calls = Arc::new(Semaphore::new(options.calls_max));
         Self { host, options, calls }
     }
@@ -145,7 +145,7 @@ impl Native {
     }
 }
 
-impl Native {
+impl LogService {
     /// What the log answers when it has: no thread waits.
     async fn answer(
         &self,
@@ -170,7 +170,7 @@ impl Native {
 }
 
 #[tonic::async_trait]
-impl Service for Native {
+impl Service for LogService {
     type AppendStream = Counted<AppendStream>;
     type ReadStream = ReadStream;
     type WatchStream = Counted<WatchStream>;

@@ -12,7 +12,7 @@
 //! Must not know: what is in a batch.
 
 use crate::listener::auth::tokens::Payer;
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::service::tail::{CameAt, more};
 use crate::service::turn::in_turn;
 use crate::service::zero_copy::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
@@ -87,7 +87,7 @@ const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 /// # Errors
 /// INVALID_ARGUMENT: no start.
 pub(super) fn stream(
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     log: Log,
     request: &ReadRequest,
     reply_bytes: usize,
@@ -125,7 +125,7 @@ pub(super) fn stream(
 }
 
 struct Reading {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     payer: Arc<Payer>,
     log: Log,
     /// Batches are places in a mapping, and take no memory.
@@ -412,7 +412,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
-        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
         let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
         let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
         assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
@@ -427,7 +427,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
-        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
         let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
         let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
         assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
@@ -449,7 +449,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
-        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
         let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
         let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
         assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
@@ -472,7 +472,7 @@ mod tests {
             log.append(&[7; BYTES]).unwrap();
         }
         let budget = Budget::default();
-        let (host, payer) = (Host::new(), budget.payer_of(&http::Extensions::new()));
+        let (host, payer) = (LogSlot::new(), budget.payer_of(&http::Extensions::new()));
         let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
         let mut replies = stream(host, log, &request, 1 << 10, payer.clone()).unwrap();
         assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
@@ -488,7 +488,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
-        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let (host, payer) = (LogSlot::new(), Budget::default().payer_of(&http::Extensions::new()));
         let start = Some(Asked::TimestampNanos(1));
         let request = ReadRequest { start, keep_alive_millis: 1000, ..ReadRequest::default() };
         let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
@@ -499,7 +499,7 @@ mod tests {
         let all = payer.take(Resource::Turns, 1 << 20).await;
         let request = ReadRequest { keep_alive_millis: 10, ..request };
         let log = Log::open(dir.path().join("other"), Options::with_segment_bytes(1 << 20)).unwrap();
-        let mut replies = stream(Host::new(), log, &request, 1 << 20, payer.clone()).unwrap();
+        let mut replies = stream(LogSlot::new(), log, &request, 1 << 20, payer.clone()).unwrap();
         for _ in 0..2 {
             assert_eq!(replies.next().await.unwrap().unwrap().next, None);
         }

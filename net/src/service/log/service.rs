@@ -1,7 +1,7 @@
 //! Service: the native service as tonic serves it: the generated one, except for `Read`, whose answers go out as they stand
 //! in the log. A call that means another log is refused before anything else.
 
-use super::Native;
+use super::LogService;
 use crate::listener::memory_budget::Budgeted;
 use crate::service::zero_copy::respond;
 use crate::wire::proto::v1::ReadRequest;
@@ -21,23 +21,23 @@ const READ: &str = "/chiplog.v1.Log/Read";
 /// Tells which log there is, so it is asked of any.
 const SERVER_INFO: &str = "/chiplog.v1.Log/ServerInfo";
 
-/// The native service, to be added to a tonic server. Made by [`Native::into_service`]. Cheap to clone.
+/// The native service, to be added to a tonic server. Made by [`LogService::into_service`]. Cheap to clone.
 ///
 /// ```
-/// # use chiplog_net::served::log_slot::Host;
-/// # use chiplog_net::service::log::{Native, NativeServer};
-/// let service: NativeServer = Native::new(Host::new()).into_service();
+/// # use chiplog_net::served::log_slot::LogSlot;
+/// # use chiplog_net::service::log::{LogService, NativeServer};
+/// let service: NativeServer = LogService::new(LogSlot::new()).into_service();
 /// let router = tonic::transport::Server::builder().add_service(service);
 /// # drop(router);
 /// ```
 #[derive(Clone, Debug)]
 pub struct NativeServer {
-    native: Arc<Native>,
-    others: Budgeted<LogServer<Native>>,
+    native: Arc<LogService>,
+    others: Budgeted<LogServer<LogService>>,
 }
 
 impl NativeServer {
-    pub(super) fn new(native: Native) -> Self {
+    pub(super) fn new(native: LogService) -> Self {
         let bytes = native.options.message_bytes_max;
         let native = Arc::new(native);
         let others = LogServer::from_arc(native.clone()).max_decoding_message_size(bytes);

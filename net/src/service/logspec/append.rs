@@ -393,7 +393,7 @@ mod tests {
     async fn answer_with_behind(behind: Vec<Turn>, submitted: u64) -> Result<AppendReply, Status> {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
-        let host = crate::served::log_slot::Host::new();
+        let host = crate::served::log_slot::LogSlot::new();
         host.open(log.clone());
         let service = LogspecService::new(host, crate::service::logspec::Limits::default());
         let (line, turns) = mpsc::channel(9);

@@ -29,7 +29,7 @@ pub use service::LogspecServer;
 
 use crate::listener::memory_budget::Budget;
 use crate::served::gauges::{Counted, Open};
-use crate::served::log_slot::Host;
+use crate::served::log_slot::LogSlot;
 use crate::wire::proto::logspec as proto;
 use chiplog::{ErrorKind, Index, Log};
 use fullness::Fullness;
@@ -94,11 +94,11 @@ impl Default for Limits {
 /// The service `logspec.Log`. [`LogspecService::into_server`] makes it one that tonic can route to.
 ///
 /// ```no_run
-/// use chiplog_net::served::log_slot::Host;
+/// use chiplog_net::served::log_slot::LogSlot;
 /// use chiplog_net::listener;
 /// use chiplog_net::service::logspec::{Limits, LogspecService};
 /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-/// let host = Host::new();
+/// let host = LogSlot::new();
 /// host.open(chiplog::Log::open("/var/lib/log", chiplog::Options::default())?);
 /// let connections = listener::incoming(tokio::net::TcpListener::bind("[::]:7000").await?);
 /// let service = LogspecService::new(host, Limits::default()).into_server();
@@ -108,7 +108,7 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LogspecService {
-    host: Arc<Host>,
+    host: Arc<LogSlot>,
     limits: Arc<Limits>,
     fullness: Arc<Fullness>,
 }
@@ -118,7 +118,7 @@ type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl LogspecService {
     /// The service over the log of `host`.
-    pub fn new(host: Arc<Host>, limits: Limits) -> Self {
+    pub fn new(host: Arc<LogSlot>, limits: Limits) -> Self {
         Self { host, limits: Arc::new(limits), fullness: Arc::default() }
     }
 

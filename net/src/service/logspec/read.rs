@@ -324,7 +324,7 @@ fn first_records(batch: &RecordBatch, mut entries: usize, mut bytes: usize, limi
 mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
-    use crate::served::log_slot::Host;
+    use crate::served::log_slot::LogSlot;
     use crate::service::turn::tests::leaves_its_turn;
     use chiplog::{BatchBuilder, Codec, Options};
     use tokio_stream::StreamExt as _;
@@ -336,7 +336,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(log.clone());
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let service = LogspecService::new(host, Limits::default());
@@ -360,7 +360,7 @@ mod tests {
         let mut builder = BatchBuilder::new();
         builder.codec(Codec::Lz4).push(&[7; 2 * UNPACKED_AT_ONCE_MAX]).unwrap();
         log.append_batch(&builder.build().unwrap()).unwrap();
-        let host = Host::new();
+        let host = LogSlot::new();
         host.open(log);
         let payer = Budget::default().payer_of(&http::Extensions::new());
         let service = LogspecService::new(host, Limits::default());

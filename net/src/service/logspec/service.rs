@@ -21,9 +21,9 @@ const READ: &str = "/logspec.Log/Read";
 /// The service `logspec.Log`, to be added to a tonic server. Made by [`LogspecService::into_server`]. Cheap to clone.
 ///
 /// ```
-/// # use chiplog_net::served::log_slot::Host;
+/// # use chiplog_net::served::log_slot::LogSlot;
 /// # use chiplog_net::service::logspec::{Limits, LogspecServer, LogspecService};
-/// let service: LogspecServer = LogspecService::new(Host::new(), Limits::default()).into_server();
+/// let service: LogspecServer = LogspecService::new(LogSlot::new(), Limits::default()).into_server();
 /// let router = tonic::transport::Server::builder().add_service(service);
 /// # drop(router);
 /// ```

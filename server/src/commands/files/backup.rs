@@ -148,10 +148,10 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
 
 /// Of a directory. Also how many records it has that nothing proves to be durable.
 fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
-    let viewer = open_log::view(dir)?;
-    let left = unproven_in(&viewer, dir);
-    let bar = ui.progress(Some(viewer.info().bytes_used), "backing up");
-    let backup = Backup::make(&viewer, &args.dest, &mut |done, total| {
+    let read_only = open_log::view(dir)?;
+    let left = unproven_in(&read_only, dir);
+    let bar = ui.progress(Some(read_only.info().bytes_used), "backing up");
+    let backup = Backup::make(&read_only, &args.dest, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     })?;

@@ -10,7 +10,7 @@ use crate::connect::cluster::Connect;
 use crate::connect::open_log;
 use crate::connect::remote::Remote;
 use crate::connect::target::Target;
-use chiplog::{Start, Viewer};
+use chiplog::{ReadOnlyLog, Start};
 use chiplog_net::client::ReaderOptions;
 use clap::Args;
 use serde::Serialize;
@@ -172,8 +172,8 @@ pub(crate) fn unproven(records: u64) -> String {
 }
 
 /// How many they are. While somebody writes they are under way.
-pub(crate) fn unproven_in(viewer: &Viewer, dir: &Path) -> u64 {
-    if locks::holder(dir).is_none() { viewer.unproven() } else { 0 }
+pub(crate) fn unproven_in(read_only: &ReadOnlyLog, dir: &Path) -> u64 {
+    if locks::holder(dir).is_none() { read_only.unproven() } else { 0 }
 }
 
 /// A writer in words.
@@ -186,8 +186,8 @@ pub(crate) fn describe(holder: &Holder) -> String {
 }
 
 fn local(dir: &Path) -> Result<Shown> {
-    let viewer = open_log::view(dir)?;
-    let info = viewer.info();
+    let read_only = open_log::view(dir)?;
+    let info = read_only.info();
     let newest = (info.last_timestamp.get() > 0).then_some(info.last_timestamp);
     Ok(Shown {
         directory: Some(dir.to_path_buf()),
@@ -203,9 +203,9 @@ fn local(dir: &Path) -> Result<Shown> {
         last_timestamp: newest.map(chiplog::Timestamp::get),
         last_time: newest.map(format::time),
         writer: locks::holder(dir),
-        unproven: unproven_in(&viewer, dir),
+        unproven: unproven_in(&read_only, dir),
         bytes_on_disk: Some(bytes_on_disk(dir)?),
-        replica: viewer.members().map(|members| Replica {
+        replica: read_only.members().map(|members| Replica {
             node: members.iter().find(|m| m.directory == info.directory).map(|m| m.node.get()),
             members: members.len(),
         }),

@@ -12,7 +12,7 @@ use crate::common::format::{bytes, count, parse_bytes};
 use crate::common::output;
 use crate::common::output::Ui;
 use crate::connect::target;
-use chiplog::{ErrorKind, Index, Log, Start, Viewer};
+use chiplog::{ErrorKind, Index, Log, ReadOnlyLog, Start};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -407,8 +407,8 @@ impl Drop for StopAtEnd<'_> {
 /// record by record, the second one batch by batch.
 fn follow(witness: &Witness, text: &Text, followers: &Followers, n: usize) -> Result<Seen> {
     let total = witness.plan().total;
-    let viewer = Viewer::open(&witness.plan().dir)?;
-    let mut reader = viewer.reader(Start::First)?;
+    let read_only = ReadOnlyLog::open(&witness.plan().dir)?;
+    let mut reader = read_only.reader(Start::First)?;
     let mut seen = Seen::new(total, Index(1));
     let mut expected = Vec::new();
     while seen.count() < total {

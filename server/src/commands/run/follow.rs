@@ -12,7 +12,7 @@ use crate::connect::remote;
 use crate::connect::target;
 use crate::serve::Config;
 use crate::serve::follower::CopyServer;
-use chiplog::{ErrorKind, Followed, Index, Options, Start, Timestamp};
+use chiplog::{ErrorKind, FollowerLog, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use chiplog_net::wire::ids::to_hex;
 use clap::Args;
@@ -194,7 +194,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
         None => std::process::exit(Exit::Ok as i32), // nothing has begun that a kill would harm
     })?;
     if args.start_over {
-        match Followed::reset(&args.dir) {
+        match FollowerLog::reset(&args.dir) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }

@@ -9,7 +9,7 @@ use crate::serve::config::Over;
 use crate::serve::environment;
 use crate::serve::{Config, First, Server, awaits_its_leader};
 use chiplog::{Log, LogId};
-use chiplog_net::served::log_slot::Host;
+use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::wire::address::Address;
 use clap::Args;
 use sd_notify::NotifyState;
@@ -237,7 +237,7 @@ fn announce(server: &Server, ui: &Ui) {
 
 /// Warns, once, of a server that stands elsewhere than its cluster takes it to: the others do not find it. A replica may be behind
 /// what the cluster knows, and a leader tells its new address itself: it is given a while.
-async fn warn_if_moved(host: Arc<Host>, here: Address) {
+async fn warn_if_moved(host: Arc<LogSlot>, here: Address) {
     let mut since = None;
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
@@ -266,7 +266,7 @@ async fn warn_if_moved(host: Arc<Host>, here: Address) {
 
 /// Says of a server that waits what it waits for, unless a cluster calls it as its member, for which it `listens` first; and
 /// when it does not wait any more: it has a replica, and that hears from its leader.
-async fn announce_founding(host: Arc<Host>, node: u64, client: String, listens: Duration, ui: Ui) {
+async fn announce_founding(host: Arc<LogSlot>, node: u64, client: String, listens: Duration, ui: Ui) {
     if host.opened().is_none() {
         tokio::time::sleep(listens).await;
         if host.opened().is_none() && host.called_as().is_none() {

@@ -28,12 +28,12 @@ use crate::cluster::options::Cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::positions::closed;
 use crate::replica::node::{Node, fail, unknown};
-use crate::replica::queue::inbox::Mail;
-use crate::replica::queue::proposals::{Queue, Work};
-use crate::replica::writer::Fsync;
+use crate::replica::queue::inbox::InboxEvent;
+use crate::replica::queue::proposals::{ProposalQueue, Work};
+use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Outcome;
-use crate::types::RaftIndex;
+use crate::types::EntryIndex;
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,11 +76,11 @@ pub(crate) trait Steered {
     type Job;
     /// Carries out a sync. Blocks on the device.
     fn run(job: &Self::Job) -> Result<()>;
-    fn queue(&self) -> &Arc<Queue>;
+    fn queue(&self) -> &Arc<ProposalQueue>;
     fn is_leader(&self) -> bool;
     fn is_alone(&self) -> bool;
-    fn is_hungry(&self) -> bool;
-    fn committed(&self) -> RaftIndex;
+    fn accepts_proposals(&self) -> bool;
+    fn committed(&self) -> EntryIndex;
     fn is_busy(&self, now: Moment) -> bool;
     fn awaits_commit(&self, now: Moment) -> bool;
     fn turn(&mut self, now: Moment, work: Work) -> Result<()>;
@@ -98,13 +98,13 @@ pub(crate) trait Steered {
 }
 
 impl Steered for Node {
-    type Job = Arc<Fsync>;
+    type Job = Arc<SyncOnce>;
 
-    fn run(job: &Arc<Fsync>) -> Result<()> {
+    fn run(job: &Arc<SyncOnce>) -> Result<()> {
         job.run()
     }
 
-    fn queue(&self) -> &Arc<Queue> {
+    fn queue(&self) -> &Arc<ProposalQueue> {
         &self.queue
     }
 
@@ -116,11 +116,11 @@ impl Steered for Node {
         self.is_alone()
     }
 
-    fn is_hungry(&self) -> bool {
-        self.is_hungry()
+    fn accepts_proposals(&self) -> bool {
+        self.accepts_proposals()
     }
 
-    fn committed(&self) -> RaftIndex {
+    fn committed(&self) -> EntryIndex {
         self.replica.committed()
     }
 
@@ -136,11 +136,11 @@ impl Steered for Node {
         self.turn(now, work)
     }
 
-    fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
+    fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
         self.begin_sync(now)
     }
 
-    fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
+    fn end_sync(&mut self, now: Moment, job: &Arc<SyncOnce>) -> Result<()> {
         self.end_sync(now, job)
     }
 
@@ -165,7 +165,7 @@ impl Steered for Node {
     }
 
     fn settle(&mut self) {
-        self.writing.store.preparer.settle();
+        self.writer.store.allocator.settle();
     }
 
     fn dismiss(&mut self) {
@@ -179,16 +179,16 @@ impl Steered for Node {
 pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
     /// How many threads: of a replica one goes on while the other syncs.
     threads: usize,
-    queue: Arc<Queue>,
+    queue: Arc<ProposalQueue>,
     cluster: Cluster,
     watch: W,
-    turn: Mutex<Turn<N>>,
+    turn: Mutex<Guarded<N>>,
     /// A sync that has ended, for who has the turn next: who carried it out need not be the one.
     synced: Mutex<Option<(N::Job, Result<()>)>>,
 }
 
 /// The node, and how far its life is.
-pub(crate) struct Turn<N> {
+pub(crate) struct Guarded<N> {
     pub(crate) node: N,
     /// A sync is under way on a thread that does not have the turn.
     syncing: bool,
@@ -202,16 +202,16 @@ pub(crate) struct Turn<N> {
 /// A closed log goes on while appends that were submitted before get committed.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
-    committed: RaftIndex,
+    committed: EntryIndex,
     /// Unless more is committed by then.
     until: Moment,
 }
 
 impl Ending {
     /// `patience` from now on, if more is committed than before.
-    fn note(ending: &mut Option<Self>, committed: RaftIndex, now: Moment, patience: Duration) -> Self {
+    fn note(ending: &mut Option<Self>, committed: EntryIndex, now: Moment, wait_limit: Duration) -> Self {
         let before = ending.filter(|e| committed <= e.committed);
-        *ending.insert(before.unwrap_or(Self { committed, until: now.plus(patience) }))
+        *ending.insert(before.unwrap_or(Self { committed, until: now.plus(wait_limit) }))
     }
 }
 
@@ -228,7 +228,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     pub(crate) fn new(node: N, cluster: Cluster, watch: W, replicated: bool) -> Self {
         let threads = if replicated { 2 } else { 1 };
         let queue = node.queue().clone();
-        let turn = Turn { node, syncing: false, ending: None, ended: None, silent: false };
+        let turn = Guarded { node, syncing: false, ending: None, ended: None, silent: false };
         Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::new(None) }
     }
 
@@ -257,7 +257,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         }
     }
 
-    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn<N>> {
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Guarded<N>> {
         self.turn.lock().unwrap_or_else(|poisoned| {
             let mut turn = poisoned.into_inner();
             turn.ended.get_or_insert_with(|| Err(panicked()));
@@ -274,7 +274,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
                     let result = N::run(&job);
                     self.has_synced(job, result);
                 }
-                Next::Sleep(patience) => self.queue.wait(patience),
+                Next::Sleep(wait_limit) => self.queue.wait(wait_limit),
                 Next::Pause => pause(),
                 Next::End => return,
             }
@@ -287,7 +287,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     }
 
     /// Does what there is to do now.
-    pub(crate) fn step(&self, turn: &mut Turn<N>) -> Next<N::Job> {
+    pub(crate) fn step(&self, turn: &mut Guarded<N>) -> Next<N::Job> {
         if turn.ended.is_some() {
             return Next::End;
         }
@@ -297,30 +297,30 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         })
     }
 
-    fn try_step(&self, turn: &mut Turn<N>) -> Result<Next<N::Job>> {
+    fn try_step(&self, turn: &mut Guarded<N>) -> Result<Next<N::Job>> {
         self.collect_sync(turn)?;
         let now = self.watch.now();
         if turn.syncing && turn.ending.is_some_and(|e| now >= e.until || !turn.node.awaits_commit(now)) {
             return Ok(Next::Pause);
         }
-        let hungry = turn.node.is_hungry();
-        let mut work = self.queue.take(hungry);
+        let accepts_proposals = turn.node.accepts_proposals();
+        let mut work = self.queue.take(accepts_proposals);
         let closed = work.closed;
         if closed && !turn.node.is_leader() {
             // Nobody waits for what others would have this replica write.
-            work.mail.retain(|mail| !matches!(mail, Mail::Message(_)));
+            work.events.retain(|event| !matches!(event, InboxEvent::Message(_)));
         }
         turn.node.turn(self.watch.now(), work)?;
         let job = self.begin_sync(turn)?;
         let now = self.watch.now();
         let deadline = turn.node.deadline(now);
-        self.queue.expect(turn.node.is_hungry(), deadline.is_some_and(|at| at <= now));
+        self.queue.expect(turn.node.accepts_proposals(), deadline.is_some_and(|at| at <= now));
         if let Some(job) = job {
             return Ok(Next::Sync(job));
         }
         if closed {
-            let (committed, patience) = (turn.node.committed(), self.cluster.election_timeout * 2);
-            let ending = Ending::note(&mut turn.ending, committed, now, patience);
+            let (committed, wait_limit) = (turn.node.committed(), self.cluster.election_timeout * 2);
+            let ending = Ending::note(&mut turn.ending, committed, now, wait_limit);
             // Nobody else could lead a log on its own, so it waits for its disk as any append does.
             let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
             if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
@@ -330,14 +330,14 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
             turn.ended = Some(Ok(()));
             return Ok(Next::End);
         }
-        let patience = deadline.map(|at| at.since(now));
+        let wait_limit = deadline.map(|at| at.since(now));
         // Who sleeps does not hear that the other one, before it left to sync, gave the node a clock to watch.
         let most = (self.threads > 1).then_some(self.cluster.election_timeout);
-        Ok(Next::Sleep(patience.into_iter().chain(most).min()))
+        Ok(Next::Sleep(wait_limit.into_iter().chain(most).min()))
     }
 
     /// Begins the sync of what was written; alone, carries it out.
-    fn begin_sync(&self, turn: &mut Turn<N>) -> Result<Option<N::Job>> {
+    fn begin_sync(&self, turn: &mut Guarded<N>) -> Result<Option<N::Job>> {
         if turn.syncing {
             return Ok(None);
         }
@@ -351,7 +351,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     }
 
     /// Makes durable what was written.
-    fn sync(&self, turn: &mut Turn<N>) -> Result<()> {
+    fn sync(&self, turn: &mut Guarded<N>) -> Result<()> {
         while let Some(job) = turn.node.begin_sync(self.watch.now()) {
             N::run(&job)?;
             turn.node.end_sync(self.watch.now(), &job)?;
@@ -361,7 +361,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     }
 
     /// Takes note of a sync that has ended.
-    fn collect_sync(&self, turn: &mut Turn<N>) -> Result<()> {
+    fn collect_sync(&self, turn: &mut Guarded<N>) -> Result<()> {
         let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((job, result)) = synced else { return Ok(()) };
         turn.syncing = false;
@@ -374,7 +374,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     }
 
     /// Proves the tail, and ends.
-    fn bring_to_its_end(&self, turn: &mut Turn<N>) -> Result<()> {
+    fn bring_to_its_end(&self, turn: &mut Guarded<N>) -> Result<()> {
         let now = self.watch.now();
         turn.node.prove_now(now);
         // Twice: how far the log is committed, and what proves that.
@@ -390,13 +390,13 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
 
     /// Tells of the end: first all who wait here, then the other replicas. Only then waits for the helper thread, whose disk
     /// may hang.
-    fn end(&self, turn: &mut Turn<N>) {
+    fn end(&self, turn: &mut Guarded<N>) {
         let node = &mut turn.node;
         let cause = turn.ended.clone().and_then(Result::err);
         if let Some(cause) = &cause {
             node.poison(cause);
         }
-        self.queue.deafen();
+        self.queue.stop_receiving();
         self.refuse_the_rest(&cause.as_ref().map_or_else(closed, unknown));
         node.dismiss();
         if cause.is_some() {
@@ -412,9 +412,9 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         for item in work.items {
             fail(item, why);
         }
-        for mail in work.mail {
-            if let Mail::Ask(_, _, promise) = mail {
-                promise.answer(Outcome::Failed(why.clone()));
+        for event in work.events {
+            if let InboxEvent::AdminRequest(_, _, completer) = event {
+                completer.answer(Outcome::Failed(why.clone()));
             }
         }
     }
@@ -444,11 +444,11 @@ mod tests {
     /// Time to close ran from the first moment on, however much was committed meanwhile.
     #[test]
     fn closing_goes_on_while_appends_are_committed() {
-        let patience = Duration::from_secs(2);
+        let wait_limit = Duration::from_secs(2);
         let after = |seconds| Moment::default().plus(Duration::from_secs(seconds));
         let mut ending = None;
         let mut until = |seconds, committed| {
-            Ending::note(&mut ending, RaftIndex(committed), after(seconds), patience).until
+            Ending::note(&mut ending, EntryIndex(committed), after(seconds), wait_limit).until
         };
         assert_eq!(until(1, 5), after(3));
         assert_eq!(until(2, 5), after(3), "nothing was committed");

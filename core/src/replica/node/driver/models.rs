@@ -4,9 +4,9 @@
 use super::*;
 use crate::cluster::options::Bootstrap;
 use crate::cluster::transport::{Envelope, Inbox, Transport};
-use crate::replica::queue::proposals::{Item, Patience, QueueLimits};
+use crate::replica::queue::proposals::{Proposal, QueueLimits, WaitLimit};
+use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
-use crate::sync::promise::Promise;
 use crate::types::{Index, NodeId};
 use loom::thread;
 
@@ -29,10 +29,10 @@ impl<N> Watch<N> for Still {
 
 /// Writes what it is given, and answers it once a sync is noted that began later.
 struct Stub {
-    queue: Arc<Queue>,
+    queue: Arc<ProposalQueue>,
     alone: bool,
     fails: bool,
-    written: Vec<Promise>,
+    written: Vec<Completer>,
     syncing: bool,
     answered: u64,
 }
@@ -45,7 +45,7 @@ impl Steered for Stub {
         if job.1 { Err(Error::new(ErrorKind::Io, "the disk is broken")) } else { Ok(()) }
     }
 
-    fn queue(&self) -> &Arc<Queue> {
+    fn queue(&self) -> &Arc<ProposalQueue> {
         &self.queue
     }
 
@@ -57,12 +57,12 @@ impl Steered for Stub {
         self.alone
     }
 
-    fn is_hungry(&self) -> bool {
+    fn accepts_proposals(&self) -> bool {
         true
     }
 
-    fn committed(&self) -> RaftIndex {
-        RaftIndex(self.answered)
+    fn committed(&self) -> EntryIndex {
+        EntryIndex(self.answered)
     }
 
     fn is_busy(&self, _: Moment) -> bool {
@@ -75,7 +75,7 @@ impl Steered for Stub {
 
     fn turn(&mut self, _: Moment, work: Work) -> Result<()> {
         for item in work.items {
-            if let Item::Data(gathered) = item {
+            if let Proposal::Data(gathered) = item {
                 self.written.push(gathered.into_pieces(None).1);
             }
         }
@@ -91,8 +91,8 @@ impl Steered for Stub {
     fn end_sync(&mut self, _: Moment, job: &(usize, bool)) -> Result<()> {
         assert!(std::mem::take(&mut self.syncing), "a sync is noted once");
         self.answered += job.0 as u64;
-        for promise in self.written.drain(..job.0) {
-            promise.answer(Outcome::Placed { first: Index(1) });
+        for completer in self.written.drain(..job.0) {
+            completer.answer(Outcome::Placed { first: Index(1) });
         }
         Ok(())
     }
@@ -111,8 +111,8 @@ impl Steered for Stub {
 
     fn poison(&mut self, cause: &Error) {
         self.queue.refuse(cause.clone());
-        for promise in self.written.drain(..) {
-            promise.answer(Outcome::Failed(cause.clone()));
+        for completer in self.written.drain(..) {
+            completer.answer(Outcome::Failed(cause.clone()));
         }
     }
 
@@ -122,13 +122,13 @@ impl Steered for Stub {
 }
 
 /// Two threads that live as long as the queue is open; then all combinations of what a few callers do meanwhile.
-fn model(alone: bool, fails: bool, callers: fn(&Arc<Queue>)) {
+fn model(alone: bool, fails: bool, callers: fn(&Arc<ProposalQueue>)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
         let limits =
-            QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity: None, mail_bytes: 0 };
-        let queue = Arc::new(Queue::new(limits, 0));
+            QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity: None, inbox_bytes: 0 };
+        let queue = Arc::new(ProposalQueue::new(limits, 0));
         let stub =
             Stub { queue: queue.clone(), alone, fails, written: Vec::new(), syncing: false, answered: 0 };
         let cluster = Cluster::new(NodeId(1), Bootstrap::Init, Arc::new(Silence));
@@ -143,8 +143,8 @@ fn model(alone: bool, fails: bool, callers: fn(&Arc<Queue>)) {
     });
 }
 
-fn append(queue: &Queue) -> Ticket {
-    queue.push_record(b"x", crate::record::batch::Stamp::default(), Patience::None).unwrap()
+fn append(queue: &ProposalQueue) -> Ticket {
+    queue.push_record(b"x", crate::record::batch::Stamp::default(), WaitLimit::None).unwrap()
 }
 
 /// The second append can come while the first one is synced: the other thread has to take it, or be woken for it.
@@ -181,7 +181,7 @@ fn loom_close_of_a_log_on_its_own() {
 fn loom_failed_sync_is_told_to_all() {
     model(false, true, |queue| {
         let first = append(queue);
-        let second = queue.push_record(b"y", crate::record::batch::Stamp::default(), Patience::None);
+        let second = queue.push_record(b"y", crate::record::batch::Stamp::default(), WaitLimit::None);
         assert!(first.wait().is_err());
         if let Ok(second) = second {
             assert!(second.wait().is_err());

@@ -20,9 +20,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
 use crate::read::positions::closed;
 use crate::record::batch::{Batch, SingleFrame, Stamp};
-use crate::replica::queue::inbox::Mail;
+use crate::replica::queue::inbox::InboxEvent;
+use crate::sync::completer::Completer;
 use crate::sync::completion::{Outcome, Ticket};
-use crate::sync::promise::Promise;
 use crate::types::{Index, SessionId};
 use atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
@@ -42,11 +42,11 @@ const COMMAND_BYTES_STORED: usize = 128;
 /// So many commands may wait: who asked for one can be gone.
 const COMMANDS_MAX: usize = 64 << 10;
 /// What a message counts for besides its bytes: none is free.
-const MAIL_BYTES_EACH: usize = 64;
+const EVENT_BYTES_EACH: usize = 64;
 /// And each of its pieces.
 const PIECE_BYTES_EACH: usize = 32;
 /// So much beyond the bound may urgent messages take: entries that wait do not shut heartbeats out.
-const URGENT_MAIL_BYTES: usize = 1 << 20;
+const URGENT_INBOX_BYTES: usize = 1 << 20;
 /// Buffers kept for the next blocks.
 const SPARE_BUFFERS_MAX: usize = 4;
 
@@ -61,10 +61,10 @@ pub(crate) struct Entry {
 
 /// Batches gathered for one block.
 #[derive(Debug)]
-pub(crate) struct Gathered {
+pub(crate) struct BlockBuilder {
     /// The batches, in order; their bytes stand in `pieces` without gaps.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) promise: Promise,
+    pub(crate) completer: Completer,
     pieces: Vec<Piece>,
     buffer: BytesMut,
     pub(crate) bytes: usize,
@@ -79,11 +79,11 @@ enum Piece {
     Own(Bytes),
 }
 
-impl Gathered {
+impl BlockBuilder {
     fn new(buffer: BytesMut) -> Self {
         Self {
             entries: Vec::new(),
-            promise: Promise::new(),
+            completer: Completer::new(),
             pieces: Vec::new(),
             buffer,
             bytes: 0,
@@ -98,7 +98,7 @@ impl Gathered {
     }
 
     fn push(&mut self, parts: &Parts<'_>, entry: Entry) -> Ticket {
-        let ticket = self.promise.ticket(self.entries.len() as u32, self.records, entry.count);
+        let ticket = self.completer.ticket(self.entries.len() as u32, self.records, entry.count);
         match parts {
             Parts::Copy(parts) => {
                 let start = self.buffer.len();
@@ -124,13 +124,13 @@ impl Gathered {
     pub(crate) fn into_pieces(
         self,
         mut keep: Option<&mut dyn FnMut(usize) -> bool>,
-    ) -> (Vec<Bytes>, Promise) {
+    ) -> (Vec<Bytes>, Completer) {
         let buffer = self.buffer.freeze();
         let whole = self.pieces.into_iter().map(|p| match p {
             Piece::Copied(range) => buffer.slice(range),
             Piece::Own(bytes) => bytes,
         });
-        let Some(keep) = keep.as_mut() else { return (whole.collect(), self.promise) };
+        let Some(keep) = keep.as_mut() else { return (whole.collect(), self.completer) };
         let mut kept = Vec::new();
         let mut entries = self.entries.iter().enumerate();
         for piece in whole {
@@ -144,7 +144,7 @@ impl Gathered {
                 at = end;
             }
         }
-        (kept, self.promise)
+        (kept, self.completer)
     }
 }
 
@@ -163,16 +163,16 @@ pub(crate) enum Command {
 
 /// What the writer takes.
 #[derive(Debug)]
-pub(crate) enum Item {
-    Data(Gathered),
-    Command(Command, Promise),
+pub(crate) enum Proposal {
+    Data(BlockBuilder),
+    Command(Command, Completer),
 }
 
 /// What waited.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    pub(crate) items: VecDeque<Item>,
-    pub(crate) mail: VecDeque<Mail>,
+    pub(crate) items: VecDeque<Proposal>,
+    pub(crate) events: VecDeque<InboxEvent>,
     /// The queue is closed, and no more appends wait in it that are wanted.
     pub(crate) closed: bool,
 }
@@ -186,12 +186,12 @@ pub(crate) struct QueueLimits {
     /// Until another one is told.
     pub(crate) capacity: Option<u64>,
     /// Bytes of messages that may wait; beyond it they are dropped.
-    pub(crate) mail_bytes: usize,
+    pub(crate) inbox_bytes: usize,
 }
 
 /// The queue between callers and the writer.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct ProposalQueue {
     limits: QueueLimits,
     /// The most bytes of retained blocks.
     capacity: AtomicU64,
@@ -204,9 +204,9 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    items: VecDeque<Item>,
-    mail: VecDeque<Mail>,
-    mail_bytes: usize,
+    items: VecDeque<Proposal>,
+    events: VecDeque<InboxEvent>,
+    inbox_bytes: usize,
     bytes: usize,
     appends: usize,
     commands: usize,
@@ -215,15 +215,15 @@ struct Inner {
     /// Whoever looks at the queue next has to be woken for it.
     unattended: bool,
     /// Whether the writer takes appends now.
-    hungry: bool,
+    accepts_proposals: bool,
     /// The writer has more to do than what waits here.
     due: bool,
     room_waiters: usize,
     /// Those who wait for room without a thread.
-    room_hooks: Option<Promise>,
+    room_hooks: Option<Completer>,
     refused: Option<Error>,
     /// No message is taken in any more.
-    deaf: bool,
+    stopped_receiving: bool,
     spare: Vec<BytesMut>,
     /// How often a thread was to be woken, for those that are simulated.
     #[cfg(any(test, feature = "sim"))]
@@ -233,7 +233,7 @@ struct Inner {
 impl Inner {
     /// Whether nothing waits that the writer takes.
     fn is_idle(&self) -> bool {
-        !self.due && self.mail.is_empty() && (self.items.is_empty() || !self.hungry)
+        !self.due && self.events.is_empty() && (self.items.is_empty() || !self.accepts_proposals)
     }
 
     /// Whether the writer goes to sleep now; then what comes has to wake it.
@@ -251,12 +251,12 @@ enum Parts<'a> {
 
 /// How long an append waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     None,
     For(Duration),
 }
 
-impl Queue {
+impl ProposalQueue {
     pub(crate) fn new(limits: QueueLimits, used: u64) -> Self {
         Self {
             limits,
@@ -273,7 +273,7 @@ impl Queue {
     }
 
     /// Admits one record, whose size the caller has checked.
-    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
         let frame = SingleFrame::new(record, stamp);
         let length = frame.head.len() + record.len() + frame.tail.len();
         let entry = Entry { stamp, crc: frame.crc, length: length as u32, count: 1 };
@@ -282,25 +282,25 @@ impl Queue {
             own.extend_from_slice(&frame.head);
             own.extend_from_slice(record);
             own.extend_from_slice(&frame.tail);
-            return self.push(&Parts::Own(&own.freeze()), entry, patience);
+            return self.push(&Parts::Own(&own.freeze()), entry, wait_limit);
         }
-        self.push(&Parts::Copy(&[&frame.head, record, &frame.tail]), entry, patience)
+        self.push(&Parts::Copy(&[&frame.head, record, &frame.tail]), entry, wait_limit)
     }
 
     /// Admits a ready-made batch, whose size the caller has checked.
-    pub(crate) fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
         let header = batch.header();
         let entry =
             Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
         let bytes = batch.as_bytes();
         if bytes.len() > COPIED_BYTES_MAX {
-            return self.push(&Parts::Own(bytes), entry, patience);
+            return self.push(&Parts::Own(bytes), entry, wait_limit);
         }
-        self.push(&Parts::Copy(&[bytes]), entry, patience)
+        self.push(&Parts::Copy(&[bytes]), entry, wait_limit)
     }
 
-    fn push(&self, parts: &Parts<'_>, entry: Entry, patience: Patience) -> Result<Ticket> {
-        let inner = self.admit(entry.length as usize, patience)?;
+    fn push(&self, parts: &Parts<'_>, entry: Entry, wait_limit: WaitLimit) -> Result<Ticket> {
+        let inner = self.admit(entry.length as usize, wait_limit)?;
         Ok(self.place(inner, parts, entry))
     }
 
@@ -312,7 +312,7 @@ impl Queue {
             Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
         let mut inner = self.lock();
         if !self.is_admitted(&inner, entry.length as usize)? {
-            let room = inner.room_hooks.get_or_insert_with(Promise::new);
+            let room = inner.room_hooks.get_or_insert_with(Completer::new);
             return Ok(Err(room.ticket(0, 0, 0)));
         }
         let bytes = batch.as_bytes();
@@ -326,12 +326,12 @@ impl Queue {
     fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, entry: Entry) -> Ticket {
         let length = entry.length as usize;
         let gathering = match inner.items.back_mut() {
-            Some(Item::Data(g)) if g.has_room(entry, self.limits.block_bytes) => g,
+            Some(Proposal::Data(g)) if g.has_room(entry, self.limits.block_bytes) => g,
             _ => {
                 let buffer = inner.spare.pop().unwrap_or_default();
-                inner.items.push_back(Item::Data(Gathered::new(buffer)));
+                inner.items.push_back(Proposal::Data(BlockBuilder::new(buffer)));
                 match inner.items.back_mut() {
-                    Some(Item::Data(g)) => g,
+                    Some(Proposal::Data(g)) => g,
                     _ => unreachable!("just pushed"),
                 }
             }
@@ -357,27 +357,27 @@ impl Queue {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         inner.commands += 1;
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
-        inner.items.push_back(Item::Command(command, promise));
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        inner.items.push_back(Proposal::Command(command, completer));
         self.signal(inner);
         Ok(ticket)
     }
 
     /// Puts mail where the writer finds it. Messages beyond the bound are dropped, and all once the writer has ended. Until
     /// then they are heard, also when the queue is closed: they tell what becomes of appends that were admitted.
-    pub(crate) fn push_mail(&self, mail: Mail) {
+    pub(crate) fn push_event(&self, event: InboxEvent) {
         let mut inner = self.lock();
-        if let Mail::Message(envelope) = &mail {
-            let bytes = envelope.bytes() + MAIL_BYTES_EACH + envelope.bodies.len() * PIECE_BYTES_EACH;
-            let spare = if envelope.urgent { URGENT_MAIL_BYTES } else { 0 };
-            let max = self.limits.mail_bytes + spare;
-            if inner.deaf || inner.mail_bytes + bytes > max.max(bytes) {
+        if let InboxEvent::Message(envelope) = &event {
+            let bytes = envelope.bytes() + EVENT_BYTES_EACH + envelope.bodies.len() * PIECE_BYTES_EACH;
+            let spare = if envelope.urgent { URGENT_INBOX_BYTES } else { 0 };
+            let max = self.limits.inbox_bytes + spare;
+            if inner.stopped_receiving || inner.inbox_bytes + bytes > max.max(bytes) {
                 return;
             }
-            inner.mail_bytes += bytes;
+            inner.inbox_bytes += bytes;
         }
-        inner.mail.push_back(mail);
+        inner.events.push_back(event);
         self.signal(inner);
     }
 
@@ -385,12 +385,12 @@ impl Queue {
     ///
     /// # Errors
     /// The queue is closed, and why.
-    pub(crate) fn push_question(&self, mail: Mail) -> Result<()> {
+    pub(crate) fn push_question(&self, event: InboxEvent) -> Result<()> {
         let mut inner = self.lock();
         if let Some(error) = &inner.refused {
             return Err(error.clone());
         }
-        inner.mail.push_back(mail);
+        inner.events.push_back(event);
         self.signal(inner);
         Ok(())
     }
@@ -449,16 +449,16 @@ impl Queue {
     }
 
     /// Waits until `length` more bytes may wait, and keeps the lock.
-    fn admit(&self, length: usize, patience: Patience) -> Result<MutexGuard<'_, Inner>> {
+    fn admit(&self, length: usize, wait_limit: WaitLimit) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         let mut deadline = None;
         loop {
             if self.is_admitted(&inner, length)? {
                 return Ok(inner);
             }
-            let left = match patience {
-                Patience::None => Duration::ZERO,
-                Patience::For(time) => {
+            let left = match wait_limit {
+                WaitLimit::None => Duration::ZERO,
+                WaitLimit::For(time) => {
                     let now = Instant::now();
                     let end = *deadline.get_or_insert_with(|| now.checked_add(time));
                     end.map_or(Duration::MAX, |end| end.saturating_duration_since(now))
@@ -502,20 +502,20 @@ impl Queue {
     }
 
     /// What ends [`Self::wait`] besides mail: appends, if `hungry`; anyhow, if the writer is `due`, until it takes.
-    pub(crate) fn expect(&self, hungry: bool, due: bool) {
+    pub(crate) fn expect(&self, accepts_proposals: bool, due: bool) {
         let mut inner = self.lock();
-        (inner.hungry, inner.due) = (hungry, due);
+        (inner.accepts_proposals, inner.due) = (accepts_proposals, due);
     }
 
     /// Takes all that waits: appends only if `hungry`. Never blocks.
-    pub(crate) fn take(&self, hungry: bool) -> Work {
+    pub(crate) fn take(&self, accepts_proposals: bool) -> Work {
         let mut inner = self.lock();
-        (inner.unattended, inner.hungry, inner.due) = (false, hungry, false);
-        inner.mail_bytes = 0;
+        (inner.unattended, inner.accepts_proposals, inner.due) = (false, accepts_proposals, false);
+        inner.inbox_bytes = 0;
         let closed = inner.refused.is_some();
-        let mut work = Work { items: VecDeque::new(), mail: std::mem::take(&mut inner.mail), closed };
+        let mut work = Work { items: VecDeque::new(), events: std::mem::take(&mut inner.events), closed };
         let mut room = None;
-        if hungry {
+        if accepts_proposals {
             inner.taken += std::mem::take(&mut inner.bytes);
             (inner.appends, inner.commands) = (0, 0);
             work.items = std::mem::take(&mut inner.items);
@@ -582,8 +582,8 @@ impl Queue {
     }
 
     /// Drops messages from now on: nobody takes them any more.
-    pub(crate) fn deafen(&self) {
-        self.lock().deaf = true;
+    pub(crate) fn stop_receiving(&self) {
+        self.lock().stopped_receiving = true;
     }
 
     /// Admits nothing more, for this reason. The first reason stays.
@@ -613,11 +613,14 @@ mod tests {
     use crate::cluster::transport::Envelope;
     use crate::types::{DirectoryId, LogId, NodeId};
 
-    fn queue(capacity: Option<u64>) -> Queue {
-        Queue::new(QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity, mail_bytes: 0 }, 0)
+    fn queue(capacity: Option<u64>) -> ProposalQueue {
+        ProposalQueue::new(
+            QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity, inbox_bytes: 0 },
+            0,
+        )
     }
 
-    fn take(queue: &Queue) -> Vec<Item> {
+    fn take(queue: &ProposalQueue) -> Vec<Proposal> {
         queue.take(true).items.into()
     }
 
@@ -625,12 +628,12 @@ mod tests {
     fn gathers_into_blocks_of_bounded_size_in_order() {
         let q = queue(None);
         for i in 0..8u8 {
-            let _ticket = q.push_record(&[i; 200], Stamp::default(), Patience::None).unwrap();
+            let _ticket = q.push_record(&[i; 200], Stamp::default(), WaitLimit::None).unwrap();
         }
         let items = take(&q);
         let mut seen = Vec::new();
         for item in items {
-            let Item::Data(g) = item else { panic!() };
+            let Proposal::Data(g) = item else { panic!() };
             assert!(g.bytes <= 1000);
             let lengths: usize = g.entries.iter().map(|e| e.length as usize).sum();
             assert_eq!(lengths, g.bytes);
@@ -645,16 +648,16 @@ mod tests {
     fn limits_have_names_and_room_comes_back() {
         let q = queue(None);
         for _ in 0..8 {
-            let _ticket = q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
+            let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
         }
-        let busy = q.push_record(&[0; 200], Stamp::default(), Patience::For(Duration::from_millis(1)));
+        let busy = q.push_record(&[0; 200], Stamp::default(), WaitLimit::For(Duration::from_millis(1)));
         assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
         take(&q);
-        let _ticket = q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
 
         let q = queue(Some(500));
-        let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
-        let full = q.push_record(&[0; 400], Stamp::default(), Patience::None);
+        let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+        let full = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None);
         assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
     }
 
@@ -670,10 +673,11 @@ mod tests {
         assert_eq!(take(&q).len(), COMMANDS_MAX);
         drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
 
-        let limits = QueueLimits { block_bytes: 1, bytes: 1, appends: 1, capacity: None, mail_bytes: 10_000 };
-        let q = Queue::new(limits, 0);
+        let limits =
+            QueueLimits { block_bytes: 1, bytes: 1, appends: 1, capacity: None, inbox_bytes: 10_000 };
+        let q = ProposalQueue::new(limits, 0);
         let message = |bodies, urgent| {
-            Mail::Message(Envelope {
+            InboxEvent::Message(Envelope {
                 log: LogId(1),
                 from: NodeId(1),
                 from_directory: DirectoryId(1),
@@ -684,15 +688,15 @@ mod tests {
                 urgent,
             })
         };
-        let wait = || q.lock().mail.len();
-        q.push_mail(message(300, false));
+        let wait = || q.lock().events.len();
+        q.push_event(message(300, false));
         assert_eq!(wait(), 1);
         for _ in 0..1000 {
-            q.push_mail(message(0, false));
+            q.push_event(message(0, false));
         }
         assert!((2..100).contains(&wait()), "none is free: {}", wait());
         let before = wait();
-        q.push_mail(message(0, true));
+        q.push_event(message(0, true));
         assert_eq!(wait(), before + 1, "what is urgent is not shut out");
     }
 
@@ -730,15 +734,17 @@ mod tests {
             bytes: 1 << 30,
             appends: 1 << 20,
             capacity: None,
-            mail_bytes: 0,
+            inbox_bytes: 0,
         };
-        let q = Queue::new(limits, 0);
+        let q = ProposalQueue::new(limits, 0);
         let entry = Entry { stamp: Stamp::default(), crc: 0, length: 40, count: 1 << 20 };
         for _ in 0..4097 {
-            let _ticket = q.push(&Parts::Copy(&[&[0; 40]]), entry, Patience::None).unwrap();
+            let _ticket = q.push(&Parts::Copy(&[&[0; 40]]), entry, WaitLimit::None).unwrap();
         }
-        let counts: Vec<usize> =
-            take(&q).iter().map(|item| if let Item::Data(g) = item { g.entries.len() } else { 0 }).collect();
+        let counts: Vec<usize> = take(&q)
+            .iter()
+            .map(|item| if let Proposal::Data(g) = item { g.entries.len() } else { 0 })
+            .collect();
         assert_eq!(counts, [4095, 2]);
     }
 
@@ -746,23 +752,23 @@ mod tests {
     #[test]
     fn what_is_taken_counts_once() {
         let q = queue(Some(1000));
-        let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
         take(&q);
         assert_eq!(
-            q.push_record(&[0; 600], Stamp::default(), Patience::None).unwrap_err().kind(),
+            q.push_record(&[0; 600], Stamp::default(), WaitLimit::None).unwrap_err().kind(),
             ErrorKind::Full
         );
         q.account(444, 512);
-        let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
     }
 
     #[test]
     fn batches_can_be_left_out() {
         let q = queue(None);
         for i in 0..4u8 {
-            let _ticket = q.push_record(&[i; 10], Stamp::default(), Patience::None).unwrap();
+            let _ticket = q.push_record(&[i; 10], Stamp::default(), WaitLimit::None).unwrap();
         }
-        let Some(Item::Data(g)) = take(&q).pop() else { panic!() };
+        let Some(Proposal::Data(g)) = take(&q).pop() else { panic!() };
         let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).0.concat();
         assert_eq!(kept.len(), 2 * 54);
         assert_eq!((kept[45], kept[54 + 45]), (1, 3));
@@ -771,11 +777,11 @@ mod tests {
     #[test]
     fn a_closed_queue_hands_out_the_rest_and_admits_nothing() {
         let q = queue(None);
-        let _ticket = q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(b"x", Stamp::default(), WaitLimit::None).unwrap();
         q.close();
         assert_eq!(take(&q).len(), 1);
         assert!(q.take(true).closed);
-        let refused = q.push_record(b"x", Stamp::default(), Patience::None);
+        let refused = q.push_record(b"x", Stamp::default(), WaitLimit::None);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
     }
 }

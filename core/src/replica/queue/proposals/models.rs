@@ -7,33 +7,36 @@ use crate::record::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 
-const FOREVER: Patience = Patience::For(Duration::MAX);
+const FOREVER: WaitLimit = WaitLimit::For(Duration::MAX);
 /// What a record of one byte takes.
 const ONE: usize = BATCH_HEADER_BYTES + 1 + RECORD_OVERHEAD_BYTES;
 
 /// A queue where `appends` appends may wait.
-fn queue(appends: usize) -> Arc<Queue> {
-    let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None, mail_bytes: 0 };
-    Arc::new(Queue::new(limits, 0))
+fn queue(appends: usize) -> Arc<ProposalQueue> {
+    let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None, inbox_bytes: 0 };
+    Arc::new(ProposalQueue::new(limits, 0))
 }
 
-fn push(queue: &Queue, record: u8, patience: Patience) -> Result<Ticket> {
-    queue.push_record(&[record], Stamp::default(), patience)
+fn push(queue: &ProposalQueue, record: u8, wait_limit: WaitLimit) -> Result<Ticket> {
+    queue.push_record(&[record], Stamp::default(), wait_limit)
 }
 
 /// A caller on a thread of its own.
-fn caller<T: 'static>(queue: &Arc<Queue>, run: impl FnOnce(&Queue) -> T + 'static) -> JoinHandle<T> {
+fn caller<T: 'static>(
+    queue: &Arc<ProposalQueue>,
+    run: impl FnOnce(&ProposalQueue) -> T + 'static,
+) -> JoinHandle<T> {
     let queue = queue.clone();
     thread::spawn(move || run(&queue))
 }
 
 /// The records of what was taken, in order; a command counts as a 0.
-fn records(items: VecDeque<Item>) -> Vec<u8> {
+fn records(items: VecDeque<Proposal>) -> Vec<u8> {
     let mut records = Vec::new();
     for item in items {
         match item {
-            Item::Command(..) => records.push(0),
-            Item::Data(gathered) => {
+            Proposal::Command(..) => records.push(0),
+            Proposal::Data(gathered) => {
                 let bytes: Vec<u8> = gathered.into_pieces(None).0.concat();
                 records.extend(bytes.chunks(ONE).map(|frame| frame[BATCH_HEADER_BYTES]));
             }
@@ -43,7 +46,7 @@ fn records(items: VecDeque<Item>) -> Vec<u8> {
 }
 
 /// What the writer takes, once there is something. None: the queue is closed and empty.
-fn next(queue: &Queue) -> Option<Work> {
+fn next(queue: &ProposalQueue) -> Option<Work> {
     loop {
         let work = queue.take(true);
         match (work.items.is_empty(), work.closed) {
@@ -55,7 +58,7 @@ fn next(queue: &Queue) -> Option<Work> {
 }
 
 /// Takes as the writer does until `count` appends came, never more at a time than may wait.
-fn take(queue: &Queue, count: usize) -> Vec<u8> {
+fn take(queue: &ProposalQueue, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
         let came = records(next(queue).expect("the queue is open").items);
@@ -66,7 +69,7 @@ fn take(queue: &Queue, count: usize) -> Vec<u8> {
 }
 
 /// Takes as the writer does until the queue is closed and empty.
-fn drain(queue: &Queue) -> Vec<u8> {
+fn drain(queue: &ProposalQueue) -> Vec<u8> {
     let mut taken = Vec::new();
     while let Some(work) = next(queue) {
         taken.extend(records(work.items));
@@ -75,7 +78,7 @@ fn drain(queue: &Queue) -> Vec<u8> {
 }
 
 /// Answers what is still there as a poisoned writer does.
-fn fail_the_rest(queue: &Queue, why: &Error) {
+fn fail_the_rest(queue: &ProposalQueue, why: &Error) {
     for item in queue.take(true).items {
         crate::replica::node::fail(item, why);
     }
@@ -90,7 +93,7 @@ fn refusal(result: Result<Ticket>) -> ErrorKind {
 fn loom_append_and_take() {
     loom::model(|| {
         let queue = queue(10);
-        let caller = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).unwrap()));
+        let caller = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, WaitLimit::None).unwrap()));
         assert_eq!(take(&queue, 2), [1, 2]);
         drop(caller.join().unwrap());
     });
@@ -117,7 +120,7 @@ fn loom_commands_between_appends_and_take() {
         let queue = queue(10);
         let caller = caller(&queue, |queue| {
             let discard = || queue.push_command(Command::Discard { first: Index(1) }).unwrap();
-            let append = |n| push(queue, n, Patience::None).unwrap();
+            let append = |n| push(queue, n, WaitLimit::None).unwrap();
             [append(1), discard(), append(2), discard()]
         });
         assert_eq!(take(&queue, 4), [1, 0, 2, 0]);
@@ -171,7 +174,7 @@ fn loom_close_and_take() {
     loom::model(|| {
         let queue = queue(10);
         let closer = caller(&queue, |queue| {
-            let ticket = push(queue, 1, Patience::None).unwrap();
+            let ticket = push(queue, 1, WaitLimit::None).unwrap();
             queue.close();
             ticket
         });
@@ -198,7 +201,7 @@ fn loom_close_and_append_that_waits_for_room() {
 fn loom_refuse_and_append() {
     loom::model(|| {
         let queue = queue(10);
-        let caller = caller(&queue, |queue| match push(queue, 1, Patience::None) {
+        let caller = caller(&queue, |queue| match push(queue, 1, WaitLimit::None) {
             Ok(ticket) => ticket.wait().unwrap_err().kind(),
             Err(error) => error.kind(),
         });
@@ -217,10 +220,10 @@ fn loom_refuse_close_and_append() {
         let queue = queue(10);
         let closer = caller(&queue, |queue| {
             queue.close();
-            refusal(push(queue, 1, Patience::None))
+            refusal(push(queue, 1, WaitLimit::None))
         });
         queue.refuse(Error::new(ErrorKind::Poisoned, "a write failed"));
-        let seen = refusal(push(&queue, 2, Patience::None));
+        let seen = refusal(push(&queue, 2, WaitLimit::None));
         assert_eq!(closer.join().unwrap(), seen);
     });
 }
@@ -232,10 +235,11 @@ fn loom_account_and_append() {
     for (capacity, fits) in [(2 * ONE, true), (2 * ONE - 1, false)] {
         loom::model(move || {
             let capacity = Some(capacity as u64);
-            let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity, mail_bytes: 0 };
-            let queue = Arc::new(Queue::new(limits, 0));
-            let _first = push(&queue, 1, Patience::None).unwrap();
-            let caller = caller(&queue, |queue| push(queue, 2, Patience::None));
+            let limits =
+                QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity, inbox_bytes: 0 };
+            let queue = Arc::new(ProposalQueue::new(limits, 0));
+            let _first = push(&queue, 1, WaitLimit::None).unwrap();
+            let caller = caller(&queue, |queue| push(queue, 2, WaitLimit::None));
             let taken = take(&queue, 1);
             queue.account(ONE, ONE as u64);
             let second = caller.join().unwrap();
@@ -255,13 +259,13 @@ fn loom_recount_and_append() {
             bytes: 1000,
             appends: 10,
             capacity: Some(ONE as u64),
-            mail_bytes: 0,
+            inbox_bytes: 0,
         };
-        let queue = Arc::new(Queue::new(limits, ONE as u64));
-        let caller = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
+        let queue = Arc::new(ProposalQueue::new(limits, ONE as u64));
+        let caller = caller(&queue, |queue| push(queue, 1, WaitLimit::None).is_ok());
         queue.recount(0);
         let admitted = caller.join().unwrap();
-        assert!(push(&queue, 2, Patience::None).is_ok() != admitted, "room for one");
+        assert!(push(&queue, 2, WaitLimit::None).is_ok() != admitted, "room for one");
     });
 }
 
@@ -274,7 +278,7 @@ impl Turns {
         Self(Arc::new(loom::sync::Mutex::new(Vec::new())))
     }
 
-    fn take(&self, queue: &Queue) -> usize {
+    fn take(&self, queue: &ProposalQueue) -> usize {
         let mut taken = self.0.lock().unwrap();
         taken.extend(records(queue.take(true).items));
         taken.len()
@@ -290,7 +294,7 @@ fn loom_two_writers_take_turns() {
     models.preemption_bound = Some(3);
     models.check(|| {
         let (queue, turns) = (queue(10), Turns::new());
-        let pushing = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).is_ok()));
+        let pushing = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, WaitLimit::None).is_ok()));
         let second = caller(&queue, {
             let turns = turns.clone();
             move |queue| {
@@ -323,7 +327,7 @@ fn loom_close_and_two_writers() {
         let queue = queue(10);
         let second = caller(&queue, |queue| drain(queue));
         let closing = caller(&queue, |queue| {
-            let pushed = push(queue, 1, Patience::None).is_ok();
+            let pushed = push(queue, 1, WaitLimit::None).is_ok();
             queue.close();
             pushed
         });
@@ -345,7 +349,7 @@ fn loom_one_writer_leaves_more_to_do() {
                 records(queue.take(true).items)
             });
             assert!(queue.take(false).items.is_empty());
-            let pushed = if due { None } else { Some(push(&queue, 1, Patience::None).unwrap()) };
+            let pushed = if due { None } else { Some(push(&queue, 1, WaitLimit::None).unwrap()) };
             queue.expect(true, due);
             queue.leave();
             let expected: &[u8] = if due { &[] } else { &[1] };
@@ -368,7 +372,7 @@ fn loom_one_writer_is_away() {
                 }
             }
         });
-        let pushing = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
+        let pushing = caller(&queue, |queue| push(queue, 1, WaitLimit::None).is_ok());
         if turns.take(&queue) == 1 {
             queue.close(); // nothing is left for the second one
         }

@@ -3,11 +3,11 @@
 use crate::cluster::membership::Membership;
 use crate::record::batch::{Malformed, u64_at};
 use crate::replica::raft::Replica;
-use crate::replica::state::sequencer::{Me, Sequencer};
+use crate::replica::state::sequencer::{Owner, Sequencer};
 use crate::replica::wire::raft_message;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::segment::digest_of_bytes;
-use crate::types::{Index, RaftIndex, Term, Timestamp};
+use crate::types::{EntryIndex, Index, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
@@ -58,7 +58,7 @@ impl Replica {
             }
             MessageType::MsgSnapshot => {
                 let (header, opening) = parse_snapshot(message.get_snapshot())?;
-                let me = Me::Node(self.node());
+                let me = Owner::Node(self.node());
                 let mut there = Sequencer::new(me, Membership::default(), &self.options);
                 there.jump(&header, &opening, &self.options)?;
                 let state = raft_message::conf_state(&there.committed().membership);
@@ -128,7 +128,7 @@ pub(crate) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes)
     let header = BlockHeader {
         length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
         batch_count: 0,
-        raft_index: RaftIndex(snapshot.get_metadata().index),
+        raft_index: EntryIndex(snapshot.get_metadata().index),
         term: Term(snapshot.get_metadata().term),
         first: Index(u64_at(data, 0)),
         timestamp: Timestamp(u64_at(data, 8)),

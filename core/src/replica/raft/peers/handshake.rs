@@ -26,7 +26,7 @@ use crate::record::batch::{Malformed, u64_at};
 use crate::replica::raft::Replica;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
-use crate::types::{DirectoryId, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, NodeId, Term};
 use raft::eraftpb::{Message, MessageType};
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub(crate) struct Introduction {
     answered: BTreeSet<NodeId>,
     /// The newest membership that they told of, as of which committed entry; none once this replica knows as much. Those
     /// that this replica remembers may all be gone.
-    newer: Option<(RaftIndex, Membership)>,
+    newer: Option<(EntryIndex, Membership)>,
     /// The members greeted since the last tick.
     greeted: BTreeSet<NodeId>,
     /// Ticks since it began.
@@ -57,7 +57,7 @@ pub(crate) struct Introduction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Extent {
     pub(crate) term: Term,
-    pub(crate) last: RaftIndex,
+    pub(crate) last: EntryIndex,
 }
 
 impl Extent {
@@ -72,7 +72,7 @@ impl Extent {
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let body: &[u8; Self::BYTES] = body.try_into().map_err(|_| "introduction has another length")?;
-        Ok(Self { term: Term(u64_at(body, 0)), last: RaftIndex(u64_at(body, 8)) })
+        Ok(Self { term: Term(u64_at(body, 0)), last: EntryIndex(u64_at(body, 8)) })
     }
 }
 
@@ -118,7 +118,7 @@ impl Replica {
 
     /// The entry up to which a leader has to know the log to know whether this replica was removed: one that made it a
     /// member, or the last one that this replica knows committed. None: no membership that it knows has it.
-    pub(crate) fn last_known_member_at(&self) -> Option<RaftIndex> {
+    pub(crate) fn last_known_member_at(&self) -> Option<EntryIndex> {
         let node = self.node();
         let is_it = |m: &Membership| {
             m.get(node).is_some_and(|m| m.directory.0 == 0 || m.directory == self.me.directory)
@@ -149,7 +149,7 @@ impl Replica {
 
     /// A tick has passed.
     pub(crate) fn await_answers(&mut self) {
-        let patience = self.ticks.election;
+        let wait_limit = self.ticks.election;
         let Some(introduction) = &mut self.introduction else { return };
         introduction.greeted.clear();
         introduction.ticks += 1;
@@ -157,7 +157,7 @@ impl Replica {
             *waited += 1;
         }
         // The membership can change while too few have answered: those that did are asked again.
-        let again = !introduction.votes && introduction.ticks.is_multiple_of(patience);
+        let again = !introduction.votes && introduction.ticks.is_multiple_of(wait_limit);
         if again {
             let asked: Vec<NodeId> = introduction.answered.iter().copied().collect();
             for node in asked {
@@ -204,7 +204,7 @@ impl Replica {
     /// How far this replica is, durably: it has spoken of no more.
     pub(crate) fn extent(&self) -> Extent {
         let log = &self.raw.raft.raft_log;
-        Extent { term: self.durability.term, last: RaftIndex(log.persisted) }
+        Extent { term: self.durability.term, last: EntryIndex(log.persisted) }
     }
 
     /// Remembers how far another replica is.
@@ -216,7 +216,7 @@ impl Replica {
         let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
         // A leader tells how far its own disk is: earlier versions say 0.
         let leads = message.get_msg_type() == MessageType::MsgHeartbeat;
-        let last = RaftIndex(if acknowledges || leads { message.index } else { 0 });
+        let last = EntryIndex(if acknowledges || leads { message.index } else { 0 });
         let heard = self.peers.heard.entry((from, directory)).or_default();
         *heard = (*heard).max(Extent { term: Term(message.term), last });
     }
@@ -250,7 +250,7 @@ impl Replica {
     pub(crate) fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let (known, news) = body.split_at_checked(Extent::BYTES).ok_or("introduction is cut off")?;
         let (at, membership) = news.split_at_checked(8).ok_or("introduction is cut off")?;
-        let (known, at) = (Extent::parse(known)?, RaftIndex(u64_at(at, 0)));
+        let (known, at) = (Extent::parse(known)?, EntryIndex(u64_at(at, 0)));
         let membership = Membership::decode(membership)?;
         let committed = self.sequencer.committed().raft;
         let node = self.node();

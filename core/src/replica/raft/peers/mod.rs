@@ -18,7 +18,7 @@ use crate::record::batch::{Malformed, u64_at};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{Arrived, EntryKind, HeadKind};
 use crate::sync::clock::Moment;
-use crate::types::{DirectoryId, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, NodeId, Term};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -75,7 +75,7 @@ impl Replica {
             HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
             HeadKind::Known => return self.introduced(from, &body).map(|()| None),
             // A leader that is on its way out is one until the others know that it is.
-            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::Damaged
+            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::DamagedLog
                 if !is_member && from.0 != self.raw.raft.leader_id =>
             {
                 return Err("entries for, or from, a node that is no member");
@@ -84,7 +84,7 @@ impl Replica {
                 return self.lend(from, kind, &body, now).map(|()| None);
             }
             HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
-            HeadKind::Damaged => return self.has_it_damaged(from, &body).map(|()| None),
+            HeadKind::DamagedLog => return self.has_it_damaged(from, &body).map(|()| None),
             HeadKind::Gone => return Ok(None), // what is damaged here is about to be discarded as well
             HeadKind::Committed => return Ok(None), // a replica that does not open asked for it
             HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
@@ -197,7 +197,7 @@ impl Replica {
         }
         for entry in message.get_entries() {
             if let Ok(EntryKind::Block(_)) = raft_message::kind_of(entry) {
-                bodies.extend(self.raw.store().body(RaftIndex(entry.index), Term(entry.term))?);
+                bodies.extend(self.raw.store().body(EntryIndex(entry.index), Term(entry.term))?);
             }
         }
         Ok(bodies)
@@ -330,7 +330,7 @@ impl Replica {
             let progress = self.raw.raft.prs().get(member.node.0)?;
             Some(crate::cluster::options::PeerStatus {
                 node: member.node,
-                matched: RaftIndex(progress.matched),
+                matched: EntryIndex(progress.matched),
                 lag: last.saturating_sub(progress.matched),
                 active: self.is_heard(member.node, now),
             })

@@ -64,7 +64,7 @@ fn snapshot_has_the_configuration_of_its_opening_block() {
 fn what_follows_the_begin_of_a_log_has_to_fit_it() {
     let mut node = joining();
     turn(&mut node, &snapshot());
-    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(50));
+    assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
     let mut next = append(50, vec![entry_at(51)]);
     next.log_term = 0;
     assert!(node.replica.check_message(&next).is_err(), "it follows an older one");
@@ -146,7 +146,7 @@ fn removed_replica_takes_no_entries() {
 
 fn fetch(bytes_max: u32) -> Fetch {
     // The anchor is nothing that this replica knows: the entries themselves are committed.
-    Fetch { first: RaftIndex(1), last: RaftIndex(3), anchor: (RaftIndex(3), Term(9)), bytes_max }
+    Fetch { first: EntryIndex(1), last: EntryIndex(3), anchor: (EntryIndex(3), Term(9)), bytes_max }
 }
 
 /// The entries in what was posted as such an answer, by message.
@@ -176,7 +176,7 @@ fn only_committed_entries_are_lent_as_such() {
         (5, 6, vec![5, 6], vec![4]),
         (1, 2, vec![1, 2], vec![1, 2]),
     ] {
-        let (first, last, anchor) = (RaftIndex(first), RaftIndex(last), (RaftIndex(6), Term(1)));
+        let (first, last, anchor) = (EntryIndex(first), EntryIndex(last), (EntryIndex(6), Term(1)));
         let question = Fetch { first, last, anchor, bytes_max: 1 << 20 };
         for (head, answer, entries) in [
             (question.encode(), HeadKind::Blocks, any),
@@ -184,7 +184,7 @@ fn only_committed_entries_are_lent_as_such() {
         ] {
             now = now.plus(node.replica.cluster.heartbeat);
             node.replica.take_outgoing();
-            node.replica.receive(from_leader(head), now, &mut node.writing).unwrap();
+            node.replica.receive(from_leader(head), now, &mut node.writer).unwrap();
             assert_eq!(posted_as(&mut node, answer), [entries], "{first} to {last}");
         }
     }
@@ -195,19 +195,19 @@ fn member_is_lent_what_fits_into_an_answer() {
     let mut node = voter_of(2);
     turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
     let archive = node.replica.raw.store().archive();
-    let bytes = |n| raft_message::body_bytes(&archive.body(RaftIndex(n)).unwrap().unwrap().0) as u32;
+    let bytes = |n| raft_message::body_bytes(&archive.body(EntryIndex(n)).unwrap().unwrap().0) as u32;
     let (second, third) = (bytes(1) + bytes(2), bytes(1) + bytes(2) + bytes(3));
     assert!(bytes(2) > 1 && bytes(3) > 1);
     node.replica.take_outgoing();
     let mut now = Moment::START;
     for (bytes_max, entries) in [(second, 2), (second - 1, 1), (third, 3), (third - 1, 2), (0, 1)] {
         let question = fetch(bytes_max).encode();
-        node.replica.receive(from_leader(question.clone()), now, &mut node.writing).unwrap();
+        node.replica.receive(from_leader(question.clone()), now, &mut node.writer).unwrap();
         assert_eq!(posted(&mut node), [entries], "{bytes_max} bytes");
         // One answer in an eighth of a heartbeat.
         let interval = node.replica.cluster.heartbeat / 8;
         let soon = now.plus(interval - Duration::from_millis(1));
-        node.replica.receive(from_leader(question), soon, &mut node.writing).unwrap();
+        node.replica.receive(from_leader(question), soon, &mut node.writer).unwrap();
         assert_eq!(posted(&mut node), [0; 0]);
         now = now.plus(interval);
     }
@@ -235,11 +235,11 @@ fn discarded_entries_are_said_to_be_gone() {
     let mut now = Moment::START;
     for (after, is_told) in [(0, true), (1, false), (7, true), (8, true)] {
         now = now.plus(interval * after / 8);
-        node.replica.receive(from_leader(fetch(1 << 20).encode()), now, &mut node.writing).unwrap();
+        node.replica.receive(from_leader(fetch(1 << 20).encode()), now, &mut node.writer).unwrap();
         let gone = |e: &Envelope| {
             let (kind, body) = raft_message::parse_head(&e.head).unwrap();
             kind == HeadKind::Gone
-                && crate::replica::wire::repair_message::parse_gone(&body) == Ok(RaftIndex(50))
+                && crate::replica::wire::repair_message::parse_gone(&body) == Ok(EntryIndex(50))
         };
         assert_eq!(node.replica.take_outgoing().iter().any(gone), is_told, "{after}");
     }
@@ -249,7 +249,7 @@ fn discarded_entries_are_said_to_be_gone() {
 fn what_is_brought_is_taken_once() {
     let mut node = voter_of(2);
     let found: Vec<_> =
-        (1..=3).map(|n| node.replica.raw.store().archive().body(RaftIndex(n)).unwrap().unwrap()).collect();
+        (1..=3).map(|n| node.replica.raw.store().archive().body(EntryIndex(n)).unwrap().unwrap()).collect();
     let head = encode_blocks(HeadKind::Blocks, found.iter().map(|(header, _)| header));
     let bodies = found.iter().map(|(_, body)| body.clone()).filter(|b| !b.is_empty()).collect();
     give(&mut node, Envelope { bodies, ..from_leader(head) });
@@ -265,7 +265,7 @@ fn leader_is_heard_before_it_is_known_as_a_member() {
     let timeout = node.replica.cluster.election_timeout;
     let heartbeat = raft_message::encode_message(&message(MessageType::MsgHeartbeat, 1)).unwrap();
     for at in [Moment::START, Moment::START.plus(timeout)] {
-        node.replica.receive(from_leader(heartbeat.clone()), at, &mut node.writing).unwrap();
+        node.replica.receive(from_leader(heartbeat.clone()), at, &mut node.writer).unwrap();
     }
     let until = Moment::START.plus(timeout * 3);
     assert_eq!(node.replica.live_leader(until), Some(LEADER));

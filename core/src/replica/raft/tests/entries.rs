@@ -11,14 +11,14 @@ use raft::{Error, StorageError};
 const MIB: usize = 1 << 20;
 
 fn base(raft: u64) -> Base {
-    Base { raft: RaftIndex(raft), term: Term(1), next: Index(raft + 1) }
+    Base { raft: EntryIndex(raft), term: Term(1), next: Index(raft + 1) }
 }
 
 fn header(raft: u64, body: usize) -> BlockHeader {
     BlockHeader {
         length: (BLOCK_HEADER_BYTES + body) as u32,
         batch_count: 0,
-        raft_index: RaftIndex(raft),
+        raft_index: EntryIndex(raft),
         term: Term(1),
         first: Index(raft),
         timestamp: Timestamp(1),
@@ -33,7 +33,7 @@ fn header(raft: u64, body: usize) -> BlockHeader {
 fn entries(count: u64, body: usize) -> Entries {
     let node = joining();
     let archive = node.replica.raw.store().archive().clone();
-    let state = HardState { term: Term(1), vote: 0, commit: RaftIndex(0) };
+    let state = HardState { term: Term(1), vote: 0, commit: EntryIndex(0) };
     let mut entries = Entries::new(archive, base(0), state, Membership::default());
     entries.keep_bodies(true);
     let bytes = Bytes::from(vec![0; body]);
@@ -44,43 +44,43 @@ fn entries(count: u64, body: usize) -> Entries {
 }
 
 fn in_memory(entries: &Entries, upto: u64) -> Vec<u64> {
-    (1..=upto).filter(|raft| entries.in_memory(RaftIndex(*raft)).is_some()).collect()
+    (1..=upto).filter(|raft| entries.in_memory(EntryIndex(*raft)).is_some()).collect()
 }
 
 #[test]
 fn memory_keeps_the_newest_16_mib_of_what_is_written() {
     let mut entries = entries(20, MIB);
-    entries.written(RaftIndex(2));
+    entries.written(EntryIndex(2));
     assert_eq!(in_memory(&entries, 20), (3..=20).collect::<Vec<_>>(), "the rest is not written");
-    entries.written(RaftIndex(20));
+    entries.written(EntryIndex(20));
     assert_eq!(in_memory(&entries, 20), (5..=20).collect::<Vec<_>>());
     entries.push(header(21, MIB), &[Bytes::from(vec![0; MIB])]);
-    entries.written(RaftIndex(21));
+    entries.written(EntryIndex(21));
     assert_eq!(in_memory(&entries, 21), (6..=21).collect::<Vec<_>>());
 }
 
 #[test]
 fn memory_keeps_the_newest_4096_entries_and_always_the_last() {
     let mut many = entries(5000, 0);
-    many.written(RaftIndex(5000));
+    many.written(EntryIndex(5000));
     assert_eq!(in_memory(&many, 5000), (905..=5000).collect::<Vec<_>>());
     let mut large = entries(1, 17 * MIB);
-    large.written(RaftIndex(1));
-    assert_eq!(large.last(), RaftIndex(1));
+    large.written(EntryIndex(1));
+    assert_eq!(large.last(), EntryIndex(1));
 }
 
 #[test]
 fn what_is_cut_off_is_void_and_no_more() {
     let mut entries = entries(5, MIB);
     entries.truncate(base(3));
-    assert_eq!((entries.last(), in_memory(&entries, 5)), (RaftIndex(3), vec![1, 2, 3]));
+    assert_eq!((entries.last(), in_memory(&entries, 5)), (EntryIndex(3), vec![1, 2, 3]));
     for raft in 4..=20 {
         entries.push(header(raft, MIB), &[Bytes::from(vec![0; MIB])]);
     }
-    entries.written(RaftIndex(20));
+    entries.written(EntryIndex(20));
     assert_eq!(in_memory(&entries, 20), (5..=20).collect::<Vec<_>>(), "what was cut off counts no more");
     entries.truncate(base(2));
-    assert_eq!(entries.last(), RaftIndex(2));
+    assert_eq!(entries.last(), EntryIndex(2));
     assert_eq!(in_memory(&entries, 20), [0; 0], "of the last one only the place is known");
 }
 
@@ -88,7 +88,7 @@ fn what_is_cut_off_is_void_and_no_more() {
 fn what_was_dropped_is_compacted() {
     let mut entries = entries(5, 10);
     entries.dropped_to(base(3));
-    assert_eq!((entries.first_index().unwrap(), entries.last()), (4, RaftIndex(5)));
+    assert_eq!((entries.first_index().unwrap(), entries.last()), (4, EntryIndex(5)));
     assert_eq!(in_memory(&entries, 5), [4, 5]);
     assert_eq!([3, 4, 5].map(|raft| entries.term(raft).unwrap()), [1, 1, 1]);
     assert!(matches!(entries.term(2), Err(Error::Store(StorageError::Compacted))));
@@ -127,8 +127,8 @@ fn log_that_discarded_nothing_gives_no_snapshot() {
 #[test]
 fn member_keeps_bodies_in_memory() {
     let node = voter_of(3);
-    let (header, body) = node.replica.in_memory(RaftIndex(2)).unwrap();
-    assert_eq!((header.raft_index, header.kind), (RaftIndex(2), Kind::Configuration));
+    let (header, body) = node.replica.in_memory(EntryIndex(2)).unwrap();
+    assert_eq!((header.raft_index, header.kind), (EntryIndex(2), Kind::Configuration));
     assert!(body.is_some());
     assert_eq!(node.replica.changes_not_in_force(), 0);
 }

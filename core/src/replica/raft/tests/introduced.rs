@@ -28,7 +28,7 @@ fn nothing(node: &mut Node, from: u64) {
 
 fn tick(node: &mut Node, now: &mut Moment) {
     *now = now.plus(HEARTBEAT);
-    node.replica.advance(*now, &mut node.writing).unwrap();
+    node.replica.advance(*now, &mut node.writer).unwrap();
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn replica_that_was_set_back_leaves_unless_it_has_voted() {
         if has_voted {
             node.replica.has_voted();
         }
-        let more = Extent { term: Term(9), last: RaftIndex(9) };
+        let more = Extent { term: Term(9), last: EntryIndex(9) };
         tell(&mut node, 1, more, 0, &[Member::voter(LEADER, DIRECTORY, "")]);
         assert_eq!(node.replica.role() == Role::Removed, !has_voted);
     }

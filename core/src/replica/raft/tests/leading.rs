@@ -55,7 +55,7 @@ fn replica_without_a_place_waits_by_chance() {
 fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
     for ticks in 1..100 {
         *now = now.plus(HEARTBEAT);
-        node.replica.advance(*now, &mut node.writing).unwrap();
+        node.replica.advance(*now, &mut node.writer).unwrap();
         let asks = |e: Envelope| {
             let (kind, body) = raft_message::parse_head(&e.head).unwrap();
             let message = || Message::parse_from_bytes(&body).unwrap();
@@ -113,7 +113,7 @@ fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
     let elapsed = |intervals: u32| {
         let mut node = voter_of(3);
         node.replica.raw.raft.election_elapsed = 0;
-        node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writing).unwrap();
+        node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writer).unwrap();
         node.replica.raw.raft.election_elapsed
     };
     assert_eq!([0, 1, 4, 8, 9, 30].map(elapsed), [0, 1, 4, 8, 1, 1]);
@@ -210,7 +210,7 @@ fn leader_without_room_asks_once_in_an_election_timeout() {
 fn voter_with_room_answers_the_leader() {
     let ask = |node: &mut Node, bytes: u64| {
         give_from(node, LEADER, raft_message::head(HeadKind::Room, &bytes.to_le_bytes()));
-        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        node.replica.advance(Moment::START, &mut node.writer).unwrap();
         heads(node, HeadKind::HasRoom)
     };
     let mut node = joining();
@@ -224,7 +224,7 @@ fn voter_with_room_answers_the_leader() {
     assert_eq!(ask(&mut node, 100), [], "it has no room for what the leader sends");
     node.replica.admission.set_short(false);
     node.replica.misplaced = Some(full());
-    node.replica.answer_room(&mut node.writing);
+    node.replica.answer_room(&mut node.writer);
     assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
 }
 
@@ -250,14 +250,16 @@ fn lead_goes_where_a_majority_has_room() {
 /// The outcome of a transfer to node 1 if this node leads instead; none: nothing yet.
 fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
     let mut node = leader_of(3);
-    let promise = Promise::new();
-    let ticket = promise.ticket(0, 0, 0);
-    let patience = Duration::from_secs(60);
-    node.replica.ask(Ask::Transfer(LEADER), patience, promise, Moment::START, &mut node.writing).unwrap();
+    let completer = Completer::new();
+    let ticket = completer.ticket(0, 0, 0);
+    let wait_limit = Duration::from_secs(60);
+    node.replica
+        .ask(AdminRequest::Transfer(LEADER), wait_limit, completer, Moment::START, &mut node.writer)
+        .unwrap();
     if let Some(from) = leads {
         give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
     }
-    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer).unwrap();
     node.turn(Moment::START, Work::default()).unwrap();
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
 }
@@ -279,9 +281,9 @@ fn learner_is_promoted_once_it_has_answered() {
         answer
     };
     let change = |node: &mut Node, change| {
-        let patience = Duration::from_secs(60);
-        let ask = Ask::Change(vec![change], false);
-        node.replica.ask(ask, patience, Promise::new(), Moment::START, &mut node.writing).unwrap();
+        let wait_limit = Duration::from_secs(60);
+        let ask = AdminRequest::Change(vec![change], false);
+        node.replica.ask(ask, wait_limit, Completer::new(), Moment::START, &mut node.writer).unwrap();
         node.turn(Moment::START, Work::default()).unwrap();
         sync(node);
         node.replica.raw.raft.raft_log.last_index()
@@ -297,7 +299,7 @@ fn learner_is_promoted_once_it_has_answered() {
     assert!(node.replica.membership().get(learner).is_some());
     assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all");
     give_raft(&mut node, 3, acknowledged(3, 5));
-    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer).unwrap();
     assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
 }
 
@@ -306,12 +308,12 @@ fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
     let mut node = leader_of(2);
     let second = Duration::from_secs(1);
     let add = |node: &mut Node, learner: u64| {
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
         let (directory, address) = (DirectoryId(u128::from(learner)), String::new());
         let change = Change::AddLearner { node: NodeId(learner), directory, address };
-        let ask = Ask::Change(vec![change], false);
-        node.replica.ask(ask, second, promise, Moment::START, &mut node.writing).unwrap();
+        let ask = AdminRequest::Change(vec![change], false);
+        node.replica.ask(ask, second, completer, Moment::START, &mut node.writer).unwrap();
         node.turn(Moment::START, Work::default()).unwrap();
         sync(node);
         ticket
@@ -321,9 +323,9 @@ fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
     turn(&mut node, &acknowledged(4, 4));
     let first = add(&mut node, 3);
     turn(&mut node, &acknowledged(5, 4));
-    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(5));
+    assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(5));
     let next = add(&mut node, 4);
-    node.replica.advance(Moment::START.plus(second), &mut node.writing).unwrap();
+    node.replica.advance(Moment::START.plus(second), &mut node.writer).unwrap();
     let why = |ticket: Ticket| ticket.poll().unwrap().map(drop).unwrap_err().to_string();
     let waits = "the change of entry 5 is committed, and comes into force once";
     let (first, next) = (why(first), why(next));
@@ -339,7 +341,7 @@ fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
     let mut now = Moment::START;
     for _ in 0..4 * node.replica.ticks.election {
         now = now.plus(HEARTBEAT);
-        node.replica.advance(now, &mut node.writing).unwrap();
+        node.replica.advance(now, &mut node.writer).unwrap();
     }
     assert_eq!(node.replica.role(), Role::Follower);
 }
@@ -349,7 +351,7 @@ fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
 fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
     let mut node = leader_of(2);
     node.replica.take_outgoing();
-    node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writing).unwrap();
+    node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writer).unwrap();
     let (_, body) = raft_message::parse_head(&node.replica.take_outgoing().pop().unwrap().head).unwrap();
     let heartbeat = Message::parse_from_bytes(&body).unwrap();
     assert_eq!((heartbeat.get_msg_type(), heartbeat.index), (MessageType::MsgHeartbeat, 4));
@@ -359,10 +361,10 @@ fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
 #[test]
 fn change_is_answered_when_its_leader_is_deposed() {
     let mut node = leader_of(2);
-    let promise = Promise::new();
-    let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::Change(vec![Change::Remove(LEADER)], false);
-    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    let completer = Completer::new();
+    let ticket = completer.ticket(0, 0, 0);
+    let ask = AdminRequest::Change(vec![Change::Remove(LEADER)], false);
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     assert!(ticket.poll().is_none());
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
@@ -370,9 +372,9 @@ fn change_is_answered_when_its_leader_is_deposed() {
 
 /// Orders a command of a leader's.
 fn order(node: &mut Node, command: Command) -> Ticket {
-    let promise = Promise::new();
-    let ticket = promise.ticket(0, 0, 0);
-    node.replica.command(command, Some(promise), Moment::START, &mut node.writing).unwrap();
+    let completer = Completer::new();
+    let ticket = completer.ticket(0, 0, 0);
+    node.replica.command(command, Some(completer), Moment::START, &mut node.writer).unwrap();
     ticket
 }
 
@@ -383,9 +385,9 @@ fn append_without_its_leader_is_given_up_after_two_election_timeouts() {
     let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let timeout = node.replica.cluster.election_timeout * 2;
-    node.replica.advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writing).unwrap();
+    node.replica.advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writer).unwrap();
     assert!(ticket.poll().is_none());
-    node.replica.advance(Moment::START.plus(timeout), &mut node.writing).unwrap();
+    node.replica.advance(Moment::START.plus(timeout), &mut node.writer).unwrap();
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
@@ -395,12 +397,12 @@ fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     let mut node = leader_of(2);
     let stays = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
     let is_cut_off = order(&mut node, Command::Discard { first: Index(100) });
-    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(6));
+    assert_eq!(node.replica.sequencer.end().raft, EntryIndex(6));
     let mut other = append(5, vec![Entry { index: 6, term: 3, ..Entry::default() }]);
     (other.term, other.log_term, other.commit) = (3, 2, 6);
     turn(&mut node, &other);
     node.turn(Moment::START, Work::default()).unwrap();
-    let kept = node.writing.store.segments.bytes_from(Index(1));
+    let kept = node.writer.store.segments.bytes_from(Index(1));
     assert_eq!(node.queue.used(), kept, "what was cut off takes no capacity");
     let outcome = |ticket: Ticket| ticket.poll().unwrap().map(drop).map_err(|error| error.kind());
     assert_eq!(outcome(is_cut_off), Err(ErrorKind::Unavailable));

@@ -18,13 +18,13 @@ use crate::options::Options;
 use crate::read::positions::Positions;
 use crate::replica::node::Node;
 use crate::replica::open::open;
-use crate::replica::queue::inbox::{Ask, Mail};
-use crate::replica::queue::proposals::{Queue, QueueLimits, Work};
+use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
+use crate::replica::queue::proposals::{ProposalQueue, QueueLimits, Work};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::sync::clock::Moment;
-use crate::sync::promise::Promise;
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term, Timestamp};
+use crate::sync::completer::Completer;
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -58,16 +58,16 @@ pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
 
 fn node_on(disk: &SimDisk, options: Options) -> Node {
     let opened = open(Arc::new(disk.clone()), &options).unwrap();
-    opened.store.preparer.go_unaided();
+    opened.store.allocator.go_unaided();
     let limits = QueueLimits {
         block_bytes: 1 << 10,
         bytes: 1 << 20,
         appends: 16,
         capacity: None,
-        mail_bytes: 1 << 20,
+        inbox_bytes: 1 << 20,
     };
     let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-    Node::new(opened, options, Arc::new(Queue::new(limits, 0)), positions, 1, Moment::START).unwrap()
+    Node::new(opened, options, Arc::new(ProposalQueue::new(limits, 0)), positions, 1, Moment::START).unwrap()
 }
 
 /// An envelope for node 2 that carries this.
@@ -94,12 +94,12 @@ fn from_leader(head: Bytes) -> Envelope {
 }
 
 fn give(node: &mut Node, envelope: Envelope) {
-    node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
+    node.replica.receive(envelope, Moment::START, &mut node.writer).unwrap();
 }
 
 fn deliver(node: &mut Node, head: Bytes) {
     give(node, from_leader(head));
-    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer).unwrap();
 }
 
 pub(crate) fn append(index: u64, entries: Vec<Entry>) -> Message {
@@ -144,7 +144,7 @@ fn follower_whose_clock_was_put_right_is_right_when_it_leads() {
     for second in 1..=1200 {
         wall.0.store(right(second), Ordering::Relaxed);
         let now = Moment::START.plus(Duration::from_secs(second));
-        node.replica.advance(now, &mut node.writing).unwrap();
+        node.replica.advance(now, &mut node.writer).unwrap();
     }
     let now = Moment::START.plus(Duration::from_secs(1200));
     assert_eq!(node.replica.time(now), Timestamp(right(1200)));
@@ -161,14 +161,14 @@ fn entries_beyond_any_log_are_refused() {
         (u64::MAX - 2, vec![entry_at(u64::MAX - 1), entry_at(u64::MAX), entry_at(0)]),
     ] {
         deliver(&mut node, raft_message::encode_message(&append(index, entries)).unwrap());
-        assert_eq!(node.replica.sequencer.end().raft, RaftIndex(0));
+        assert_eq!(node.replica.sequencer.end().raft, EntryIndex(0));
     }
     let mut older = append(0, vec![entry_at(1)]);
     older.log_term = 0; // raft itself goes back from there in search of such a term, beyond the beginning
     deliver(&mut node, raft_message::encode_message(&older).unwrap());
-    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(0));
+    assert_eq!(node.replica.sequencer.end().raft, EntryIndex(0));
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
-    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(1));
+    assert_eq!(node.replica.sequencer.end().raft, EntryIndex(1));
 }
 
 /// What is committed is not always remembered after a restart. A leader of long ago, which did not know of this node yet,
@@ -180,7 +180,7 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     let directory = node.status(Moment::default()).directory;
     let promotion = change_at(2, Change::Promote(NodeId(2)), &[member(1, DIRECTORY), member(2, directory)]);
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1), promotion])).unwrap());
-    assert_eq!(node.replica.sequencer.pending_membership(), Some(RaftIndex(2)));
+    assert_eq!(node.replica.sequencer.pending_membership(), Some(EntryIndex(2)));
     let notice = |committed: u64| raft_message::head(HeadKind::Removed, &committed.to_le_bytes());
     deliver(&mut node, notice(1));
     assert_ne!(node.replica.role(), Role::Removed);
@@ -210,7 +210,7 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
     let mut node = joining();
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
     node.turn(Moment::START, Work::default()).unwrap();
-    let oldest = |node: &Node| node.writing.store.segments.snapshot().first().map(|s| s.base.next);
+    let oldest = |node: &Node| node.writer.store.segments.snapshot().first().map(|s| s.base.next);
     assert_eq!((oldest(&node), node.positions.first()), (Some(Index(1)), Index(1)));
 
     deliver(&mut node, raft_message::encode_message(&snapshot()).unwrap());
@@ -218,16 +218,16 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
     node.write(Moment::START).unwrap();
     assert_eq!(oldest(&node), Some(Index(100)));
     assert_eq!(node.positions.first(), Index(100), "and not published yet");
-    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(50));
+    assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
 
     // The leader's word that its log begins there is remembered as ever: it may discard more.
     node.turn(Moment::START, Work::default()).unwrap();
     sync(&mut node);
-    let kept = node.writing.store.segments.bytes_from(Index(100));
+    let kept = node.writer.store.segments.bytes_from(Index(100));
     assert_eq!(node.queue.used(), kept, "what was jumped over takes no capacity");
     assert_eq!(
-        node.writing.synced().commit,
-        RaftIndex(50),
+        node.writer.synced().commit,
+        EntryIndex(50),
         "that it is committed is durable, so that files may go"
     );
 }
@@ -267,8 +267,8 @@ impl Wire {
 pub(crate) fn turn(node: &mut Node, message: &Message) {
     let from = NodeId(message.from);
     let head = raft_message::encode_message(message).unwrap();
-    let mail = Mail::Message(envelope(from, directory_of(from), head));
-    node.turn(Moment::START, Work { mail: [mail].into(), ..Work::default() }).unwrap();
+    let event = InboxEvent::Message(envelope(from, directory_of(from), head));
+    node.turn(Moment::START, Work { events: [event].into(), ..Work::default() }).unwrap();
     sync(node);
 }
 
@@ -351,19 +351,21 @@ fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
     let mut all = message(MessageType::MsgAppendResponse, 2);
     all.index = 4;
     turn(&mut node, &all);
-    assert_eq!(node.status(Moment::default()).committed_raft, RaftIndex(4));
+    assert_eq!(node.status(Moment::default()).committed_raft, EntryIndex(4));
 }
 
 /// Each that was given up stayed until its time was over, and nobody counted them.
 #[test]
 fn barriers_are_bounded() {
     let mut node = joining();
-    let patience = Duration::from_secs(60);
+    let wait_limit = Duration::from_secs(60);
     let mut refused = 0;
     for _ in 0..17 << 10 {
-        let promise = Promise::new();
-        let ticket = promise.ticket(0, 0, 0);
-        node.replica.ask(Ask::Barrier, patience, promise, Moment::START, &mut node.writing).unwrap();
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        node.replica
+            .ask(AdminRequest::Barrier, wait_limit, completer, Moment::START, &mut node.writer)
+            .unwrap();
         if let Some(outcome) = ticket.poll() {
             assert_eq!(outcome.map(drop).unwrap_err().kind(), ErrorKind::Busy);
             refused += 1;

@@ -19,10 +19,10 @@ fn sole_voter(disk: &SimDisk) -> Node {
 
 /// Asks for a change of membership, does all that follows, and returns the answer.
 fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
-    let promise = Promise::new();
-    let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::Change(vec![change], false);
-    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    let completer = Completer::new();
+    let ticket = completer.ticket(0, 0, 0);
+    let ask = AdminRequest::Change(vec![change], false);
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     for _ in 0..3 {
         node.turn(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -53,9 +53,9 @@ fn held_sole_voter_keeps_no_messages() {
     let mut node = sole_voter(&SimDisk::default());
     let waits = |node: &Node| (node.replica.raw.raft.msgs.len(), node.replica.raw.raft.read_states.len());
     let before = waits(&node);
-    let patience = Duration::from_secs(60);
+    let wait_limit = Duration::from_secs(60);
     let now = Moment::START;
-    node.replica.ask(Ask::Barrier, patience, Promise::new(), now, &mut node.writing).unwrap();
+    node.replica.ask(AdminRequest::Barrier, wait_limit, Completer::new(), now, &mut node.writer).unwrap();
     node.replica.short = Some(Some(Error::new(ErrorKind::Full, "no room")));
     for n in 0..200 {
         node.replica.tick();
@@ -66,10 +66,10 @@ fn held_sole_voter_keeps_no_messages() {
 
 /// Asks for an option of the log, does what follows, and returns the answer.
 fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(), ErrorKind>> {
-    let promise = Promise::new();
-    let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::SetOptions(vec![(option, Some(value))]);
-    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    let completer = Completer::new();
+    let ticket = completer.ticket(0, 0, 0);
+    let ask = AdminRequest::SetOptions(vec![(option, Some(value))]);
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     for _ in 0..3 {
         node.turn(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -94,10 +94,10 @@ fn options_that_free_nothing_leave_the_reserve_alone() {
 fn change_of_options_waits_for_the_file_that_raft_waits_for() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
     node.replica.short = Some(None);
-    let promise = Promise::new();
-    let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
-    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    let completer = Completer::new();
+    let ticket = completer.ticket(0, 0, 0);
+    let ask = AdminRequest::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     assert!(ticket.poll().is_none());
     node.replica.short = None;
     for _ in 0..3 {
@@ -118,9 +118,9 @@ fn follower() -> Node {
 
 /// Plans blocks until there is no room for so many bytes more.
 fn fill(node: &mut Node, bytes: usize) {
-    while node.writing.plan.has_space(bytes) {
+    while node.writer.plan.has_space(bytes) {
         let marker = node.replica.sequencer.marker(0);
-        node.writing.plan.push(marker);
+        node.writer.plan.push(marker);
     }
 }
 
@@ -136,7 +136,7 @@ fn command(raft: u64, op: u64) -> Arrived {
     let header = BlockHeader {
         length: (BLOCK_HEADER_BYTES + body.len()) as u32,
         batch_count: 0,
-        raft_index: RaftIndex(raft),
+        raft_index: EntryIndex(raft),
         term: Term(1),
         first: Index(1),
         timestamp: Timestamp(1),
@@ -153,8 +153,8 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
     let before = last(node);
     let arrived: Vec<_> = (before + 1..).zip(ops).map(|(raft, op)| command(raft, *op)).collect();
     let entries = arrived.iter().map(|(header, _)| raft_message::entry(header, Bytes::new)).collect();
-    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writing).unwrap();
-    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer).unwrap();
     assert!(node.replica.is_held().is_none());
     last(node) - before
 }
@@ -164,9 +164,9 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
 fn what_stands_before_a_discard_may_have_the_reserve() {
     for fitting in [0, 2] {
         let mut node = follower();
-        while node.writing.plan.is_roomy((fitting + 1) * block_bytes(16)) {
+        while node.writer.plan.is_roomy((fitting + 1) * block_bytes(16)) {
             let marker = node.replica.sequencer.marker(0);
-            node.writing.plan.push(marker);
+            node.writer.plan.push(marker);
         }
         assert_eq!(commands_taken(&mut node, &[SESSION; 4]), fitting as u64);
         assert!(node.replica.is_short());
@@ -190,10 +190,10 @@ fn entries_are_taken_as_far_as_there_is_room() {
     for left in (0..4 * each).step_by(block_bytes(0)) {
         let mut node = follower();
         fill(&mut node, left + block_bytes(0));
-        assert!(node.writing.plan.has_space(left));
+        assert!(node.writer.plan.has_space(left));
         let many = append(1, (2..22).map(entry_at).collect());
-        node.replica.step((many, Vec::new()), Moment::START, &mut node.writing).unwrap();
-        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        node.replica.step((many, Vec::new()), Moment::START, &mut node.writer).unwrap();
+        node.replica.advance(Moment::START, &mut node.writer).unwrap();
         assert!(node.replica.is_held().is_none(), "{left} bytes");
         assert_eq!(last(&node) - 1, (left.saturating_sub(word) / each) as u64, "{left} bytes");
     }
@@ -205,9 +205,9 @@ fn messages_of_one_turn_are_taken_as_far_as_there_is_room() {
     let mut node = follower();
     for index in 1..2000 {
         let message = append(index, vec![entry_at(index + 1)]);
-        node.replica.step((message, Vec::new()), Moment::START, &mut node.writing).unwrap();
+        node.replica.step((message, Vec::new()), Moment::START, &mut node.writer).unwrap();
     }
-    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer).unwrap();
     assert!(node.replica.is_held().is_none());
     assert!((2..2000).contains(&last(&node)) && node.replica.is_short());
 }
@@ -246,7 +246,7 @@ fn ready_without_room_is_not_taken() {
         }
         let kind = message.get_msg_type();
         node.replica.raw.step(message).unwrap();
-        node.replica.process(Moment::START, &mut node.writing).unwrap();
+        node.replica.process(Moment::START, &mut node.writer).unwrap();
         let why = node.replica.is_held().flatten().map(Error::kind);
         assert_eq!(why, Some(ErrorKind::Full), "{kind:?}");
     }
@@ -256,14 +256,14 @@ fn ready_without_room_is_not_taken() {
 fn message_that_waits_for_a_file_is_kept_until_it_is_made() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
     turn(&mut node, &append(0, vec![entry_at(1)]));
-    node.writing.store.preparer.go_late(true);
+    node.writer.store.allocator.go_late(true);
     fill(&mut node, block_bytes(HARD_STATE_BYTES));
     assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
     for _ in 0..3 {
         assert!(node.replica.holds_messages());
-        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        node.replica.advance(Moment::START, &mut node.writer).unwrap();
     }
-    node.writing.store.preparer.help();
-    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.writer.store.allocator.help();
+    node.replica.advance(Moment::START, &mut node.writer).unwrap();
     assert_eq!((last(&node), node.replica.holds_messages()), (2, false));
 }

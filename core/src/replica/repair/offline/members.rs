@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::record::batch::Malformed;
 use crate::replica::wire::raft_message;
 use crate::store::format::block::Kind;
-use crate::store::recovery::gap::Spare;
-use crate::types::{DirectoryId, NodeId, RaftIndex};
+use crate::store::recovery::gap::BlockCopy;
+use crate::types::{DirectoryId, EntryIndex, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The members, as far as this replica knows them.
@@ -22,16 +22,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Members {
     node: NodeId,
     /// The last membership that sound blocks tell of, and the entry that it is of. Empty: no block tells of one.
-    pub(super) in_log: (Membership, RaftIndex),
+    pub(super) in_log: (Membership, EntryIndex),
     /// The newest one that others have told of, and as of which committed entry. It can be older than that in the log, of
     /// which the last change need not be committed.
-    pub(super) told: Option<(Membership, RaftIndex)>,
+    pub(super) told: Option<(Membership, EntryIndex)>,
     /// Nodes that were heard and are in neither.
     talkers: BTreeSet<NodeId>,
     /// The newest voters that each of the others has told of, and as of which committed entry.
-    pub(super) voters: BTreeMap<NodeId, (RaftIndex, BTreeSet<u64>)>,
+    pub(super) voters: BTreeMap<NodeId, (EntryIndex, BTreeSet<u64>)>,
     /// Up to where others have discarded their logs.
-    gone: BTreeMap<NodeId, RaftIndex>,
+    gone: BTreeMap<NodeId, EntryIndex>,
 }
 
 /// All whose votes count.
@@ -41,13 +41,13 @@ pub(super) fn voters_of(membership: &Membership) -> BTreeSet<u64> {
 
 impl Members {
     /// Those that sound blocks tell of, as of an entry.
-    pub(super) fn new(node: NodeId, in_log: (Membership, RaftIndex)) -> Self {
+    pub(super) fn new(node: NodeId, in_log: (Membership, EntryIndex)) -> Self {
         let (talkers, voters, gone) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         Self { node, in_log, told: None, talkers, voters, gone }
     }
 
     /// The newest membership that is known, and the entry that it is of; empty if none is.
-    pub(super) fn newest(&self) -> &(Membership, RaftIndex) {
+    pub(super) fn newest(&self) -> &(Membership, EntryIndex) {
         self.told.as_ref().filter(|(_, at)| *at > self.in_log.1).unwrap_or(&self.in_log)
     }
 
@@ -97,11 +97,11 @@ impl Members {
 
     /// Another replica has told who belongs to the cluster as of this committed entry; one that repairs its log tells as of
     /// none. Whether that is news.
-    pub(super) fn hear_of(&mut self, from: NodeId, at: RaftIndex, membership: Membership) -> bool {
+    pub(super) fn hear_of(&mut self, from: NodeId, at: EntryIndex, membership: Membership) -> bool {
         if self.voters.get(&from).is_none_or(|(before, _)| *before <= at) {
             self.voters.insert(from, (at, voters_of(&membership)));
         }
-        let before = self.told.as_ref().map_or(RaftIndex(0), |(_, at)| *at);
+        let before = self.told.as_ref().map_or(EntryIndex(0), |(_, at)| *at);
         let is_news = at > before && membership.members().next().is_some();
         if is_news {
             self.told = Some((membership, at));
@@ -110,7 +110,7 @@ impl Members {
     }
 
     /// Another replica has discarded its log up to this entry.
-    pub(super) fn has_discarded(&mut self, from: NodeId, upto: RaftIndex) {
+    pub(super) fn has_discarded(&mut self, from: NodeId, upto: EntryIndex) {
         let known = self.gone.entry(from).or_default();
         *known = upto.max(*known);
     }
@@ -118,7 +118,7 @@ impl Members {
     /// Whether all that can be members have discarded this entry, by their own word. Each has also told as of which committed entry it
     /// knows which members, so that none is left out; one that repairs its own log tells as of none. Talkers that nobody names
     /// do not count: one that was removed says no more.
-    pub(super) fn is_gone_everywhere(&self, entry: RaftIndex) -> bool {
+    pub(super) fn is_gone_everywhere(&self, entry: EntryIndex) -> bool {
         let others: Vec<_> = self.possible().filter(|m| m.node != self.node).collect();
         let has_told = |m: &Member| self.voters.get(&m.node).is_some_and(|(at, _)| at.0 > 0);
         let has_not = |m: &&Member| has_told(m) && self.gone.get(&m.node).is_some_and(|upto| *upto >= entry);
@@ -128,8 +128,8 @@ impl Members {
     /// The membership that the log leads to with these entries, which came for the hole. If they follow a membership from
     /// before the hole, all behind it can be superseded. Else the last change counts, if it is later than those that sound
     /// blocks tell of.
-    pub(super) fn after(&self, entries: &[Spare], before: Option<Membership>) -> Option<Membership> {
-        let counts_from = if before.is_some() { RaftIndex(0) } else { self.in_log.1.next() };
+    pub(super) fn after(&self, entries: &[BlockCopy], before: Option<Membership>) -> Option<Membership> {
+        let counts_from = if before.is_some() { EntryIndex(0) } else { self.in_log.1.next() };
         let mut membership = before.unwrap_or_else(|| self.in_log.0.clone());
         let changes =
             entries.iter().filter(|(h, _)| h.kind == Kind::Configuration && h.raft_index >= counts_from);

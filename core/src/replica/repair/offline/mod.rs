@@ -25,7 +25,7 @@ use crate::cluster::options::{Role, Status};
 use crate::cluster::transport::Envelope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Malformed, u64_at};
-use crate::replica::open::{Damaged, Opened};
+use crate::replica::open::{DamagedLog, RecoveredLog};
 use crate::replica::raft::Extent;
 use crate::replica::repair::diagnosis::{
     Diagnosis, all_behind_goes, committed_by_changes, diagnose, membership_on, newest_state, state_before,
@@ -35,7 +35,7 @@ use crate::replica::wire::raft_message::HeadKind;
 use crate::replica::wire::repair_message::{parse_blocks, parse_gone};
 use crate::store::format::segment::HardState;
 use crate::sync::clock::Moment;
-use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term};
 use bytes::Bytes;
 use members::Members;
 use superseded::{Doubt, go_on_before};
@@ -44,7 +44,7 @@ use treatment::Treatment;
 
 /// A replica that waits for what it has lost.
 pub(crate) struct Repairing {
-    damaged: Damaged,
+    damaged: DamagedLog,
     members: Members,
     treatment: Box<Treatment>,
     terms: Terms,
@@ -69,7 +69,7 @@ enum Settled {
 /// The beginning of a repair.
 pub(crate) enum Begun {
     /// It could be repaired without the others.
-    Opened(Box<Opened>),
+    RecoveredLog(Box<RecoveredLog>),
     Repairing(Box<Repairing>),
 }
 
@@ -78,13 +78,13 @@ impl Repairing {
     ///
     /// # Errors
     /// What recovery said, when it cannot be repaired: nobody to ask, or it is not known what is missing.
-    pub(crate) fn begin(mut damaged: Damaged) -> Result<Begun> {
+    pub(crate) fn begin(mut damaged: DamagedLog) -> Result<Begun> {
         let members = Members::new(damaged.cluster.node, membership_on(&damaged)?);
         if members.in_log.0.is_alone(damaged.cluster.node) {
             return Err(damaged.why);
         }
         let treatment = match diagnose(&mut damaged)? {
-            Diagnosis::Opened(opened) => return Ok(Begun::Opened(opened)),
+            Diagnosis::RecoveredLog(opened) => return Ok(Begun::RecoveredLog(opened)),
             Diagnosis::Found(finding) => Treatment::of(*finding, &damaged),
         };
         tracing::error!(
@@ -112,7 +112,7 @@ impl Repairing {
             return out.clone();
         }
         let why = &self.damaged.why;
-        let waits = match (&self.treatment.doubt, self.treatment.mender.missing()) {
+        let waits = match (&self.treatment.doubt, self.treatment.fetcher.missing()) {
             (None, Some(entry)) => format!("it asks the other members for raft entry {entry}"),
             _ => "it waits to hear from a leader, whom the other voters elect once they are a majority without it".to_owned(),
         };
@@ -122,7 +122,7 @@ impl Repairing {
         Error::new(ErrorKind::Unavailable, what)
     }
 
-    pub(crate) fn damaged(&self) -> &Damaged {
+    pub(crate) fn damaged(&self) -> &DamagedLog {
         &self.damaged
     }
 
@@ -133,7 +133,7 @@ impl Repairing {
 
     /// How it stands.
     pub(crate) fn status(&self) -> Status {
-        let Damaged { identity, cluster, .. } = &self.damaged;
+        let DamagedLog { identity, cluster, .. } = &self.damaged;
         Status {
             log_id: identity.log,
             node: cluster.node,
@@ -142,8 +142,8 @@ impl Repairing {
             term: self.terms.highest(),
             leader: self.terms.leader(),
             committed: Index(0),
-            committed_raft: RaftIndex(0),
-            last_raft: RaftIndex(0),
+            committed_raft: EntryIndex(0),
+            last_raft: EntryIndex(0),
             members: self.members.newest().0.members().cloned().collect(),
             peers: Vec::new(),
         }
@@ -151,9 +151,9 @@ impl Repairing {
 
     /// The entry that it lacks, if it asks for one.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn missing(&self) -> Option<RaftIndex> {
-        let Treatment { mender, doubt, .. } = &*self.treatment;
-        doubt.as_ref().map_or(mender, |doubt| &doubt.rivals).missing()
+    pub(crate) fn missing(&self) -> Option<EntryIndex> {
+        let Treatment { fetcher, doubt, .. } = &*self.treatment;
+        doubt.as_ref().map_or(fetcher, |doubt| &doubt.rivals).missing()
     }
 
     /// When [`Self::turn`] has to be called at the latest. None: nothing is left to do.
@@ -161,10 +161,10 @@ impl Repairing {
         if self.out.is_some() {
             return None;
         }
-        let mender = &self.treatment.mender;
+        let fetcher = &self.treatment.fetcher;
         let next = match &self.treatment.doubt {
             Some(doubt) if !doubt.is_settled() => Some(doubt.rivals.deadline(now)),
-            None if mender.missing().is_some() => Some(mender.deadline(now)),
+            None if fetcher.missing().is_some() => Some(fetcher.deadline(now)),
             _ => self.terms.listens_until().filter(|at| *at > now),
         };
         Some(next.into_iter().chain(self.greet_at).min().unwrap_or(now))
@@ -177,10 +177,10 @@ impl Repairing {
     pub(crate) fn turn(
         &mut self,
         now: Moment,
-        mail: impl IntoIterator<Item = Envelope>,
-    ) -> Result<Option<Opened>> {
+        events: impl IntoIterator<Item = Envelope>,
+    ) -> Result<Option<RecoveredLog>> {
         self.terms.listen(now);
-        for envelope in mail {
+        for envelope in events {
             if let Err(why) = self.receive(envelope, now) {
                 tracing::debug!(why, "dropped a message");
             }
@@ -207,24 +207,24 @@ impl Repairing {
                 continue;
             }
             let others = self.members.others();
-            if let Some((peer, fetch)) = self.treatment.mender.ask(now, &others) {
+            if let Some((peer, fetch)) = self.treatment.fetcher.ask(now, &others) {
                 self.post(peer, fetch.encode());
             }
-            if let Some(entry) = self.treatment.mender.missing() {
+            if let Some(entry) = self.treatment.fetcher.missing() {
                 return if self.members.is_gone_everywhere(entry) {
                     Err(self.is_lost(entry))
                 } else {
                     Ok(None)
                 };
             }
-            let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
+            let Treatment { fetcher, opening, state_lost, .. } = &*self.treatment;
             let mut state = None;
-            if *state_lost && mender.wound.may_hide_state(mender.spares()) {
+            if *state_lost && fetcher.gap.may_hide_state(fetcher.spares()) {
                 let Some(learnt) = self.learnt_state(now)? else { return Ok(None) };
                 state = Some(self.bound_by_disk(learnt)?);
             }
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
-            let bytes = match opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)) {
+            let bytes = match opening.and_then(|o| fetcher.gap.fill(o.as_ref(), fetcher.spares(), state)) {
                 Ok(bytes) => bytes,
                 Err(why) => {
                     self.doubt(Some(why));
@@ -232,14 +232,14 @@ impl Repairing {
                 }
             };
             if !planted!(69) {
-                mender.wound.mend(&*self.damaged.disk, &bytes)?;
+                fetcher.gap.mend(&*self.damaged.disk, &bytes)?;
             }
             self.repaired += 1;
             tracing::warn!(
-                file = %mender.wound.path(&*self.damaged.disk).display(), offset = mender.wound.from,
-                records = ?mender.wound.records(), "damage was repaired with what another replica has"
+                file = %fetcher.gap.path(&*self.damaged.disk).display(), offset = fetcher.gap.from,
+                records = ?fetcher.gap.records(), "damage was repaired with what another replica has"
             );
-            let place = (mender.wound.place.number, mender.wound.from);
+            let place = (fetcher.gap.place.number, fetcher.gap.from);
             if let Some(opened) = self.look_again(Some(place))? {
                 return Ok(Some(opened));
             }
@@ -250,17 +250,17 @@ impl Repairing {
     ///
     /// # Errors
     /// It cannot be repaired, or the damage at `place` (segment, offset), which was repaired, is still there.
-    fn look_again(&mut self, place: Option<(u64, usize)>) -> Result<Option<Opened>> {
+    fn look_again(&mut self, place: Option<(u64, usize)>) -> Result<Option<RecoveredLog>> {
         if let Some(opened) = self.damaged.open_again()? {
             return Ok(Some(opened));
         }
         self.members.in_log = membership_on(&self.damaged)?;
         match diagnose(&mut self.damaged)? {
-            Diagnosis::Opened(opened) => return Ok(Some(*opened)),
+            Diagnosis::RecoveredLog(opened) => return Ok(Some(*opened)),
             Diagnosis::Found(finding) => self.treatment = Treatment::of(*finding, &self.damaged),
         }
-        let wound = &self.treatment.mender.wound;
-        if place == Some((wound.place.number, wound.from)) {
+        let gap = &self.treatment.fetcher.gap;
+        if place == Some((gap.place.number, gap.from)) {
             return Err(self.damaged.why.clone());
         }
         Ok(None)
@@ -268,8 +268,8 @@ impl Repairing {
 
     /// Asks whether other entries were committed where the hole is.
     fn doubt(&mut self, why: Option<Malformed>) {
-        let wound = &self.treatment.mender.wound;
-        self.treatment.doubt = Some(Doubt::of(wound, why, &self.damaged.cluster));
+        let gap = &self.treatment.fetcher.gap;
+        self.treatment.doubt = Some(Doubt::of(gap, why, &self.damaged.cluster));
     }
 
     /// Finds out whether what stood in the hole was superseded. If so, the log goes on with what is committed in its place.
@@ -289,10 +289,10 @@ impl Repairing {
                 _ => Ok(Settled::NotYet),
             };
         }
-        let wound = &self.treatment.mender.wound;
+        let gap = &self.treatment.fetcher.gap;
         let Some(contradiction) = doubt.contradiction else {
             if let Some(why) = doubt.why {
-                return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, why));
+                return Err(Error::corrupt(&gap.path(&*self.damaged.disk), gap.from as u64, why));
             }
             self.treatment.doubt = None;
             return Ok(Settled::Unfounded);
@@ -303,18 +303,18 @@ impl Repairing {
         let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
         // The state that was learnt is from after the entry that was superseded, and from no earlier term than the entries that
         // come. It need not be later than all that this disk tells of: nobody else may have come to a term that this replica voted in.
-        let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
+        let is_later = |state: &HardState| state.term > gap.anchor.1 && state.term >= committed_in;
         let Some(learnt) = self.learnt_state(now)?.filter(is_later) else { return Ok(Settled::NotYet) };
         let state = self.bound_by_disk(learnt)?;
-        if !all_behind_goes(&self.damaged, wound, &committed)? {
+        if !all_behind_goes(&self.damaged, gap, &committed)? {
             let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
                         remove this node from the cluster, and add a new one with an empty directory";
-            return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, what));
+            return Err(Error::corrupt(&gap.path(&*self.damaged.disk), gap.from as u64, what));
         }
-        go_on_before(&self.damaged, wound, wound.following(doubt.rivals.spares()), state)?;
+        go_on_before(&self.damaged, gap, gap.applier(doubt.rivals.spares()), state)?;
         self.repaired += 1;
         tracing::warn!(
-            file = %wound.path(&*self.damaged.disk).display(), offset = wound.from,
+            file = %gap.path(&*self.damaged.disk).display(), offset = gap.from,
             "damage in entries that were never committed: what is committed took their place"
         );
         Ok(Settled::Replaced)
@@ -330,21 +330,21 @@ impl Repairing {
         if planted!(72) {
             return Ok(learnt);
         }
-        let Treatment { mender, doubt, .. } = &*self.treatment;
-        let entries = doubt.as_ref().map_or(mender, |doubt| &doubt.rivals).spares();
-        let commit = committed_by_changes(&self.damaged, &mender.wound, entries)?;
+        let Treatment { fetcher, doubt, .. } = &*self.treatment;
+        let entries = doubt.as_ref().map_or(fetcher, |doubt| &doubt.rivals).spares();
+        let commit = committed_by_changes(&self.damaged, &fetcher.gap, entries)?;
         let learnt = HardState { commit, ..learnt };
-        let own = newest_state(&self.damaged, &mender.wound)?;
+        let own = newest_state(&self.damaged, &fetcher.gap)?;
         Ok(own.map_or(learnt, |own| binding(own, learnt, self.damaged.cluster.node)))
     }
 
     /// The other one of two voters. While a superseded end is replaced, what is committed follows the membership of before the
     /// hole.
     fn other_of_two(&self) -> Result<Option<NodeId>> {
-        let Treatment { mender, doubt, .. } = &*self.treatment;
+        let Treatment { fetcher, doubt, .. } = &*self.treatment;
         self.members.other_of_two(|| {
-            let Some(doubt) = doubt else { return Ok(self.members.after(mender.spares(), None)) };
-            let before = state_before(&self.damaged, &mender.wound)?;
+            let Some(doubt) = doubt else { return Ok(self.members.after(fetcher.spares(), None)) };
+            let before = state_before(&self.damaged, &fetcher.gap)?;
             Ok(before.and_then(|before| {
                 self.members.after(doubt.rivals.spares(), Some(before.membership_at_end().clone()))
             }))
@@ -363,8 +363,8 @@ impl Repairing {
         }
     }
 
-    fn is_lost(&self, entry: RaftIndex) -> Error {
-        let Damaged { why, cluster, .. } = &self.damaged;
+    fn is_lost(&self, entry: EntryIndex) -> Error {
+        let DamagedLog { why, cluster, .. } = &self.damaged;
         let what = format!(
             "{why}; all other replicas have discarded entry {entry}, without which this cannot be repaired: remove node {node} from the cluster and add a new one",
             node = cluster.node
@@ -373,7 +373,7 @@ impl Repairing {
     }
 
     fn post(&mut self, to: NodeId, head: Bytes) {
-        let Damaged { identity, cluster, .. } = &self.damaged;
+        let DamagedLog { identity, cluster, .. } = &self.damaged;
         self.outgoing.push(Envelope {
             log: identity.log,
             from: cluster.node,
@@ -389,7 +389,7 @@ impl Repairing {
     /// The same checks as raft's messages go through.
     fn receive(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
         let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
-        let Damaged { identity, cluster, .. } = &self.damaged;
+        let DamagedLog { identity, cluster, .. } = &self.damaged;
         if log != identity.log || to != cluster.node || from == cluster.node || from.is_none() {
             return Err("it is of another log or for another node");
         }
@@ -421,7 +421,7 @@ impl Repairing {
             HeadKind::Known if body.len() >= Extent::BYTES => {
                 self.terms.remember(Extent::parse(&body[..Extent::BYTES])?.term);
                 if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode)
-                    && self.members.hear_of(from, RaftIndex(u64_at(&body, Extent::BYTES)), membership)
+                    && self.members.hear_of(from, EntryIndex(u64_at(&body, Extent::BYTES)), membership)
                 {
                     let all: Vec<_> = self.members.possible().cloned().collect();
                     self.damaged.cluster.transport.members(&all);
@@ -446,7 +446,7 @@ impl Repairing {
     /// log cannot know that, nor can one that was deposed before the last term that this replica was in.
     fn told_removed(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let notice = body.first_chunk::<16>().ok_or("notice is cut off")?;
-        let (committed, term) = (RaftIndex(u64_at(notice, 0)), Term(u64_at(notice, 8)));
+        let (committed, term) = (EntryIndex(u64_at(notice, 0)), Term(u64_at(notice, 8)));
         let node = self.damaged.cluster.node;
         let (newest, at) = self.members.newest();
         let is_stranger = newest.get(from).is_none() && newest.get(node).is_some();
@@ -466,10 +466,10 @@ impl Repairing {
     /// The highest term that this disk tells of. The first call reads all behind the damage.
     fn disk_term(&mut self) -> Result<Term, Malformed> {
         if self.disk_term.is_none() {
-            let wound = &self.treatment.mender.wound;
+            let gap = &self.treatment.fetcher.gap;
             let newest =
-                newest_state(&self.damaged, wound).map_err(|_| "this disk's term could not be read")?;
-            self.disk_term = Some(newest.map_or(wound.anchor.1, |state| state.term.max(wound.anchor.1)));
+                newest_state(&self.damaged, gap).map_err(|_| "this disk's term could not be read")?;
+            self.disk_term = Some(newest.map_or(gap.anchor.1, |state| state.term.max(gap.anchor.1)));
         }
         Ok(self.disk_term.unwrap_or_default())
     }

@@ -33,9 +33,9 @@ use crate::error::Result;
 use crate::record::batch::Malformed;
 use crate::store::format::block::BlockHeader;
 use crate::store::format::segment::{HardState, Opening, digest_of_bytes};
-use crate::store::recovery::gap::Spare;
+use crate::store::recovery::gap::BlockCopy;
 use crate::sync::clock::Moment;
-use crate::types::{NodeId, RaftIndex, Term};
+use crate::types::{EntryIndex, NodeId, Term};
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
 use std::collections::BTreeSet;
@@ -153,7 +153,7 @@ impl Terms {
             None if other_of_two()?.is_some_and(|other| self.own.contains(&other)) => node,
             None => return Ok(None),
         };
-        Ok(Some(HardState { term: self.highest, vote: vote.0, commit: RaftIndex(0) }))
+        Ok(Some(HardState { term: self.highest, vote: vote.0, commit: EntryIndex(0) }))
     }
 }
 
@@ -166,7 +166,10 @@ pub(super) fn binding(own: HardState, learnt: HardState, node: NodeId) -> HardSt
 }
 
 /// An opening block with another hard state. Its commit index does not go down.
-pub(super) fn with_state((header, body): Spare, state: Option<HardState>) -> Result<Spare, Malformed> {
+pub(super) fn with_state(
+    (header, body): BlockCopy,
+    state: Option<HardState>,
+) -> Result<BlockCopy, Malformed> {
     let Some(state) = state else { return Ok((header, body)) };
     let mut opening = Opening::parse(&body.concat())?;
     let commit = opening.hard_state.commit.max(state.commit.min(header.raft_index));

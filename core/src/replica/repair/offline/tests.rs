@@ -13,12 +13,12 @@ use crate::replica::open::{Directory, open_or_find_damage};
 use crate::replica::raft::tests::{
     LEADER, LOG, append, become_voter, directory_of, entry_at, envelope, message, node_with, turn,
 };
-use crate::replica::repair::fetcher::Mender;
+use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::wire::repair_message::{encode_blocks, encode_gone};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{SegmentHeader, digest_of_bytes};
-use crate::store::recovery::gap::{Spare, Wound};
+use crate::store::recovery::gap::{BlockCopy, Gap};
 use crate::store::segment::file_name;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::Arc;
@@ -68,7 +68,8 @@ fn hurt(disk: &SimDisk, choose: impl Fn(usize, &BlockHeader) -> bool) {
 fn begun(disk: &SimDisk) -> Result<Begun> {
     let cluster = Cluster::new(ME, Bootstrap::Existing, MemoryNetwork::new().transport());
     let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
-    let Directory::Damaged(damaged) = open_or_find_damage(Arc::new(disk.clone()), &options).unwrap() else {
+    let Directory::DamagedLog(damaged) = open_or_find_damage(Arc::new(disk.clone()), &options).unwrap()
+    else {
         panic!("it opens")
     };
     Repairing::begin(*damaged)
@@ -77,21 +78,25 @@ fn begun(disk: &SimDisk) -> Result<Begun> {
 fn opened(disk: &SimDisk) -> Box<Repairing> {
     match begun(disk).unwrap() {
         Begun::Repairing(repairing) => repairing,
-        Begun::Opened(_) => panic!("it needs nobody"),
+        Begun::RecoveredLog(_) => panic!("it needs nobody"),
     }
 }
 
 /// A turn with these heads from these nodes.
-fn turned(repairing: &mut Repairing, now: Moment, mail: &[(NodeId, Bytes)]) -> Result<Option<Opened>> {
-    let mail = mail.iter().map(|(from, head)| envelope(*from, directory_of(*from), head.clone()));
-    repairing.turn(now, mail.collect::<Vec<_>>())
+fn turned(
+    repairing: &mut Repairing,
+    now: Moment,
+    events: &[(NodeId, Bytes)],
+) -> Result<Option<RecoveredLog>> {
+    let events = events.iter().map(|(from, head)| envelope(*from, directory_of(*from), head.clone()));
+    repairing.turn(now, events.collect::<Vec<_>>())
 }
 
 /// A quarter of the time through which a leader has to be heard.
 const QUARTER: Duration = Duration::from_millis(500);
 
 /// Hears a leader without a pause from `now` on, until the log opens: that takes two election time-outs.
-fn led(repairing: &mut Repairing, now: Moment, heartbeat: &(NodeId, Bytes)) -> Opened {
+fn led(repairing: &mut Repairing, now: Moment, heartbeat: &(NodeId, Bytes)) -> RecoveredLog {
     for n in 0..4 {
         assert!(turned(repairing, now.plus(QUARTER * n), std::slice::from_ref(heartbeat)).unwrap().is_none());
     }
@@ -134,7 +139,7 @@ fn entry_is_not_lost_before_all_members_are_known() {
     hurt(&disk, |_, header| header.kind == Kind::Configuration);
     let mut repairing = opened(&disk);
     assert!(repairing.status().members.is_empty());
-    let gone = encode_gone(RaftIndex(9));
+    let gone = encode_gone(EntryIndex(9));
     let now = Moment::START;
     assert!(turned(&mut repairing, now, &[(LEADER, gone.clone())]).unwrap().is_none());
     assert_eq!(sent(&mut repairing, HeadKind::Hello), [LEADER]);
@@ -144,7 +149,7 @@ fn entry_is_not_lost_before_all_members_are_known() {
     assert_lost(turned(&mut repairing, now, &[(THIRD, known(9, &[LEADER, ME, THIRD]))]));
 }
 
-fn assert_lost(turned: Result<Option<Opened>>) {
+fn assert_lost(turned: Result<Option<RecoveredLog>>) {
     let error = turned.err().unwrap();
     assert!(
         error.kind() == ErrorKind::Corrupt && error.to_string().contains("all other replicas"),
@@ -158,7 +163,7 @@ fn without_fifth() -> SimDisk {
         turn(node, &append(4, vec![entry_at(5)]));
         turn(node, &append(5, vec![entry_at(6)]));
     });
-    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(5));
     disk
 }
 
@@ -166,7 +171,7 @@ fn without_fifth() -> SimDisk {
 #[test]
 fn talker_that_is_no_member_is_not_waited_for() {
     let mut repairing = opened(&without_fifth());
-    let (now, gone) = (Moment::START, || encode_gone(RaftIndex(9)));
+    let (now, gone) = (Moment::START, || encode_gone(EntryIndex(9)));
     assert!(turned(&mut repairing, now, &[(NodeId(4), hello(2))]).unwrap().is_none());
     let members = [LEADER, ME, THIRD];
     let all = [(LEADER, known(9, &members)), (THIRD, known(9, &members)), (LEADER, gone()), (THIRD, gone())];
@@ -180,9 +185,9 @@ fn talker_that_is_no_member_is_not_waited_for() {
 #[test]
 fn entry_is_not_lost_before_all_have_told_of_the_members() {
     let mut repairing = opened(&without_fifth());
-    let (now, gone, fourth) = (Moment::START, || encode_gone(RaftIndex(9)), NodeId(4));
+    let (now, gone, fourth) = (Moment::START, || encode_gone(EntryIndex(9)), NodeId(4));
     let members = [LEADER, ME, THIRD, fourth];
-    for mail in [
+    for events in [
         (LEADER, gone()),
         (THIRD, gone()),
         (LEADER, known(4, &members[..3])), // it lags
@@ -190,7 +195,7 @@ fn entry_is_not_lost_before_all_have_told_of_the_members() {
         (THIRD, known(9, &members)),
         (fourth, known(9, &members)),
     ] {
-        assert!(turned(&mut repairing, now, &[mail]).unwrap().is_none());
+        assert!(turned(&mut repairing, now, &[events]).unwrap().is_none());
     }
     assert_eq!(repairing.members.others(), [LEADER, THIRD, fourth]);
     assert_lost(turned(&mut repairing, now, &[(fourth, gone())]));
@@ -201,9 +206,9 @@ fn entry_is_not_lost_before_all_have_told_of_the_members() {
 fn older_word_of_the_voters_changes_nothing() {
     let mut repairing = opened(&without_fifth());
     let two = [LEADER, ME];
-    let mail = [(LEADER, known(9, &two)), (LEADER, known(5, &[LEADER, ME, THIRD]))];
-    assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
-    assert_eq!(repairing.members.voters[&LEADER], (RaftIndex(9), voters_of(&voters(&two))));
+    let events = [(LEADER, known(9, &two)), (LEADER, known(5, &[LEADER, ME, THIRD]))];
+    assert!(turned(&mut repairing, Moment::START, &events).unwrap().is_none());
+    assert_eq!(repairing.members.voters[&LEADER], (EntryIndex(9), voters_of(&voters(&two))));
 }
 
 /// Damages entry 5 and the hard state behind it; returns the answer that brings entry 5.
@@ -254,8 +259,8 @@ fn each_word_of_a_term_raises_the_term_that_is_learnt() {
     ] {
         let (disk, fifth) = without_state();
         let mut repairing = opened(&disk);
-        let mail: Vec<_> = [(LEADER, fifth), heartbeat()].into_iter().chain(word).collect();
-        assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
+        let events: Vec<_> = [(LEADER, fifth), heartbeat()].into_iter().chain(word).collect();
+        assert!(turned(&mut repairing, Moment::START, &events).unwrap().is_none());
         let opened = led(&mut repairing, Moment::START, &heartbeat());
         let HardState { term, vote, .. } = opened.sequencer.hard_state();
         assert_eq!((term.0, NodeId(vote)), learnt);
@@ -289,9 +294,9 @@ fn leader_is_believed_once_it_was_heard_without_a_pause() {
         );
         let woken = Moment::START.plus(Duration::from_secs(60));
         for n in 0..4 {
-            let mail = [heartbeat(last)].into_iter().chain(breaks.filter(|_| n == 1).map(heartbeat));
-            let mail: Vec<_> = mail.collect();
-            assert!(turned(&mut repairing, woken.plus(QUARTER * n), &mail).unwrap().is_none());
+            let events = [heartbeat(last)].into_iter().chain(breaks.filter(|_| n == 1).map(heartbeat));
+            let events: Vec<_> = events.collect();
+            assert!(turned(&mut repairing, woken.plus(QUARTER * n), &events).unwrap().is_none());
         }
         let is_open = turned(&mut repairing, woken.plus(QUARTER * 4), &[heartbeat(last)]).unwrap().is_some();
         assert_eq!(is_open, believed, "{breaks:?}");
@@ -336,7 +341,7 @@ fn repair_leaves_at_most_one_change_of_membership_in_doubt() {
             turn(node, &append(index - 1, vec![entry]));
         }
     });
-    hurt(&disk, |_, header| header.kind == Kind::HardState && header.raft_index >= RaftIndex(6));
+    hurt(&disk, |_, header| header.kind == Kind::HardState && header.raft_index >= EntryIndex(6));
     let mut repairing = opened(&disk);
     let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 1);
     let opened = led(&mut repairing, Moment::START, &heartbeat());
@@ -360,15 +365,15 @@ fn damage_before_a_torn_write_is_repaired() {
     assert!(disk.damage(&file_name(1), &Damage::FlipBit { bit: (torn as u64 + 70) * 8 }));
     hurt(&disk, |at, _| at == fifth);
     let mut repairing = opened(&disk);
-    assert_eq!(repairing.missing(), Some(RaftIndex(5)));
+    assert_eq!(repairing.missing(), Some(EntryIndex(5)));
     let answer = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
     let opened = turned(&mut repairing, Moment::START, &[(LEADER, answer)]).unwrap().unwrap();
-    assert_eq!(opened.sequencer.end().raft, RaftIndex(7));
+    assert_eq!(opened.sequencer.end().raft, EntryIndex(7));
 }
 
 #[test]
 fn state_binds_by_its_term_and_then_by_its_vote() {
-    let state = |(term, vote)| HardState { term: Term(term), vote, commit: RaftIndex(0) };
+    let state = |(term, vote)| HardState { term: Term(term), vote, commit: EntryIndex(0) };
     for (own, learnt, bound) in [
         ((8, 3), (9, 1), (9, 1)),
         ((9, 3), (9, 1), (9, 3)),
@@ -408,7 +413,7 @@ fn deposed_leader_does_not_end_a_repair() {
         turn(node, &append(5, vec![entry_at(6)]));
         turn(node, &message(MessageType::MsgHeartbeat, 3));
     });
-    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(5));
     let remembers = |term: u64| {
         let mut body = [term, 0, 0].map(u64::to_le_bytes).concat();
         body.extend_from_slice(&voters(&[LEADER, ME, THIRD]).encode_whole());
@@ -421,8 +426,8 @@ fn deposed_leader_does_not_end_a_repair() {
         (Some(raft(THIRD, MessageType::MsgRequestVote, 6)), 3), // nobody need have led in that term
     ] {
         let mut repairing = opened(&disk);
-        let mail: Vec<_> = word.into_iter().chain([(LEADER, removed(9, least - 1))]).collect();
-        assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
+        let events: Vec<_> = word.into_iter().chain([(LEADER, removed(9, least - 1))]).collect();
+        assert!(turned(&mut repairing, Moment::START, &events).unwrap().is_none());
         assert_eq!(repairing.status().role, Role::Repairing);
         assert!(turned(&mut repairing, Moment::START, &[(LEADER, removed(9, least))]).unwrap().is_none());
         assert_eq!(repairing.status().role, Role::Removed);
@@ -439,10 +444,10 @@ fn one_whose_removal_is_not_committed_is_asked_too() {
         turn(node, &append(4, vec![entry_at(5)]));
         turn(node, &append(5, vec![Entry { data, ..change_at(6, 1) }, entry_at(7)]));
     });
-    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(5));
     let mut repairing = opened(&disk);
     assert_eq!(repairing.members.others(), [LEADER]);
-    let (now, gone, members) = (Moment::START, || encode_gone(RaftIndex(9)), [LEADER, ME, THIRD]);
+    let (now, gone, members) = (Moment::START, || encode_gone(EntryIndex(9)), [LEADER, ME, THIRD]);
     assert!(
         turned(&mut repairing, now, &[(LEADER, known(4, &members)), (LEADER, gone())]).unwrap().is_none()
     );
@@ -465,7 +470,7 @@ fn removal_that_is_not_committed_leaves_nobody_alone() {
             let rest = Message { commit: committed, ..append(6, vec![change_at(7, 1)]) };
             turn(node, &rest);
         });
-        hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(4));
+        hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(4));
         disk
     };
     assert_eq!(opened(&disk(4)).members.others(), [LEADER]);
@@ -473,7 +478,7 @@ fn removal_that_is_not_committed_leaves_nobody_alone() {
 }
 
 /// A configuration entry that leads to these voters.
-fn change_to(raft: u64, nodes: &[NodeId]) -> Spare {
+fn change_to(raft: u64, nodes: &[NodeId]) -> BlockCopy {
     let change = raft_message::conf_change(&[], &voters(nodes));
     let body = Bytes::from(protobuf::Message::write_to_bytes(&change).unwrap());
     let (header, _) = no_op(raft, 4);
@@ -485,18 +490,18 @@ fn change_to(raft: u64, nodes: &[NodeId]) -> Spare {
 fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
     let two = [LEADER, ME];
     let three = [LEADER, ME, THIRD];
-    let repairing = |members: &[NodeId], committed: Vec<Spare>, told: &[NodeId]| {
+    let repairing = |members: &[NodeId], committed: Vec<BlockCopy>, told: &[NodeId]| {
         let disk = disk_of(members.len(), |node| {
             turn(node, &append(members.len() as u64 + 1, vec![entry_at(members.len() as u64 + 2)]));
             turn(node, &append(members.len() as u64 + 2, vec![entry_at(members.len() as u64 + 3)]));
         });
-        let lost = RaftIndex(members.len() as u64 + 2);
+        let lost = EntryIndex(members.len() as u64 + 2);
         hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == lost);
         let mut repairing = opened(&disk);
         repairing.doubt(None);
         let doubt = repairing.treatment.doubt.as_mut().unwrap();
         doubt.rivals.take(std::iter::once(no_op(lost.0 - 1, 1)).chain(committed));
-        repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(told))));
+        repairing.members.voters.insert(LEADER, (EntryIndex(9), voters_of(&voters(told))));
         repairing
     };
     let other =
@@ -509,12 +514,12 @@ fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
     // A change behind the hole can be superseded as well.
     for (members, behind, expected) in [(&two[..], &three[..], Some(LEADER)), (&three, &two, None)] {
         let mut repairing = repairing(members, vec![], &two);
-        repairing.members.in_log = (voters(behind), RaftIndex(9));
+        repairing.members.in_log = (voters(behind), EntryIndex(9));
         assert_eq!(repairing.other_of_two().unwrap(), expected);
     }
     // Another node tells of others since.
     let mut repairing = repairing(&two, vec![], &two);
-    repairing.members.told = Some((voters(&three), RaftIndex(12)));
+    repairing.members.told = Some((voters(&three), EntryIndex(12)));
     assert_eq!(repairing.other_of_two().unwrap(), None);
 }
 
@@ -525,10 +530,10 @@ fn voters_that_cannot_be_read_are_an_error() {
         turn(node, &append(3, vec![entry_at(4)]));
         turn(node, &append(4, vec![entry_at(5)]));
     });
-    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(4));
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(4));
     let mut repairing = opened(&disk);
     repairing.doubt(None);
-    repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(&[LEADER, ME]))));
+    repairing.members.voters.insert(LEADER, (EntryIndex(9), voters_of(&voters(&[LEADER, ME]))));
     disk.plan(Fault { call: None, nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) });
     assert_eq!(repairing.other_of_two().unwrap_err().kind(), ErrorKind::Io);
 }
@@ -536,25 +541,25 @@ fn voters_that_cannot_be_read_are_an_error() {
 /// The question begins at the entry before the hole. If another one is committed there, all in the hole is of another log.
 #[test]
 fn committed_entries_follow_only_the_entry_that_is_committed() {
-    let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
-    let question = Mender::new(wound.rivals(), Duration::from_secs(1), 1 << 20);
-    assert_eq!(question.missing(), Some(RaftIndex(9)));
-    let following =
-        |committed: &[Spare]| wound.following(committed).iter().map(|(h, _)| h.raft_index.0).collect();
+    let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
+    let question = Fetcher::new(gap.rivals(), Duration::from_secs(1), 1 << 20);
+    assert_eq!(question.missing(), Some(EntryIndex(9)));
+    let applier =
+        |committed: &[BlockCopy]| gap.applier(committed).iter().map(|(h, _)| h.raft_index.0).collect();
     let none: Vec<u64> = Vec::new();
-    let its_own: Vec<u64> = following(&[no_op(9, 2), no_op(10, 4), no_op(11, 4)]);
+    let its_own: Vec<u64> = applier(&[no_op(9, 2), no_op(10, 4), no_op(11, 4)]);
     assert_eq!(its_own, [10, 11]);
-    assert_eq!(following(&[no_op(9, 1), no_op(10, 4)]), none);
-    assert_eq!(following(&[no_op(10, 4)]), none, "nothing tells which one is committed");
-    let first = Wound::of_entries((RaftIndex(0), Term(1)), (RaftIndex(3), Term(1)));
-    assert_eq!(first.following(&[no_op(1, 4)]).len(), 1, "nothing stands before the first entry");
+    assert_eq!(applier(&[no_op(9, 1), no_op(10, 4)]), none);
+    assert_eq!(applier(&[no_op(10, 4)]), none, "nothing tells which one is committed");
+    let first = Gap::of_entries((EntryIndex(0), Term(1)), (EntryIndex(3), Term(1)));
+    assert_eq!(first.applier(&[no_op(1, 4)]).len(), 1, "nothing stands before the first entry");
 }
 
-fn no_op(raft: u64, term: u64) -> Spare {
+fn no_op(raft: u64, term: u64) -> BlockCopy {
     let header = BlockHeader {
         length: crate::store::format::block::BLOCK_HEADER_BYTES as u32,
         batch_count: 0,
-        raft_index: RaftIndex(raft),
+        raft_index: EntryIndex(raft),
         term: Term(term),
         first: Index(7),
         timestamp: crate::types::Timestamp(5),
@@ -568,11 +573,11 @@ fn no_op(raft: u64, term: u64) -> Spare {
 
 /// Entries 10 to 12 are missing, and entry 13, of term 3, follows; whether they were superseded is in doubt.
 fn in_doubt() -> Treatment {
-    let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
-    let mender = |wound| Mender::new(wound, Duration::from_secs(1), 1 << 20);
-    let doubt = Doubt { rivals: mender(wound.rivals()), why: None, contradiction: None };
+    let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
+    let fetcher = |gap| Fetcher::new(gap, Duration::from_secs(1), 1 << 20);
+    let doubt = Doubt { rivals: fetcher(gap.rivals()), why: None, contradiction: None };
     let (opening, state_lost, is_suspected) = (None, false, false);
-    Treatment { mender: mender(wound), opening, state_lost, is_suspected, doubt: Some(doubt) }
+    Treatment { fetcher: fetcher(gap), opening, state_lost, is_suspected, doubt: Some(doubt) }
 }
 
 fn rivals(treatment: &Treatment) -> (usize, bool) {
@@ -604,11 +609,11 @@ fn contradiction_counts_once_all_before_it_is_there() {
 
 #[test]
 fn segment_that_can_be_acknowledged_stays() {
-    let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
-    let goes = |raft, term, committed: &[Spare]| {
-        let base = crate::store::segment::Base { raft: RaftIndex(raft), term: Term(term), next: Index(7) };
+    let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
+    let goes = |raft, term, committed: &[BlockCopy]| {
+        let base = crate::store::segment::Base { raft: EntryIndex(raft), term: Term(term), next: Index(7) };
         let committed: Vec<_> = committed.iter().map(|(header, _)| *header).collect();
-        wound.goes_with(base, &committed)
+        gap.goes_with(base, &committed)
     };
     let committed = [no_op(9, 2), no_op(10, 2), no_op(11, 5)];
     assert!(goes(13, 3, &committed) && goes(20, 4, &committed));

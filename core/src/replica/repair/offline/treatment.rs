@@ -2,18 +2,18 @@
 //!
 //! Must not know: who sends what, files.
 
-use crate::replica::open::Damaged;
+use crate::replica::open::DamagedLog;
 use crate::replica::repair::diagnosis::Finding;
-use crate::replica::repair::fetcher::Mender;
+use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::repair::offline::superseded::Doubt;
 use crate::store::format::block::BlockHeader;
-use crate::store::recovery::gap::Spare;
+use crate::store::recovery::gap::BlockCopy;
 
 /// The repair of one wound.
 pub(super) struct Treatment {
-    pub(super) mender: Mender,
+    pub(super) fetcher: Fetcher,
     /// The segment's opening block, if that is gone.
-    pub(super) opening: Option<Spare>,
+    pub(super) opening: Option<BlockCopy>,
     /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
     pub(super) state_lost: bool,
     /// An answer, perhaps to an earlier question, holds an entry that contradicts what stood here. It need not be committed.
@@ -23,30 +23,29 @@ pub(super) struct Treatment {
 }
 
 impl Treatment {
-    pub(super) fn of(finding: Finding, damaged: &Damaged) -> Box<Self> {
-        let Finding { wound, opening, state_lost } = finding;
-        let mender = Mender::new(wound, damaged.cluster.heartbeat * 4, damaged.cluster.message_bytes_max);
-        Box::new(Self { mender, opening, state_lost, is_suspected: false, doubt: None })
+    pub(super) fn of(finding: Finding, damaged: &DamagedLog) -> Box<Self> {
+        let Finding { gap, opening, state_lost } = finding;
+        let fetcher = Fetcher::new(gap, damaged.cluster.heartbeat * 4, damaged.cluster.message_bytes_max);
+        Box::new(Self { fetcher, opening, state_lost, is_suspected: false, doubt: None })
     }
 
     /// Takes entries that came for the hole. They need not be committed.
-    pub(super) fn take(&mut self, blocks: Vec<Spare>) {
+    pub(super) fn take(&mut self, blocks: Vec<BlockCopy>) {
         if self.doubt.is_none() {
-            self.is_suspected |=
-                blocks.iter().any(|(header, _)| self.mender.wound.is_contradicted_by(header));
-            self.mender.take(blocks);
+            self.is_suspected |= blocks.iter().any(|(header, _)| self.fetcher.gap.is_contradicted_by(header));
+            self.fetcher.take(blocks);
         }
     }
 
     /// Takes committed entries, until one contradicts what stood here. All before that one are there then: they can have
     /// stood in the hole.
-    pub(super) fn take_committed(&mut self, blocks: Vec<Spare>) {
+    pub(super) fn take_committed(&mut self, blocks: Vec<BlockCopy>) {
         let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.contradiction.is_none()) else { return };
         let headers: Vec<BlockHeader> = blocks.iter().map(|(header, _)| *header).collect();
         doubt.rivals.take(blocks);
         let lacks = doubt.rivals.missing();
         let is_taken = |header: &BlockHeader| lacks.is_none_or(|lacks| header.raft_index < lacks);
-        let wound = &self.mender.wound;
-        doubt.contradiction = headers.into_iter().find(|h| is_taken(h) && wound.is_contradicted_by(h));
+        let gap = &self.fetcher.gap;
+        doubt.contradiction = headers.into_iter().find(|h| is_taken(h) && gap.is_contradicted_by(h));
     }
 }

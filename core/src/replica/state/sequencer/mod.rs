@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::options::log_options::{LOG_OPTION_BYTES, LogOption, LogOptions};
 use crate::record::batch::{BatchHeader, Malformed, Stamp, u64_at};
-use crate::replica::queue::proposals::{Command, Gathered};
+use crate::replica::queue::proposals::{BlockBuilder, Command};
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
@@ -35,9 +35,9 @@ use crate::store::format::identity::Identity;
 use crate::store::format::segment::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
 use crate::store::read::chain::Learn;
 use crate::store::segment::Base;
+use crate::sync::completer::Completer;
 use crate::sync::completion::{Appended, Outcome};
-use crate::sync::promise::Promise;
-use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SessionId, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, NodeId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -46,7 +46,7 @@ pub(crate) const FIRST_TERM: Term = Term(1);
 
 /// Whose log it is: what the only voter has is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Me {
+pub(crate) enum Owner {
     Node(NodeId),
     /// For who looks at files from outside.
     Directory(DirectoryId),
@@ -54,7 +54,7 @@ pub(crate) enum Me {
     Follower,
 }
 
-impl Me {
+impl Owner {
     /// Whose the log of this directory is, to who looks at its files from outside.
     pub(crate) fn outside(identity: &Identity) -> Self {
         if identity.follows { Self::Follower } else { Self::Directory(identity.directory) }
@@ -76,7 +76,7 @@ impl Me {
 /// The state that the blocks so far lead to.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
-    me: Me,
+    me: Owner,
     /// The last raft entry, and the next record's index.
     end: Base,
     last_timestamp: Timestamp,
@@ -93,7 +93,7 @@ pub(crate) struct Sequencer {
 #[derive(Clone, Debug)]
 pub(crate) struct Committed {
     /// The last committed entry.
-    pub(crate) raft: RaftIndex,
+    pub(crate) raft: EntryIndex,
     /// The record after the last committed one.
     pub(crate) next: Index,
     /// The first record that is not discarded.
@@ -102,12 +102,12 @@ pub(crate) struct Committed {
     /// The options that are set for the log.
     pub(crate) options: LogOptions,
     /// The last entry that changed the membership, of those that were committed since the state was made.
-    pub(crate) changed: RaftIndex,
+    pub(crate) changed: EntryIndex,
 }
 
 #[derive(Debug)]
 struct Pending {
-    raft: RaftIndex,
+    raft: EntryIndex,
     next: Index,
     effect: Option<Effect>,
 }
@@ -122,10 +122,10 @@ enum Effect {
 
 /// A gathered block with its place.
 #[derive(Debug)]
-pub(crate) struct Sequenced {
+pub(crate) struct SequencedBlock {
     /// None: every batch was a duplicate or refused.
     pub(crate) block: Option<NewBlock>,
-    pub(crate) promise: Promise,
+    pub(crate) completer: Completer,
     pub(crate) outcome: Outcome,
 }
 
@@ -141,21 +141,21 @@ pub(crate) enum Decision {
 
 impl Sequencer {
     /// The state of a log without a block, of this membership.
-    pub(crate) fn new(me: Me, membership: Membership, options: &Options) -> Self {
+    pub(crate) fn new(me: Owner, membership: Membership, options: &Options) -> Self {
         Self {
             me,
-            end: Base { raft: RaftIndex(0), term: FIRST_TERM, next: Index(1) },
+            end: Base { raft: EntryIndex(0), term: FIRST_TERM, next: Index(1) },
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             own_limits: (options.sessions_max, options.session_window),
-            hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
+            hard_state: HardState { term: FIRST_TERM, vote: 0, commit: EntryIndex(0) },
             committed: Committed {
-                raft: RaftIndex(0),
+                raft: EntryIndex(0),
                 next: Index(1),
                 first: Index(1),
                 membership,
                 options: LogOptions::default(),
-                changed: RaftIndex(0),
+                changed: EntryIndex(0),
             },
             pending: VecDeque::new(),
         }
@@ -177,7 +177,7 @@ impl Sequencer {
 
     /// The last entry known committed. Of a replay that began behind it what it led to is not known: then
     /// [`Self::committed`] says less.
-    pub(crate) fn known_committed(&self) -> RaftIndex {
+    pub(crate) fn known_committed(&self) -> EntryIndex {
         self.committed.raft.max(self.hard_state.commit.min(self.end.raft))
     }
 
@@ -213,7 +213,7 @@ impl Sequencer {
     }
 
     /// The last entry that changes the membership, if it is not known committed.
-    pub(crate) fn pending_membership(&self) -> Option<RaftIndex> {
+    pub(crate) fn pending_membership(&self) -> Option<EntryIndex> {
         let changes = |p: &&Pending| matches!(p.effect, Some(Effect::Membership(_)));
         self.pending.iter().rev().find(changes).map(|p| p.raft)
     }
@@ -234,7 +234,7 @@ impl Sequencer {
     }
 
     /// Entries up to `raft` are committed: they take effect.
-    pub(crate) fn commit_to(&mut self, raft: RaftIndex) {
+    pub(crate) fn commit_to(&mut self, raft: EntryIndex) {
         while let Some(entry) = self.pending.pop_front_if(|p| p.raft <= raft) {
             self.committed.raft = entry.raft;
             self.committed.next = entry.next;
@@ -253,7 +253,7 @@ impl Sequencer {
 
     /// Raft knows that entries up to `raft` are committed, whether they have taken effect here or not: blocks say so from
     /// now on.
-    pub(crate) fn note_committed(&mut self, raft: RaftIndex) {
+    pub(crate) fn note_committed(&mut self, raft: EntryIndex) {
         self.hard_state.commit = self.hard_state.commit.max(raft.min(self.end.raft));
     }
 
@@ -351,16 +351,16 @@ impl Sequencer {
 
     /// At the leader: makes a block of gathered batches, and the answer to be given once it is committed. `now` is what
     /// its clock shows.
-    pub(crate) fn data(&mut self, gathered: Gathered, now: Timestamp) -> Sequenced {
+    pub(crate) fn data(&mut self, gathered: BlockBuilder, now: Timestamp) -> SequencedBlock {
         let timestamp = now.max(self.last_timestamp);
         let first = self.end.next;
         if !gathered.has_sessions {
             let digest = digest_of_batches(gathered.entries.iter().map(|e| e.crc));
             let counts = (gathered.entries.len() as u32, gathered.records);
-            let (pieces, promise) = gathered.into_pieces(None);
+            let (pieces, completer) = gathered.into_pieces(None);
             let block = self.entry(Kind::Data, timestamp, counts, digest, pieces);
             self.pend(None);
-            return Sequenced { block: Some(block), promise, outcome: Outcome::Placed { first } };
+            return SequencedBlock { block: Some(block), completer, outcome: Outcome::Placed { first } };
         }
         let mut next = first;
         let results: Vec<(bool, Result<Appended>)> = gathered
@@ -379,14 +379,14 @@ impl Sequencer {
         let kept = || gathered.entries.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
         let counts = (kept().count() as u32, kept().map(|e| e.count).sum());
         let digest = digest_of_batches(kept().map(|e| e.crc));
-        let (pieces, promise) = gathered.into_pieces(Some(&mut |n| results[n].0));
+        let (pieces, completer) = gathered.into_pieces(Some(&mut |n| results[n].0));
         let block = (counts.0 > 0).then(|| {
             let block = self.entry(Kind::Data, timestamp, counts, digest, pieces);
             self.pend(None);
             block
         });
         let outcome = Outcome::Each(results.into_iter().map(|(_, result)| result).collect());
-        Sequenced { block, promise, outcome }
+        SequencedBlock { block, completer, outcome }
     }
 
     /// Finds a batch's place: `None` if it takes the next one, else where it went the first time.
@@ -597,7 +597,7 @@ impl Sequencer {
                 return Err("block is no entry");
             }
         }
-        if self.me == Me::Follower {
+        if self.me == Owner::Follower {
             self.hard_state.term = self.end.term; // it has none of its own: its openings repeat that of the last entry
         }
         self.time_is(header.timestamp);
@@ -656,7 +656,7 @@ impl Sequencer {
                 first: opening.log_first,
                 membership,
                 options: set,
-                changed: RaftIndex(0),
+                changed: EntryIndex(0),
             },
             pending,
         };
@@ -664,7 +664,7 @@ impl Sequencer {
     }
 
     /// After a replay of this replica's own log: it knows of more than the replayed blocks tell.
-    pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: RaftIndex) {
+    pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: EntryIndex) {
         self.hard_state = state;
         self.commit_to(committed);
     }
@@ -723,7 +723,7 @@ impl Sequencer {
 
     /// Records below `first` are not kept here, whatever the log says: of a follower only.
     pub(crate) fn retain_from(&mut self, first: Index) {
-        debug_assert_eq!(self.me, Me::Follower, "a replica discards by command");
+        debug_assert_eq!(self.me, Owner::Follower, "a replica discards by command");
         self.committed.first = self.committed.first.max(first);
     }
 }
@@ -743,11 +743,11 @@ impl Learn for Replayed<'_> {
         self.sequencer.committed().first
     }
 
-    fn commit_to(&mut self, raft: RaftIndex) {
+    fn commit_to(&mut self, raft: EntryIndex) {
         self.sequencer.commit_to(raft);
     }
 
-    fn commit(&self) -> RaftIndex {
+    fn commit(&self) -> EntryIndex {
         self.sequencer.known_committed()
     }
 

@@ -1,21 +1,21 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use crate::replica::queue::proposals::{Item, Patience, Queue, QueueLimits};
+use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
 use crate::types::Sequence;
 use proptest::prelude::*;
 
 const FULL_AT: u32 = 3;
 
-fn queue() -> Queue {
+fn queue() -> ProposalQueue {
     let limits = QueueLimits {
         block_bytes: 1 << 12,
         bytes: 1 << 20,
         appends: 16,
         capacity: None,
-        mail_bytes: 1 << 20,
+        inbox_bytes: 1 << 20,
     };
-    Queue::new(limits, 0)
+    ProposalQueue::new(limits, 0)
 }
 
 fn membership() -> Membership {
@@ -25,7 +25,7 @@ fn membership() -> Membership {
 
 fn replica(node: u64, sessions_max: u32) -> (Sequencer, Options) {
     let options = Options { sessions_max, ..Options::with_segment_bytes(1 << 20) };
-    (Sequencer::new(Me::Node(NodeId(node)), membership(), &options), options)
+    (Sequencer::new(Owner::Node(NodeId(node)), membership(), &options), options)
 }
 
 fn body_of(block: &NewBlock) -> Vec<u8> {
@@ -38,7 +38,7 @@ struct Three {
     follower: Sequencer,
     restarted: Sequencer,
     options: Options,
-    queue: Queue,
+    queue: ProposalQueue,
 }
 
 impl Three {
@@ -69,11 +69,11 @@ impl Three {
 
     fn append(&mut self, stamps: &[Stamp], at: u64) {
         let tickets: Vec<_> =
-            stamps.iter().map(|s| self.queue.push_record(b"x", *s, Patience::None).unwrap()).collect();
+            stamps.iter().map(|s| self.queue.push_record(b"x", *s, WaitLimit::None).unwrap()).collect();
         for item in self.queue.take(true).items {
-            let Item::Data(gathered) = item else { unreachable!() };
-            let Sequenced { block, promise, outcome } = self.leader.data(gathered, Timestamp(at));
-            promise.answer(outcome);
+            let Proposal::Data(gathered) = item else { unreachable!() };
+            let SequencedBlock { block, completer, outcome } = self.leader.data(gathered, Timestamp(at));
+            completer.answer(outcome);
             if let Some(block) = block {
                 self.spread(&block);
             }
@@ -104,7 +104,7 @@ impl Three {
 fn last_voter_opens_with_entries_of_an_older_term() {
     let options = Options::with_segment_bytes(1 << 20);
     let alone = Membership::of([crate::cluster::membership::Member::voter(NodeId(1), DirectoryId(1), "")]);
-    let sole = || Sequencer::new(Me::Node(NodeId(1)), alone.clone(), &options);
+    let sole = || Sequencer::new(Owner::Node(NodeId(1)), alone.clone(), &options);
     let mut log = sole();
     log.hard_state_block(Term(3), 1);
     let opening = log.opening();
@@ -113,7 +113,7 @@ fn last_voter_opens_with_entries_of_an_older_term() {
     for block in [opening, entry] {
         restarted.replay(&raft_message::header_of(&block), &body_of(&block), &options).unwrap();
     }
-    assert_eq!((restarted.end().raft, restarted.hard_state().term), (RaftIndex(1), Term(3)));
+    assert_eq!((restarted.end().raft, restarted.hard_state().term), (EntryIndex(1), Term(3)));
 }
 
 /// The leader dropped sessions that were expired by its clock, and then refused. The next opening lacked sessions that the
@@ -251,8 +251,8 @@ fn options_take_effect_when_they_are_committed() {
     three.restart();
     three.tables_are_equal();
     assert_eq!(three.command(Command::SetOptions(set), 1000), Some(Index(0)), "it is so already");
-    assert_eq!(three.leader.end().raft, RaftIndex(1));
-    three.leader.commit_to(RaftIndex(1));
+    assert_eq!(three.leader.end().raft, EntryIndex(1));
+    three.leader.commit_to(EntryIndex(1));
     assert_eq!(three.leader.committed().options, set);
 }
 
@@ -263,7 +263,7 @@ fn hard_state_speaks_of_entries_that_are_there() {
     three.spread(&block);
     let header = raft_message::header_of(&three.leader.hard_state_block(Term(1), 0));
     for (commit, is_taken) in [(0, true), (1, true), (2, false)] {
-        let state = HardState { term: Term(1), vote: 0, commit: RaftIndex(commit) };
+        let state = HardState { term: Term(1), vote: 0, commit: EntryIndex(commit) };
         let learnt = three.restarted.replay(&header, &state.encode(), &three.options);
         assert_eq!(learnt.is_ok(), is_taken, "entry {commit}");
     }

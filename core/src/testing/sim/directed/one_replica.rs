@@ -19,7 +19,7 @@ use crate::testing::sim::oracle::Check;
 use crate::testing::sim::patient;
 use crate::testing::sim::patient::Started;
 use crate::testing::sim::threads::Then;
-use crate::types::{DirectoryId, LogId, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, EntryIndex, LogId, NodeId, Term};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -159,7 +159,7 @@ pub(super) fn barrier_is_retried_after_a_jump() -> Check {
     answer.set_entries(question.get_entries().to_vec().into());
     follower.hears(&answer, DIRECTORY)?;
     follower.hears(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
-    if follower.0.glance().committed_raft != RaftIndex(50) {
+    if follower.0.glance().committed_raft != EntryIndex(50) {
         return Err(format!("the replica does not jump: {:?}", follower.0.glance()));
     }
     match asked.poll() {
@@ -172,10 +172,10 @@ pub(super) fn barrier_is_retried_after_a_jump() -> Check {
 pub(super) fn body_of_another_term_is_not_sent() -> Check {
     let mut follower = Follower::new()?;
     follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
-    if follower.0.body_of(RaftIndex(1), Term(1)).is_err() {
+    if follower.0.body_of(EntryIndex(1), Term(1)).is_err() {
         return Err("the entry does not exist".to_owned());
     }
-    match follower.0.body_of(RaftIndex(1), Term(2)) {
+    match follower.0.body_of(EntryIndex(1), Term(2)) {
         Err(_) => Ok(()),
         Ok(_) => Err("the body of entry 1 of term 1 was returned for that of term 2".to_owned()),
     }
@@ -186,14 +186,14 @@ pub(super) fn message_from_another_directory_is_dropped() -> Check {
     let mut follower = Follower::new()?;
     follower.votes_beside(&[])?;
     follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
-    if follower.0.glance().last_raft != RaftIndex(3) {
+    if follower.0.glance().last_raft != EntryIndex(3) {
         return Err(format!(
             "the replica accepted an entry from a directory that is no member's: {:?}",
             follower.0.glance()
         ));
     }
     follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
-    if follower.0.glance().last_raft != RaftIndex(4) {
+    if follower.0.glance().last_raft != EntryIndex(4) {
         return Err(format!("the replica did not accept its leader's entry: {:?}", follower.0.glance()));
     }
     Ok(())
@@ -204,8 +204,8 @@ pub(super) fn only_committed_entries_are_sent_as_committed() -> Check {
     let mut follower = Follower::new()?;
     let entries = (1..=5).map(entry).collect();
     follower.hears(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
-    let anchor = (RaftIndex(5), Term(1));
-    let fetch = Fetch { first: RaftIndex(2), last: RaftIndex(5), anchor, bytes_max: 1 << 20 };
+    let anchor = (EntryIndex(5), Term(1));
+    let fetch = Fetch { first: EntryIndex(2), last: EntryIndex(5), anchor, bytes_max: 1 << 20 };
     follower.gets(fetch.encode_committed(), DIRECTORY)?;
     let answer = follower.0.take_outgoing().into_iter().find_map(|envelope| {
         let (kind, body) = raft_message::parse_head(&envelope.head).ok()?;
@@ -234,7 +234,7 @@ pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
     follower.hears_third(of_nine((4, 1), entry(5)))?;
     follower.hears_third(of_nine((5, 1), change_at(6, 9)))?;
     follower.hears_third(of_nine((6, 9), Entry { term: 9, ..entry(7) }))?;
-    let fifth = follower.0.entry(RaftIndex(5)).ok().flatten();
+    let fifth = follower.0.entry(EntryIndex(5)).ok().flatten();
     let Some(fifth) = fifth else { return Err("entry 5 does not exist".to_owned()) };
     drop(follower);
 
@@ -242,7 +242,7 @@ pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
     let Some(segment) = harm::begun(&disk.visible()).next() else {
         return Err("nothing was written".to_owned());
     };
-    let lost: Vec<_> = segment.blocks.iter().filter(|b| b.header.raft_index == RaftIndex(5)).collect();
+    let lost: Vec<_> = segment.blocks.iter().filter(|b| b.header.raft_index == EntryIndex(5)).collect();
     if !lost.iter().any(|b| b.header.kind == Kind::HardState) {
         return Err("there is no hard state after entry 5".to_owned());
     }

@@ -357,8 +357,8 @@ impl World {
             Want::Open => Request::OpenSession,
             Want::Close(id) => Request::CloseSession(*id),
         };
-        let patience = Duration::from_millis(self.clients[n].rng.between(300, 3000));
-        match self.ask(Asker::Client(n), node, request, patience) {
+        let wait_limit = Duration::from_millis(self.clients[n].rng.between(300, 3000));
+        match self.ask(Asker::Client(n), node, request, wait_limit) {
             Some(Ok(attempt)) => {
                 self.clients[n].ops[place].attempt = Some(attempt);
                 Ok(())

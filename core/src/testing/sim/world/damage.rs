@@ -11,7 +11,7 @@ use crate::testing::sim::harm::Harm;
 use crate::testing::sim::host::{Host, Maimed};
 use crate::testing::sim::machine::Machine;
 use crate::testing::sim::oracle::excuse;
-use crate::types::{NodeId, RaftIndex};
+use crate::types::{EntryIndex, NodeId};
 use std::time::Duration;
 
 /// How many of the newest files are excluded: they are growing, or prepared and empty.
@@ -166,9 +166,9 @@ impl World {
     }
 
     /// Whether no running replica has this entry because it was discarded. A new and empty replica does not count.
-    fn has_nobody(&self, entry: RaftIndex) -> bool {
+    fn has_nobody(&self, entry: EntryIndex) -> bool {
         let mut glances = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::glance);
-        glances.all(|g| g.base_raft >= entry || g.last_raft == RaftIndex(0))
+        glances.all(|g| g.base_raft >= entry || g.last_raft == EntryIndex(0))
     }
 
     /// A replica with a damaged file takes part. It was repaired, or it has not noticed the damage and is replaced.

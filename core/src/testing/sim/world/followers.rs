@@ -1,7 +1,7 @@
 //! Followers: copies of the log that are no members, fed by replicas and by each other through the simulated network.
 //!
 //! ```text
-//!  follower ── connects ──> source: Feed ── next, encode ──> network ──> decode ──> Following ── sync ──> disk
+//!  follower ── connects ──> source: FollowSource ── encode ──> network ──> decode ──> Applier ── sync ──> disk
 //!      ^                                                        │
 //!      └───── another source, if the stream breaks <── a gap, damage, a source that has ended
 //! ```
@@ -17,12 +17,12 @@ use super::{Check, Event, World};
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::SimDisk;
 use crate::error::{Error, ErrorKind};
-use crate::follower::message::{Fed, FeedFrom};
-use crate::follower::source::Feed;
+use crate::follower::message::{FollowFrom, FollowMessage};
+use crate::follower::source::FollowSource;
 use crate::sync::clock::Moment;
 use crate::testing::sim::copy::{Chore, Copy, CopySetup};
 use crate::testing::sim::fault::Fault;
-use crate::types::{DirectoryId, LogId, NodeId, RaftIndex};
+use crate::types::{DirectoryId, EntryIndex, LogId, NodeId};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -50,11 +50,11 @@ pub(in crate::testing::sim) enum FollowerEvent {
     /// Its disk has room again.
     Room,
     /// Its source looks for more entries.
-    Feed {
+    FollowSource {
         stream: u64,
     },
     /// An item arrives.
-    Fed {
+    FollowMessage {
         stream: u64,
         number: u64,
         envelope: Box<Envelope>,
@@ -71,7 +71,7 @@ enum Source {
 struct Stream {
     number: u64,
     source: Source,
-    feed: Feed,
+    feed: FollowSource,
     sent: u64,
     heard: u64,
 }
@@ -87,8 +87,8 @@ pub(in crate::testing::sim) struct Follower {
     made: bool,
     cramped: bool,
     /// The last entry that the running sync covers; and the last durable one.
-    syncing: RaftIndex,
-    kept: RaftIndex,
+    syncing: EntryIndex,
+    kept: EntryIndex,
     streams: u64,
     stream: Option<Stream>,
     source: Option<Source>,
@@ -126,8 +126,8 @@ impl World {
                 life: 1,
                 made: false,
                 cramped: false,
-                syncing: RaftIndex(0),
-                kept: RaftIndex(0),
+                syncing: EntryIndex(0),
+                kept: EntryIndex(0),
                 streams: 0,
                 stream: None,
                 source: None,
@@ -178,8 +178,10 @@ impl World {
                 self.followers[n].disk.limit_space(None);
                 Ok(())
             }
-            FollowerEvent::Feed { stream } => self.feed(n, stream),
-            FollowerEvent::Fed { stream, number, envelope } => self.fed(n, stream, number, *envelope),
+            FollowerEvent::FollowSource { stream } => self.feed(n, stream),
+            FollowerEvent::FollowMessage { stream, number, envelope } => {
+                self.fed(n, stream, number, *envelope)
+            }
             FollowerEvent::Wake { .. } | FollowerEvent::Synced { .. } => Ok(()),
         }
     }
@@ -299,7 +301,7 @@ impl World {
             .filter(|other| self.followers[*other].copy.is_some() && self.followers[*other].up)
             .collect();
         let chain = !chained.is_empty() && self.rng.permille(400);
-        let begins = if self.rng.permille(500) { FeedFrom::First } else { FeedFrom::Newest };
+        let begins = if self.rng.permille(500) { FollowFrom::First } else { FollowFrom::Newest };
         let want = self.followers[n].copy.as_ref().map_or(begins, Copy::want);
         let (source, feed) = if chain {
             let Some(other) = self.rng.pick(&chained).copied() else { return Ok(()) };
@@ -328,7 +330,7 @@ impl World {
         follower.stream = Some(Stream { number, source, feed, sent: 0, heard: 0 });
         self.story.tell(now, || format!("follower {node}: is fed by {source:?} from {want:?}"));
         let delay = self.plan.delay * 2;
-        self.schedule.after(delay, Event::Follower(n, FollowerEvent::Feed { stream: number }));
+        self.schedule.after(delay, Event::Follower(n, FollowerEvent::FollowSource { stream: number }));
         Ok(())
     }
 
@@ -385,7 +387,7 @@ impl World {
             Ok(fed) => fed,
             Err(error) => return self.source_failed(n, source, &error),
         };
-        let again = Event::Follower(n, FollowerEvent::Feed { stream: number });
+        let again = Event::Follower(n, FollowerEvent::FollowSource { stream: number });
         let Some(fed) = fed else {
             self.schedule.after(FEEDS, again);
             return Ok(());
@@ -401,7 +403,8 @@ impl World {
             return Ok(());
         }
         for (at, envelope) in arrivals {
-            let event = FollowerEvent::Fed { stream: number, number: nth, envelope: Box::new(envelope) };
+            let event =
+                FollowerEvent::FollowMessage { stream: number, number: nth, envelope: Box::new(envelope) };
             self.schedule.at(at, Event::Follower(n, event));
         }
         self.schedule.after(FEEDS_ON, again);
@@ -424,11 +427,11 @@ impl World {
             return Ok(());
         }
         stream.heard = nth;
-        let Ok(fed) = Fed::decode(envelope.head, envelope.bodies) else {
+        let Ok(fed) = FollowMessage::decode(envelope.head, envelope.bodies) else {
             self.break_stream(n);
             return Ok(());
         };
-        if let Fed::Entries(entries) = &fed {
+        if let FollowMessage::Entries(entries) = &fed {
             for entry in entries.iter() {
                 self.oracle.is_fed(node, &entry.header)?;
             }
@@ -436,7 +439,7 @@ impl World {
         let outcome = match &mut follower.copy {
             Some(copy) => copy.take(fed, now),
             None => {
-                let Fed::State(state) = fed else {
+                let FollowMessage::State(state) = fed else {
                     return Err(format!("follower {node} has no log yet, but was fed entries first"));
                 };
                 match Copy::create(&follower.disk, &follower.setup, &state, now) {
@@ -515,7 +518,7 @@ impl World {
     }
 
     /// Followers that lack committed entries.
-    pub(in crate::testing::sim) fn followers_behind(&self, last: RaftIndex) -> Vec<NodeId> {
+    pub(in crate::testing::sim) fn followers_behind(&self, last: EntryIndex) -> Vec<NodeId> {
         let has = |f: &&Follower| f.up && f.copy.as_ref().is_some_and(|c| c.committed() >= last);
         self.followers.iter().filter(|f| !has(f)).map(|f| f.node).collect()
     }

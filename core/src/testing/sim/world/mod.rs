@@ -408,12 +408,12 @@ impl World {
         asker: Asker,
         node: NodeId,
         request: Request,
-        patience: Duration,
+        wait_limit: Duration,
     ) -> Option<LogResult<u64>> {
         let now = self.now();
         let idle_max_ms = self.plan.session_idle_max.as_millis() as u64;
         let machine = self.machine(node)?;
-        let ticket = match machine.ask(request, patience, idle_max_ms) {
+        let ticket = match machine.ask(request, wait_limit, idle_max_ms) {
             Ok(ticket) => ticket,
             Err(error) => return Some(Err(error)),
         };
@@ -423,7 +423,7 @@ impl World {
         if let Some(host) = self.hosts.get_mut(&node) {
             host.attempts.push(attempt);
         }
-        self.schedule.at(now.plus(patience), Event::Expire(attempt));
+        self.schedule.at(now.plus(wait_limit), Event::Expire(attempt));
         self.wake_called(node);
         Some(Ok(attempt))
     }

@@ -402,13 +402,13 @@ impl World {
 
     fn break_disk(&mut self, kind: Fault, node: NodeId) -> bool {
         let call = if kind == Fault::SyncError { Call::Sync } else { Call::Write };
-        let landed = match self.nemesis.rng.below(3) {
+        let confirmed = match self.nemesis.rng.below(3) {
             0 => Landed::Nothing,
             1 => Landed::Some(self.nemesis.rng.next_u64()),
             _ => Landed::All,
         };
         let nth = self.nemesis.rng.between(1, 4);
-        let fault = DiskFault { call: Some(call), nth, lasting: false, trouble: DiskTrouble::Eio(landed) };
+        let fault = DiskFault { call: Some(call), nth, lasting: false, trouble: DiskTrouble::Eio(confirmed) };
         self.on_disk(node, |disk| disk.plan(fault));
         true
     }

@@ -218,17 +218,17 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
 
 /// Reads through a view of the log, which a writer may extend meanwhile.
 fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<u64> {
-    let viewer = open_log::view(dir)?;
-    let mut reader = viewer.reader(start)?;
+    let read_only = open_log::view(dir)?;
+    let mut reader = read_only.reader(start)?;
     let stop = stop_flag(args)?;
     let copied = copy(args, &mut reader, form, &stop, ui);
     // When the view met damage, that is why it ended.
-    if let Some(error) = viewer.failure() {
+    if let Some(error) = read_only.failure() {
         return Err(error.into());
     }
     let count = copied?;
     if !args.follow && args.limit.is_none_or(|limit| count < limit) {
-        note(unproven_in(&viewer, dir), ui);
+        note(unproven_in(&read_only, dir), ui);
     }
     Ok(count)
 }

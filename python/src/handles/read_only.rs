@@ -17,40 +17,40 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A log in a directory, read-only, also while another process appends to it.
 ///
-/// `Viewer(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
+/// `ReadOnlyLog(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
 /// the wait. Raises `NotFoundError`: there is none; `CorruptError`, `UnsupportedError`, `IoError`: the files.
 ///
 /// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
 /// close it.
 #[pyclass(frozen, module = "chiplog")]
-pub(crate) struct Viewer {
+pub(crate) struct ReadOnlyLog {
     /// None: it was closed.
-    viewer: Kept<Mutex<Option<chiplog::Viewer>>>,
+    read_only: Kept<Mutex<Option<chiplog::ReadOnlyLog>>>,
 }
 
-impl Viewer {
-    fn cell(&self) -> PyResult<MutexGuard<'_, Option<chiplog::Viewer>>> {
-        Ok(self.viewer.get().map_err(raise)?.lock().unwrap_or_else(PoisonError::into_inner))
+impl ReadOnlyLog {
+    fn cell(&self) -> PyResult<MutexGuard<'_, Option<chiplog::ReadOnlyLog>>> {
+        Ok(self.read_only.get().map_err(raise)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn viewer(&self) -> PyResult<chiplog::Viewer> {
-        let closed = || raise(Error::new(ErrorKind::Closed, "the viewer was closed"));
+    fn read_only(&self) -> PyResult<chiplog::ReadOnlyLog> {
+        let closed = || raise(Error::new(ErrorKind::Closed, "the read_only was closed"));
         self.cell()?.clone().ok_or_else(closed)
     }
 
     fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
-        let viewer = slf.get().viewer()?;
-        local(slf.as_any(), slf.py().detach(|| viewer.reader(from)), follow)
+        let read_only = slf.get().read_only()?;
+        local(slf.as_any(), slf.py().detach(|| read_only.reader(from)), follow)
     }
 }
 
 #[pymethods]
-impl Viewer {
+impl ReadOnlyLog {
     #[new]
     fn new(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
         notices::ask(py)?;
-        let viewer = wait::on_thread(py, move || chiplog::Viewer::open(dir))?;
-        Ok(Self { viewer: Kept::new(Mutex::new(Some(viewer))).map_err(raise)? })
+        let read_only = wait::on_thread(py, move || chiplog::ReadOnlyLog::open(dir))?;
+        Ok(Self { read_only: Kept::new(Mutex::new(Some(read_only))).map_err(raise)? })
     }
 
     /// Returns the `Record` at `index`, from 1.
@@ -59,8 +59,8 @@ impl Viewer {
     /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
     /// `ClosedError`.
     fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
-        let viewer = self.viewer()?;
-        get(py, index, |start| viewer.reader(start))
+        let read_only = self.read_only()?;
+        get(py, index, |start| read_only.reader(start))
     }
 
     /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
@@ -104,43 +104,43 @@ impl Viewer {
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.viewer()?.info())
+        values::info(py, &self.read_only()?.info())
     }
 
     /// Returns how many records stand behind the last one shown and are not proven durable.
     ///
     /// Does not block. Raises `ClosedError`.
     fn unproven(&self) -> PyResult<u64> {
-        Ok(self.viewer()?.unproven())
+        Ok(self.read_only()?.unproven())
     }
 
     /// Returns who belongs to the cluster as far as the files here say, a list of `Member`; None: it is a log on its own.
     ///
     /// Does not block. Raises `ClosedError`.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        values::members(py, self.viewer()?.members())
+        values::members(py, self.read_only()?.members())
     }
 
     /// Returns the options that are set for the log, a dict of their names and values: as `Log.log_options`.
     ///
     /// Does not block. Raises `ClosedError`.
     fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        values::log_options(py, &self.viewer()?.log_options())
+        values::log_options(py, &self.read_only()?.log_options())
     }
 
     /// Returns why the view does not go on, an `Error`, if it met damage; None: it goes on.
     ///
     /// Does not block. Raises `ClosedError`.
     fn failure<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.viewer()?.failure().map(|error| crate::convert::errors::value(py, &error)).transpose()
+        self.read_only()?.failure().map(|error| crate::convert::errors::value(py, &error)).transpose()
     }
 
     /// Ends the view. Returns None. From any thread, and more than once.
     ///
     /// Does not block. Readers go on to the end of what it showed; whoever waits there is woken with `ClosedError`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let viewer = self.cell()?.take();
-        py.detach(|| drop(viewer));
+        let read_only = self.cell()?.take();
+        py.detach(|| drop(read_only));
         Ok(())
     }
 
@@ -175,6 +175,6 @@ impl Viewer {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("viewer", "directory"))
+        Err(not_pickled("read_only", "directory"))
     }
 }

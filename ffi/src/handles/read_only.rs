@@ -1,4 +1,4 @@
-//! Viewers: a log read-only, also while another process writes it.
+//! Read-only logs: a log read-only, also while another process writes it.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
@@ -13,20 +13,20 @@ use crate::support::handle_table;
 use crate::support::handle_table::handle;
 use crate::support::panic_guard::plain;
 use crate::support::threads::without_signals;
-use chiplog::{Result, Viewer};
+use chiplog::{ReadOnlyLog, Result};
 use std::ffi::{c_char, c_void};
 
-/// A viewer as C holds it.
-pub(crate) struct Viewing(pub(crate) Viewer);
+/// A read-only log as C holds it.
+pub(crate) struct Viewing(pub(crate) ReadOnlyLog);
 
 /// A log read-only, also while another process writes it. Takes no lock and changes nothing. Any thread may use it, many
 /// at once.
 #[allow(non_camel_case_types, missing_debug_implementations)]
-pub struct chiplog_viewer_t {
+pub struct chiplog_read_only_log_t {
     _private: crate::support::handle_table::Opaque,
 }
 
-handle!(chiplog_viewer_t is Viewing, 9, "viewer");
+handle!(chiplog_read_only_log_t is Viewing, 9, "read_only");
 
 /// A replica that belongs to a cluster.
 #[repr(C)]
@@ -52,28 +52,28 @@ pub struct chiplog_member_t {
 pub type chiplog_member_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, member: *const chiplog_member_t)>;
 
-fn get(viewer: *const chiplog_viewer_t) -> Result<handle_table::Pinned<Viewing>> {
-    handle_table::get::<Viewing>(viewer)
+fn get(read_only: *const chiplog_read_only_log_t) -> Result<handle_table::Pinned<Viewing>> {
+    handle_table::get::<Viewing>(read_only)
 }
 
 /// Opens the log in `directory` for reading.
-/// Ownership: `directory` borrowed for the call; `*viewer`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Ownership: `directory` borrowed for the call; `*read_only`: the caller's, to be closed. Any thread. Blocks for the disk.
 /// Errors: NOT_FOUND, CORRUPT, UNSUPPORTED, IO, INVALID_ARGUMENT.
 ///
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_open(
+pub unsafe extern "C" fn chiplog_read_only_log_open(
     directory: *const c_char,
-    viewer: *mut *mut chiplog_viewer_t,
+    read_only: *mut *mut chiplog_read_only_log_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: the caller's word.
     unsafe {
         entry(error, || {
-            let place = out(viewer, "viewer")?;
+            let place = out(read_only, "read_only")?;
             let directory = log::path(directory, "directory")?;
-            let opened = without_signals(|| Viewer::open(directory))?;
+            let opened = without_signals(|| ReadOnlyLog::open(directory))?;
             place.write(handle_table::insert(Viewing(opened))?);
             Ok(())
         })
@@ -81,53 +81,55 @@ pub unsafe extern "C" fn chiplog_viewer_open(
 }
 
 /// A reader of records that are proven durable: chiplog_log_reader tells the rest.
-/// Ownership: `viewer` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Ownership: `read_only` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
 /// Errors: as chiplog_log_reader.
 ///
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_reader(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_reader(
+    read_only: *const chiplog_read_only_log_t,
     start: u32,
     value: u64,
     reader: *mut *mut chiplog_reader_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: the caller's word.
-    unsafe { entry(error, || reader::hand_out(reader, || get(viewer)?.0.reader(self::start(start, value)?))) }
+    unsafe {
+        entry(error, || reader::hand_out(reader, || get(read_only)?.0.reader(self::start(start, value)?)))
+    }
 }
 
 /// One record, by its index.
-/// Ownership: `viewer` borrowed; `*records`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Ownership: `read_only` borrowed; `*records`: the caller's, to be closed. Any thread. Blocks for the disk.
 /// Errors: as chiplog_log_read.
 ///
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_read(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_read(
+    read_only: *const chiplog_read_only_log_t,
     index: u64,
     records: *mut *mut chiplog_records_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: the caller's word.
-    unsafe { entry(error, || records::hand_out_one(records, || get(viewer)?.0.read(index.into()))) }
+    unsafe { entry(error, || records::hand_out_one(records, || get(read_only)?.0.read(index.into()))) }
 }
 
 /// How the log stands, as far as it is proven durable. `info->size` has to be set.
-/// Ownership: `viewer` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Ownership: `read_only` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_info(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_info(
+    read_only: *const chiplog_read_only_log_t,
     info: *mut chiplog_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: the caller's word.
-    unsafe { entry(error, || fill(info, "info", log::info(&get(viewer)?.0.info()))) }
+    unsafe { entry(error, || fill(info, "info", log::info(&get(read_only)?.0.info()))) }
 }
 
 /// How many records stand behind the last one shown, sound and not proven durable: `*count`.
@@ -136,15 +138,15 @@ pub unsafe extern "C" fn chiplog_viewer_info(
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_unproven(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_unproven(
+    read_only: *const chiplog_read_only_log_t,
     count: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: the caller's word.
     unsafe {
         entry(error, || {
-            put(count, get(viewer)?.0.unproven());
+            put(count, get(read_only)?.0.unproven());
             Ok(())
         })
     }
@@ -157,8 +159,8 @@ pub unsafe extern "C" fn chiplog_viewer_unproven(
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_members(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_members(
+    read_only: *const chiplog_read_only_log_t,
     callback: chiplog_member_fn,
     context: *mut c_void,
     is_cluster: *mut u8,
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn chiplog_viewer_members(
     unsafe {
         entry(error, || {
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
-            let members = get(viewer)?.0.members();
+            let members = get(read_only)?.0.members();
             put(is_cluster, members.is_some().into());
             for member in members.into_iter().flatten() {
                 let shown = chiplog_member_t {
@@ -188,14 +190,14 @@ pub unsafe extern "C" fn chiplog_viewer_members(
 }
 
 /// Why the view does not go on, if it met damage: `*cause`, else NULL.
-/// Ownership: `viewer` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Ownership: `read_only` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
 /// As said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn chiplog_viewer_failure(
-    viewer: *const chiplog_viewer_t,
+pub unsafe extern "C" fn chiplog_read_only_log_failure(
+    read_only: *const chiplog_read_only_log_t,
     cause: *mut *mut chiplog_error_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
@@ -207,7 +209,7 @@ pub unsafe extern "C" fn chiplog_viewer_failure(
     unsafe {
         entry(error, || {
             let place = out(cause, "cause")?;
-            if let Some(cause) = get(viewer)?.0.failure() {
+            if let Some(cause) = get(read_only)?.0.failure() {
                 place.write(hand_out(&cause));
             }
             Ok(())
@@ -215,9 +217,9 @@ pub unsafe extern "C" fn chiplog_viewer_failure(
     }
 }
 
-/// Closes a viewer; its readers keep what they have. NULL, or one that was closed: nothing happens.
-/// Ownership: takes `viewer`. Any thread. Never blocks for long.
+/// Closes a read-only log; its readers keep what they have. NULL, or one that was closed: nothing happens.
+/// Ownership: takes `read_only`. Any thread. Never blocks for long.
 #[unsafe(no_mangle)]
-pub extern "C" fn chiplog_viewer_close(viewer: *mut chiplog_viewer_t) {
-    plain((), || drop(handle_table::close::<Viewing>(viewer)));
+pub extern "C" fn chiplog_read_only_log_close(read_only: *mut chiplog_read_only_log_t) {
+    plain((), || drop(handle_table::close::<Viewing>(read_only)));
 }

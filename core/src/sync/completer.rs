@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// The duty to answer. Dropped unanswered it answers that the outcome is unknown: nobody waits for ever. By a writer
 /// thread that panics, the log is poisoned; else it has merely ended.
 #[derive(Debug)]
-pub(crate) struct Promise(Option<Arc<Completion>>);
+pub(crate) struct Completer(Option<Arc<Completion>>);
 
-impl Promise {
+impl Completer {
     pub(crate) fn new() -> Self {
         Self(Some(Completion::new()))
     }
@@ -20,7 +20,7 @@ impl Promise {
     pub(crate) fn ticket(&self, ordinal: u32, offset: u32, count: u32) -> Ticket {
         match &self.0 {
             Some(completion) => Ticket::new(completion.clone(), ordinal, offset, count),
-            None => unreachable!("a promise is answered by giving it away"),
+            None => unreachable!("a completer is answered by giving it away"),
         }
     }
 
@@ -32,7 +32,7 @@ impl Promise {
     }
 }
 
-impl Drop for Promise {
+impl Drop for Completer {
     fn drop(&mut self) {
         if let Some(completion) = self.0.take() {
             let what = "outcome unknown: the log stopped before there was an answer";

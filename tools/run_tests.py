@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Runs what `cargo test` would run, two test programs at a time.
+
+    tools/run_tests.py [arguments of cargo test ...]
+
+Half of the test programs mostly compute (simulations, crash points), the other half mostly waits (servers that start,
+elections, time-outs). `cargo test` runs one program after the other and leaves a processor idle. This script builds the same
+programs, runs one of each half at a time, prints what each has printed once it has ended, then runs the documentation tests
+and lists the slowest programs. It runs all programs even if one fails; the output of the
+failed ones comes last.
+
+Exit status: 0 if all tests passed, 1 if one failed, cargo's own if the programs could not be built.
+CARGO names the cargo to use, RUST_TEST_THREADS the threads of each program (3).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CARGO = os.environ.get("CARGO", "cargo")
+# Directories of the packages whose tests mostly compute.
+COMPUTE = {"core", "fuzz", "sim", "tools/model"}
+# Programs that take longest start first, so that none of them runs alone at the end.
+LONGEST = ["sim", "crash", "serve", "runs", "binary", "chiplog-example-run", "follow_crash", "crash_faults", "logspec"]
+
+
+def build(arguments):
+    """Builds the test programs and returns them as (name, source below the package, directory of the package, program)."""
+    command = [CARGO, "test", *arguments, "--no-run", "--message-format=json-render-diagnostics"]
+    programs = []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            message = json.loads(line) if line.startswith("{") else {}
+            if message.get("reason") != "compiler-artifact" or not message["executable"]:
+                continue
+            if not message["profile"]["test"]:
+                continue
+            home = Path(message["manifest_path"]).parent
+            source = Path(message["target"]["src_path"]).relative_to(home)
+            programs.append((message["target"]["name"], source, home, message["executable"]))
+    if process.returncode:
+        sys.exit(process.returncode)
+    return programs
+
+
+def rank(program):
+    """Orders programs: the longest first, then as cargo does."""
+    name = program[0]
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+class Lanes:
+    """The programs that are still to be run, in two lanes. Methods may be called from any thread."""
+
+    def __init__(self, programs):
+        programs = sorted(programs, key=rank)
+        compute = [p for p in programs if p[2].relative_to(ROOT).as_posix() in COMPUTE]
+        self._lanes = [compute, [p for p in programs if p not in compute]]
+        self._lock = threading.Lock()
+        self.times = []
+        self.failed = []
+
+    def work(self, lane):
+        """Runs the programs of a lane, then those that are left in the other one."""
+        while program := self._next(lane):
+            self._run(program)
+
+    def _next(self, lane):
+        with self._lock:
+            for programs in (self._lanes[lane], self._lanes[1 - lane]):
+                if programs:
+                    return programs.pop(0)
+        return None
+
+    def _run(self, program):
+        _, source, home, executable = program
+        shown = f"{home.relative_to(ROOT)}/{source}"
+        begun = time.monotonic()
+        environment = os.environ | {"CARGO": CARGO, "CARGO_MANIFEST_DIR": str(home)}
+        ended = subprocess.run([executable], cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        took = time.monotonic() - begun
+        printed = f"     Running {shown}\n{ended.stdout.decode(errors='replace')}"
+        with self._lock:
+            self.times.append((took, shown))
+            if ended.returncode:
+                self.failed.append((shown, printed))
+                printed = f"     Running {shown}\nFAILED; what it has printed comes at the end\n\n"
+            sys.stdout.write(printed)
+            sys.stdout.flush()
+
+
+def main():
+    """Builds, runs, reports."""
+    arguments = sys.argv[1:]
+    if arguments in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    os.environ.setdefault("RUST_TEST_THREADS", "3")
+    begun = time.monotonic()
+    lanes = Lanes(build(arguments))
+    print(f"== building the test programs took {time.monotonic() - begun:.0f} s", flush=True)
+    begun = time.monotonic()
+    threads = [threading.Thread(target=lanes.work, args=(lane,)) for lane in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"== running {len(lanes.times)} test programs took {time.monotonic() - begun:.0f} s; the slowest:")
+    for took, shown in sorted(lanes.times, reverse=True)[:12]:
+        print(f"   {took:6.1f} s  {shown}")
+    begun = time.monotonic()
+    sys.stdout.flush()
+    documented = subprocess.run([CARGO, "test", *arguments, "--doc"], cwd=ROOT).returncode
+    print(f"== documentation tests took {time.monotonic() - begun:.0f} s")
+    if documented:
+        lanes.failed.append(("documentation tests", ""))
+    for _, printed in lanes.failed:
+        print(printed)
+    for shown, _ in lanes.failed:
+        print(f"FAILED: {shown}")
+    return 1 if lanes.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
