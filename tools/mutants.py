@@ -49,7 +49,7 @@ SEEDS = 300
 BAR = 0.9
 """The share of mutants that must be caught."""
 
-SEED_TEST = "nothing_that_must_not_happen_happens_and_every_fault_does"
+SEED_TEST = "no_violation_happens_and_every_fault_does"
 
 
 @dataclass(frozen=True)

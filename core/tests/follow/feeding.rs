@@ -1,4 +1,4 @@
-//! What is fed is what is there: the same log, chains, the tail, beginnings.
+//! A follower gets the source's log: the same records, chains, the tail, beginnings.
 
 use crate::support::*;
 use chiplog::{
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 #[test]
-fn a_follower_has_the_same_log_and_goes_on_where_it_stopped() {
+fn follower_has_the_same_log_and_continues_where_it_stopped() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
@@ -42,14 +42,14 @@ fn a_follower_has_the_same_log_and_goes_on_where_it_stopped() {
     assert_eq!(follower.log().info().last, info.last);
     assert_eq!(catch_up(&source, &follower), []);
     assert_same(follower.log(), &source);
-    // The state of sessions came with the rest: what continues from here knows of them.
+    // The state of sessions was fed as well: a session that continues from here knows its batches.
     assert_eq!(state(follower.log(), FollowFrom::Newest).next(), state(&source, FollowFrom::Newest).next());
     follower.sync().unwrap();
     assert_eq!(follower.log().info().durable, follower.log().info().last);
     assert_sound(b.path());
-    // From outside, too.
+    // A read-only log shows the same.
     let read_only = ReadOnlyLog::open(b.path()).unwrap();
-    wait_until("the read_only sees all", || read_only.info().last == source.info().last);
+    wait_until("the read_only shows all records", || read_only.info().last == source.info().last);
     assert!(read_only.info().follows);
 }
 
@@ -78,7 +78,7 @@ fn followers_follow_followers_while_the_source_is_written() {
                 }
             });
         }
-        // A reader at the tail of the last one gets all of it, in order.
+        // A reader at the tail of the last one gets all records in order.
         let last = &chain[2];
         let reader = scope.spawn(move || {
             let mut reader = last.log().reader(Start::First).unwrap();
@@ -106,7 +106,7 @@ fn followers_follow_followers_while_the_source_is_written() {
 }
 
 #[test]
-fn a_reader_and_a_feed_at_the_tail_wake() {
+fn reader_and_feed_at_the_tail_wake() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     let follower = create(&source, FollowFrom::Newest, b.path());
@@ -118,7 +118,7 @@ fn a_reader_and_a_feed_at_the_tail_wake() {
     let told = tx.clone();
     feed.on_more(move || told.send("fed").unwrap());
     reader.on_more(move || tx.send("read").unwrap());
-    // An entry without records wakes a feed, and no reader.
+    // An entry without records wakes a feed, but no reader.
     source.open_session().unwrap();
     assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), "fed");
     assert_eq!(catch_up(&source, &follower), []);
@@ -134,7 +134,7 @@ fn a_reader_and_a_feed_at_the_tail_wake() {
 }
 
 #[test]
-fn a_feed_begins_anywhere() {
+fn feed_begins_anywhere() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     for n in 0..10 {
@@ -175,7 +175,7 @@ fn many_threads_may_take() {
             scope.spawn(|| {
                 let mut feed = source.feed(follower.want().unwrap()).unwrap();
                 while let Some(fed) = feed.next(3000).unwrap() {
-                    // Another one was faster, perhaps by more than what is known here.
+                    // Another thread was faster, perhaps by more entries than this one knows.
                     if let Err(error) = follower.take(fed) {
                         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
                         feed = source.feed(follower.want().unwrap()).unwrap();

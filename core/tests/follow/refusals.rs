@@ -1,4 +1,4 @@
-//! What is never stored: other histories, damage, gaps; and what is said of it.
+//! Items that are never stored: other histories, damage, gaps; and the errors for them.
 
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
@@ -8,7 +8,7 @@ use chiplog::{
 };
 use std::path::Path;
 
-/// Two copies of one directory, each written to: the same log by its id, and two histories.
+/// Two copies of one directory, each written to: the same log by its id, but two histories.
 #[test]
 fn another_history_is_never_followed() {
     let (a, b, c) =
@@ -32,7 +32,7 @@ fn another_history_is_never_followed() {
     for _ in 0..2 {
         assert_eq!(feed.next(1000).unwrap_err().kind(), ErrorKind::Diverged);
     }
-    // And should its entries come all the same: those beyond, those that are here already, a state.
+    // Even if its entries arrive: later ones, ones that are here already, a state.
     let mut feed = other.feed(FollowFrom::First).unwrap();
     let mut refused = 0;
     while let Some(fed) = feed.next(1).unwrap() {
@@ -52,7 +52,7 @@ fn another_history_is_never_followed() {
     while let Some(fed) = feed.next(10_000).unwrap() {
         assert_eq!(follower.take(fed).unwrap_err().kind(), ErrorKind::Diverged);
     }
-    // It is as good as before.
+    // The follower still works.
     append(&source, 0..20);
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
@@ -65,10 +65,10 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Two copies of one directory again, but so alike that only the meaning of an entry tells them apart: a batch that
-/// leaves its session's order. It changes nothing, neither the log nor what is remembered of sessions.
+/// Two copies of one directory again, but so similar that only the meaning of an entry differs: a batch out of its
+/// session's order. It changes neither the log nor the state of sessions.
 #[test]
-fn an_entry_of_which_only_the_meaning_is_wrong_is_refused_whole() {
+fn entry_with_a_wrong_meaning_is_refused_whole() {
     let (a, b, c) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
@@ -102,7 +102,7 @@ fn an_entry_of_which_only_the_meaning_is_wrong_is_refused_whole() {
 }
 
 #[test]
-fn what_is_here_already_is_passed_over_and_a_gap_is_refused() {
+fn known_entries_are_skipped_and_a_gap_is_refused() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     source.append(b"1").unwrap();
@@ -122,7 +122,7 @@ fn what_is_here_already_is_passed_over_and_a_gap_is_refused() {
     for n in [0, 0, 1, 0, 1] {
         follower.take(fed[n].clone()).unwrap();
     }
-    // All of it at once, most of it known.
+    // All entries at once, most of them known.
     follower.take(source.feed(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
     assert_eq!(records(follower.log()), records(&source)[1..]);
 }
@@ -168,7 +168,7 @@ fn no_flipped_byte_is_stored() {
 }
 
 #[test]
-fn a_directory_is_either_a_log_s_or_a_follower_s() {
+fn directory_holds_either_a_log_or_a_follower() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let refused = |error: chiplog::Error, words: &str| {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
@@ -182,7 +182,7 @@ fn a_directory_is_either_a_log_s_or_a_follower_s() {
     let follower = FollowerLog::create(b.path(), options(), &begin).unwrap();
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::Locked);
-    // What writes is refused.
+    // Writing calls are refused.
     let log = follower.log().clone();
     for error in [
         log.append(b"no").unwrap_err(),
@@ -197,7 +197,7 @@ fn a_directory_is_either_a_log_s_or_a_follower_s() {
     }
     let status = log.status();
     assert_eq!((status.role, status.node), (Role::Observer, NodeId(0)));
-    // The log that was handed out keeps it open.
+    // The handle that `log()` returned keeps the log open.
     drop(follower);
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(log);
@@ -215,7 +215,7 @@ fn a_directory_is_either_a_log_s_or_a_follower_s() {
 }
 
 #[test]
-fn a_damaged_follower_says_what_to_do_and_begins_anew() {
+fn damaged_follower_is_reset_and_begins_again() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
@@ -238,9 +238,9 @@ fn a_damaged_follower_says_what_to_do_and_begins_anew() {
     assert_same(follower.log(), &source);
 }
 
-/// Damage at the source is not handed on; what was given before it is sound.
+/// Damage at the source is not fed; the entries before it are sound.
 #[test]
-fn damage_does_not_travel() {
+fn damage_is_not_fed() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..400);
@@ -266,5 +266,5 @@ fn damage_does_not_travel() {
     let here = records(follower.log());
     assert!(!here.is_empty());
     assert_eq!(here, all[..here.len()]);
-    assert_eq!(feed.next(20_000).unwrap_err().kind(), ErrorKind::Corrupt, "it stays where it is");
+    assert_eq!(feed.next(20_000).unwrap_err().kind(), ErrorKind::Corrupt, "the feed keeps its position");
 }
