@@ -304,7 +304,10 @@ fn change_waits_during_a_transfer_of_leadership() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if let Some(error) = &refused {
-                assert!(error.to_string().contains(&format!("hands over the lead to node {to}")), "{error}");
+                assert!(
+                    error.to_string().contains(&format!("is transferring leadership to node {to}")),
+                    "{error}"
+                );
                 trio.network.connect(NodeId(4));
             }
             assert_eq!(handed.join().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
@@ -442,7 +445,7 @@ fn change_that_waits_for_its_new_voter_names_it() {
     for change in [Change::Promote(NodeId(2)), add(3, chiplog::DirectoryId::default())] {
         let error = trio.log(1).change_members(&[change], patience).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(error.to_string().contains("this was not heard of node 2"), "{error}");
+        assert!(error.to_string().contains("missing: node 2"), "{error}");
     }
     let last = (0..50).fold(Index(0), |_, _| trio.log(1).append(b"it leads").unwrap());
     trio.network.connect(NodeId(2));

@@ -201,16 +201,19 @@ fn directory_holds_either_a_log_or_a_follower() {
     drop(follower);
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(log);
-    refused(Log::open(b.path(), options()).unwrap_err(), "from outside");
+    refused(Log::open(b.path(), options()).unwrap_err(), "holds a follower's copy");
     let cluster = Cluster::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
     let replica = Options { cluster: Some(cluster), ..options() };
-    refused(Log::open(b.path(), replica.clone()).unwrap_err(), "from outside");
+    refused(Log::open(b.path(), replica.clone()).unwrap_err(), "holds a follower's copy");
     refused(FollowerLog::open(b.path(), replica).unwrap_err(), "cluster");
     refused(FollowerLog::create(b.path(), options(), &begin).unwrap_err(), "already");
     source.close().unwrap();
-    refused(FollowerLog::open(a.path(), options()).unwrap_err(), "directory for itself");
-    refused(FollowerLog::create(a.path(), options(), &begin).unwrap_err(), "directory for itself");
-    refused(FollowerLog::reset(a.path()).unwrap_err(), "directory for itself");
+    refused(FollowerLog::open(a.path(), options()).unwrap_err(), "use another directory for the follower");
+    refused(
+        FollowerLog::create(a.path(), options(), &begin).unwrap_err(),
+        "use another directory for the follower",
+    );
+    refused(FollowerLog::reset(a.path()).unwrap_err(), "use another directory for the follower");
     FollowerLog::open(b.path(), options()).unwrap();
 }
 

@@ -193,6 +193,6 @@ fn lost_last_segment_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         let error = error.to_string();
         assert!(error.contains(lost) && error.contains("remove this node"), "{error}");
-        assert_eq!(error.contains("opening of the segment behind it"), lost == before, "{error}");
+        assert_eq!(error.contains("opening of the segment after it"), lost == before, "{error}");
     }
 }

@@ -366,7 +366,7 @@ fn lost_identity_is_not_reported_as_a_missing_log() {
     for args in [&["info"][..], &["read"], &["discard", "5"], &["append"], &["append", "--no-create"]] {
         let ran = place.run(args[0], &args[1..]).fails(3);
         assert!(
-            ran.err.contains("identity is gone") && ran.err.contains("holds data"),
+            ran.err.contains("identity is missing") && ran.err.contains("holds data"),
             "{args:?} {}",
             ran.err
         );
