@@ -245,7 +245,7 @@ impl Error {
     }
 
     /// An error that follows from an earlier one, which is its source, and whose error number it keeps.
-    pub fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
+    pub fn with_source(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
         let source = Some(Source::Earlier(cause.clone()));
         Self::made(kind, message.into(), source, None)
     }
@@ -295,7 +295,7 @@ impl Error {
     }
 
     /// Of corruption that was found in a file here: the file, and where in it. None of corruption that a server told of.
-    pub fn place(&self) -> Option<(&Path, u64)> {
+    pub fn location(&self) -> Option<(&Path, u64)> {
         self.0.place.as_ref().map(|(path, offset)| (path.as_path(), *offset))
     }
 

@@ -475,7 +475,7 @@ fn what_is_handed_on_without_a_mapping_keeps_nothing_else() {
         batches.push(batch);
     }
     assert_eq!(batches.len(), 5);
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let mut count = 0;
     while let Some(fed) = feed.next(200 << 10).unwrap() {
         let (_, bodies) = fed.encode();

@@ -66,14 +66,14 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// let log = Log::open(a.path(), options())?;
 /// log.append(b"one")?;
 /// // The first time there is nothing yet: it begins with a state.
-/// let mut feed = log.feed(FollowFrom::First)?;
+/// let mut feed = log.follow(FollowFrom::First)?;
 /// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!() };
 /// drop(FollowerLog::create(b.path(), options(), &state)?);
 /// // Later, as often as need be:
 /// let copy = FollowerLog::open(b.path(), options())?;
-/// let mut feed = log.feed(copy.want()?)?;
+/// let mut feed = log.follow(copy.resume_point()?)?;
 /// while let Some(fed) = feed.next(1 << 20)? {
-///     if let Some(jumped) = copy.take(fed)? {
+///     if let Some(jumped) = copy.apply(fed)? {
 ///         println!("records {} to {} were discarded before they came here", jumped.from, jumped.to.previous());
 ///     }
 /// }
@@ -172,10 +172,10 @@ impl FollowerLog {
     /// # use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
     /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
     /// # let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-    /// # let Some(FollowMessage::State(state)) = log.feed(FollowFrom::First)?.next(0)? else { panic!() };
+    /// # let Some(FollowMessage::State(state)) = log.follow(FollowFrom::First)?.next(0)? else { panic!() };
     /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// copy.close()?;
-    /// FollowerLog::reset(b.path())?;
+    /// FollowerLog::destroy(b.path())?;
     /// FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -183,15 +183,15 @@ impl FollowerLog {
     /// # Errors
     /// `NotFound`: there is none. `InvalidArgument`: it is no follower's. `Locked`: it is open. `Corrupt`: nobody can
     /// tell whose it is. `Io`: it can be done again.
-    pub fn reset(dir: impl AsRef<Path>) -> Result<()> {
-        Self::reset_on(&*disk_at(dir.as_ref(), false)?)
+    pub fn destroy(dir: impl AsRef<Path>) -> Result<()> {
+        Self::destroy_on(&*disk_at(dir.as_ref(), false)?)
     }
 
     /// As [`Self::reset`], on another kind of disk.
     ///
     /// # Errors
     /// As [`Self::reset`].
-    pub fn reset_on(disk: &dyn Disk) -> Result<()> {
+    pub fn destroy_on(disk: &dyn Disk) -> Result<()> {
         reset_followed(disk)
     }
 
@@ -255,8 +255,8 @@ impl FollowerLog {
     ///
     /// # Errors
     /// `Poisoned`, `Closed`.
-    pub fn want(&self) -> Result<FollowFrom> {
-        Ok(self.shared.lock()?.applier.want())
+    pub fn resume_point(&self) -> Result<FollowFrom> {
+        Ok(self.shared.lock()?.applier.resume_point())
     }
 
     /// Takes what a feed gave. Returns when it is written and can be read; a sync of it begins within 100 ms. Blocks
@@ -272,10 +272,10 @@ impl FollowerLog {
     /// `InvalidArgument`: entries that do not begin where the log ends. `Io`, `Corrupt`, but not poisoned: a file could
     /// not be prepared, or one that is here not be read; nothing was written, and it may pass. `Poisoned`: a write or a sync has failed; close it
     /// and open it again. `Closed`, `Forked`.
-    pub fn take(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
+    pub fn apply(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
         match fed {
-            FollowMessage::State(state) => self.begin(&state),
-            FollowMessage::Entries(entries) => self.take_entries(entries).map(|()| None),
+            FollowMessage::State(state) => self.install_snapshot(&state),
+            FollowMessage::Entries(entries) => self.apply_entries(entries).map(|()| None),
         }
     }
 
@@ -283,16 +283,16 @@ impl FollowerLog {
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_entries(&self, entries: FollowEntries) -> Result<()> {
-        self.change(|applier| applier.take(entries))
+    pub fn apply_entries(&self, entries: FollowEntries) -> Result<()> {
+        self.change(|applier| applier.apply(entries))
     }
 
     /// As [`Self::take`], of a state: goes on there. `None` if the log stands there already.
     ///
     /// # Errors
     /// As [`Self::take`]; `Diverged` also if the state lies before the end of the log.
-    pub fn begin(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
-        self.change(|applier| applier.begin(state))
+    pub fn install_snapshot(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
+        self.change(|applier| applier.install_snapshot(state))
     }
 
     /// Waits until all that was taken is durable here.

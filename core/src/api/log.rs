@@ -431,7 +431,7 @@ impl Log {
     /// # Errors
     /// `Diverged`: the follower's log is another one. `Discarded` or `OutOfRange` for [`FollowFrom::Index`] beyond either
     /// end. `Unavailable` while the log is being repaired; `Forked`.
-    pub fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
         let Inner { published, view, options, identity, .. } = &*self.inner;
         published.check_held()?;

@@ -158,7 +158,7 @@ impl ReadOnlyLog {
     }
 
     /// Committed entries of the log, for a copy of it; as far as they are proven durable.
-    pub(crate) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    pub(crate) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         let Inner { identity, view, .. } = &*self.inner;
         // What sessions remember leaves with the state, whatever their limit at the source.
         let options =

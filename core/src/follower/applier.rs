@@ -118,7 +118,7 @@ impl Applier {
     }
 
     /// Where a feed has to begin.
-    pub(crate) fn want(&self) -> FollowFrom {
+    pub(crate) fn resume_point(&self) -> FollowFrom {
         let end = self.sequencer.end();
         FollowFrom::After { log: self.me.log, raft: end.raft, term: end.term }
     }
@@ -133,7 +133,7 @@ impl Applier {
     // ---- what is fed ----
 
     /// Writes what follows. Of an inner error, what stands before the entry that it names was taken.
-    pub(crate) fn take(&mut self, fed: FollowEntries) -> Result<Result<()>> {
+    pub(crate) fn apply(&mut self, fed: FollowEntries) -> Result<Result<()>> {
         let kept = fed.kept;
         let fresh = match self.fresh(fed) {
             Ok(fresh) => fresh,
@@ -217,7 +217,7 @@ impl Applier {
     }
 
     /// Goes on at `state`, leaving everything behind. `None`: it stands there.
-    pub(crate) fn begin(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
+    pub(crate) fn install_snapshot(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
         if let Err(refusal) = self.check_log(state.log) {
             return Ok(Err(refusal));
         }

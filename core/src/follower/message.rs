@@ -61,7 +61,7 @@ const BEYOND: Malformed = "a position beyond any log";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FollowFrom {
-    /// Behind an entry that the follower has: what [`FollowerLog::want`](crate::FollowerLog::want) says.
+    /// Behind an entry that the follower has: what [`FollowerLog::resume_point`](crate::FollowerLog::resume_point) says.
     After {
         /// The log's id.
         log: LogId,
@@ -89,7 +89,7 @@ pub enum FollowFrom {
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let fed = log.feed(FollowFrom::First)?.next(1 << 20)?.expect("a feed that begins again gives a state first");
+/// let fed = log.follow(FollowFrom::First)?.next(1 << 20)?.expect("a feed that begins again gives a state first");
 /// let (head, pieces) = fed.encode(); // as it travels
 /// assert_eq!(FollowMessage::decode(head, pieces)?, fed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -108,7 +108,7 @@ pub enum FollowMessage {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
+/// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
 /// feed.next(0)?; // the state
 /// log.append(b"x")?;
 /// let Some(chiplog::FollowMessage::Entries(entries)) = feed.next(1 << 20)? else { panic!() };

@@ -38,19 +38,19 @@ use std::time::Duration;
 const BEGINNINGS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The committed entries of a log, for another one that follows it. Made by [`Log::feed`](crate::Log::feed). It goes on
+/// The committed entries of a log, for another one that follows it. Made by [`Log::follow`](crate::Log::follow). It goes on
 /// giving what is there after the log was closed. `Send`; one thread at a time.
 ///
 /// ```
 /// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options, Start};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(FollowFrom::First)?;
+/// let mut feed = log.follow(FollowFrom::First)?;
 /// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!("a feed that begins again gives a state first") };
 /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
 /// log.append(b"x")?;
 /// while let Some(fed) = feed.next(1 << 20)? {
-///     copy.take(fed)?;
+///     copy.apply(fed)?;
 /// }
 /// assert_eq!(copy.log().reader(Start::First)?.next_record()?.expect("one record").data, b"x");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -261,7 +261,7 @@ impl FollowSource {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
+    /// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
     /// feed.next(0)?; // the state
     /// let (tx, rx) = std::sync::mpsc::channel();
     /// feed.on_more(move || drop(tx.send("there is more")));

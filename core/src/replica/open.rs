@@ -158,9 +158,9 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Re
     let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             let what = format!(
-                "{error}; what is damaged here stands in the log that is followed: `FollowerLog::reset` this directory, and follow again"
+                "{error}; what is damaged here stands in the log that is followed: `FollowerLog::destroy` this directory, and follow again"
             );
-            Error::caused(ErrorKind::Corrupt, what, &error)
+            Error::with_source(ErrorKind::Corrupt, what, &error)
         }
         _ => error,
     })?;

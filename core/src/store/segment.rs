@@ -578,7 +578,7 @@ impl Segments {
     /// A read that was to give `record` has failed. If it met damage, the repair looks there at once, and the error returned
     /// says whether anybody can repair it. See [`Damage::met`].
     pub(crate) fn met(&self, error: Error, record: Option<Index>) -> Error {
-        let place = error.place().filter(|_| error.kind() == ErrorKind::Corrupt);
+        let place = error.location().filter(|_| error.kind() == ErrorKind::Corrupt);
         let found =
             place.and_then(|(path, offset)| Some((file_number(path.file_name()?.to_str()?)?, offset)));
         match found {

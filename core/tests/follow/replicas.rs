@@ -63,7 +63,7 @@ fn a_follower_of_a_cluster_switches_replicas() {
     assert_eq!(follower.log().info().last, before.last);
     assert_eq!(catch_up(&logs[next], &follower), []);
     // The old leader is behind the follower now: it gives nothing until it has caught up.
-    let mut feed = logs[first].feed(follower.want().unwrap()).unwrap();
+    let mut feed = logs[first].follow(follower.resume_point().unwrap()).unwrap();
     assert!(feed.next(1000).unwrap().is_none() && feed.is_behind());
     network.connect(node);
     lost.into_iter().for_each(|ticket| drop(ticket.wait().unwrap_err()));
@@ -72,7 +72,7 @@ fn a_follower_of_a_cluster_switches_replicas() {
     logs[first].wait_for(last, PATIENCE).unwrap();
     assert!(feed.wait(Some(PATIENCE)).unwrap());
     while let Some(fed) = feed.next(1000).unwrap() {
-        assert_eq!(follower.take(fed).unwrap(), None);
+        assert_eq!(follower.apply(fed).unwrap(), None);
     }
     assert_eq!(records(follower.log()), records(&logs[next]));
     assert!(records(follower.log()).iter().all(|(_, data, _)| data != b"nobody hears this"));

@@ -38,7 +38,7 @@ fn discards_make_room_while_a_follower_catches_up() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     let follower = create(&source, FollowFrom::First, b.path());
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let mut fed = Vec::new();
     for round in 1..=40u64 {
         for _ in 0..20 {
@@ -51,7 +51,7 @@ fn discards_make_room_while_a_follower_catches_up() {
     }
     let mut most = 0;
     for fed in fed {
-        assert_eq!(follower.take(fed).unwrap(), None);
+        assert_eq!(follower.apply(fed).unwrap(), None);
         most = most.max(follower.log().info().segments);
     }
     assert!(most < 20, "{most} segments of more than 100");
@@ -68,7 +68,7 @@ fn readers_hear_of_a_discard_before_its_files_go() {
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..20);
     let follower = create(&source, FollowFrom::First, b.path());
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
@@ -89,14 +89,14 @@ fn readers_hear_of_a_discard_before_its_files_go() {
                 source.append(&[n; 9000]).unwrap();
             }
             while let Some(fed) = feed.next(1 << 20).unwrap() {
-                follower.take(fed).unwrap();
+                follower.apply(fed).unwrap();
             }
             source.discard(next.plus(25)).unwrap();
             for n in 0..30 {
                 source.append(&[n; 9000]).unwrap();
             }
             while let Some(fed) = feed.next(1 << 20).unwrap() {
-                follower.take(fed).unwrap();
+                follower.apply(fed).unwrap();
             }
         }
         done.store(true, Ordering::Relaxed);
@@ -166,8 +166,8 @@ fn a_follower_that_lags_jumps() {
     assert_same(follower.log(), &source);
     // Where it stands already there is nowhere to jump to; back it never goes.
     let state = |from| state(&source, from);
-    assert_eq!(follower.begin(&state(FollowFrom::Newest)).unwrap(), None);
-    let error = follower.begin(&state(FollowFrom::First)).unwrap_err();
+    assert_eq!(follower.install_snapshot(&state(FollowFrom::Newest)).unwrap(), None);
+    let error = follower.install_snapshot(&state(FollowFrom::First)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Diverged);
     assert_same(follower.log(), &source);
 }
@@ -196,7 +196,7 @@ fn a_follower_keeps_less_if_it_is_told_to() {
     assert_sound(b.path());
     // Who follows this one gets what is here.
     let lean = follower.log();
-    assert_eq!(lean.feed(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(lean.follow(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
     let second = create(lean, FollowFrom::First, c.path());
     catch_up(lean, &second);
     assert_eq!(records(second.log()), records(lean));
@@ -284,9 +284,9 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let follower = FollowerLog::create(b.path(), small(), &state(&source, FollowFrom::First)).unwrap();
     append(&source, 0..900);
     let fill = || loop {
-        let mut feed = source.feed(follower.want().unwrap()).unwrap();
+        let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
         let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
-        assert_eq!(follower.take(fed)?, None);
+        assert_eq!(follower.apply(fed)?, None);
     };
     for _ in 0..3 {
         let error = fill().unwrap_err();

@@ -4,7 +4,7 @@
 //! ```text
 //! Follower ── thread chiplog-follower: a runtime of its own
 //!               sources.rs   which server: asked about themselves, best first; whoever fails, another one next
-//!               task.rs      one stream after the other: Follow ──> FollowMessage::decode ──> FollowerLog::take ──> files
+//!               task.rs      one stream after the other: Follow ──> FollowMessage::decode ──> FollowerLog::apply ──> files
 //!          ── log(), reader() ──> the files, without a copy, as any log's
 //!          ── host() ──> services: other followers and readers can be served from here
 //! ```

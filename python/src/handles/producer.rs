@@ -315,7 +315,7 @@ fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResul
     let told = match closed.failed.as_ref() {
         // What is left was given up when the time was over.
         Some(why) if why.kind() != ErrorKind::Closed => {
-            Error::caused(why.kind(), format!("{what}: {why}"), why)
+            Error::with_source(why.kind(), format!("{what}: {why}"), why)
         }
         _ => Error::new(ErrorKind::Timeout, format!("{what}: not in time")),
     };

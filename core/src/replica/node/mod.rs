@@ -839,7 +839,7 @@ fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
 /// What every call gets once the log is poisoned.
 pub(crate) fn poisoned(cause: &Error) -> Error {
     let what = format!("the log takes no more appends: {cause}; close it, mend the cause and open it again");
-    Error::caused(ErrorKind::Poisoned, what, cause)
+    Error::with_source(ErrorKind::Poisoned, what, cause)
 }
 
 /// Fails what was taken and not written.
@@ -854,5 +854,5 @@ pub(crate) fn fail(item: Proposal, error: &Error) {
 /// What the callers of a failed write get: whether it will be there after a restart is not known.
 pub(crate) fn unknown(cause: &Error) -> Error {
     let what = format!("outcome unknown: {cause}; it may or may not be in the log after it is opened again");
-    Error::caused(ErrorKind::Poisoned, what, cause)
+    Error::with_source(ErrorKind::Poisoned, what, cause)
 }

@@ -97,7 +97,7 @@ impl State {
         match self.helpers {
             Helpers::Nobody => Some("the log has no other replica that could have it whole"),
             Helpers::Source => Some(
-                "this is a copy, which is not repaired in place: begin it again from the log that it follows (`FollowerLog::reset`, \
+                "this is a copy, which is not repaired in place: begin it again from the log that it follows (`FollowerLog::destroy`, \
                  `chiplog follow --start-over`)",
             ),
             Helpers::Unknown => None,
@@ -228,7 +228,7 @@ mod tests {
         damage.set_helpers(Helpers::Nobody);
         for _ in 0..3 {
             let error = met(&damage, 4096, 17);
-            assert!(error.is_lasting() && error.place().is_some(), "{error}");
+            assert!(error.is_lasting() && error.location().is_some(), "{error}");
             assert!(
                 error.to_string().contains("record 17 ") && error.to_string().contains("nobody can repair")
             );
