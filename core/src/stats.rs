@@ -111,20 +111,20 @@ impl Stats {
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
     /// log.append(b"x")?;
-    /// assert!(log.stats().sync_micros_at(0.5) <= log.stats().sync_micros_at(0.99));
+    /// assert!(log.stats().sync_latency(0.5) <= log.stats().sync_latency(0.99));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn sync_micros_at(&self, part: f64) -> u64 {
+    pub fn sync_latency(&self, quantile: f64) -> Duration {
         let all: u64 = self.sync_micros_buckets.iter().sum();
-        let wanted = (all as f64 * part.clamp(0.0, 1.0)).ceil() as u64;
+        let wanted = (all as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64;
         let mut seen = 0;
         for (n, count) in self.sync_micros_buckets.iter().enumerate() {
             seen += count;
             if *count > 0 && seen >= wanted {
-                return 2 << n;
+                return Duration::from_micros(2 << n);
             }
         }
-        0
+        Duration::ZERO
     }
 }
 

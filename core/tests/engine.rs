@@ -476,7 +476,7 @@ fn body_without_a_mapping_keeps_no_other_bytes() {
         batches.push(batch);
     }
     assert_eq!(batches.len(), 5);
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let mut count = 0;
     while let Some(fed) = feed.next(200 << 10).unwrap() {
         let (_, bodies) = fed.encode();

@@ -64,7 +64,7 @@ impl Life {
         let mut rng = Rng::new(seed);
         let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
         source.append(b"before all").unwrap();
-        let begin = match source.feed(FollowFrom::Newest).unwrap().next(1).unwrap() {
+        let begin = match source.follow(FollowFrom::Newest).unwrap().next(1).unwrap() {
             Some(FollowMessage::State(state)) => state,
             other => panic!("{other:?}"),
         };
@@ -118,16 +118,16 @@ impl Life {
     }
 
     fn learn(&mut self, source: &Log, reference: &FollowerLog, bytes: usize) {
-        let from = reference.want().unwrap();
-        let mut feed = source.feed(from).unwrap();
+        let from = reference.resume_point().unwrap();
+        let mut feed = source.follow(from).unwrap();
         while let Some(fed) = feed.next(bytes).unwrap() {
             self.last = last_of(&fed);
             self.steps.push(Step::Take(fed));
         }
-        let mut feed = source.feed(from).unwrap();
+        let mut feed = source.follow(from).unwrap();
         while let Some(fed) = feed.next(1).unwrap() {
             let raft = last_of(&fed);
-            let jumped = reference.take(fed).unwrap();
+            let jumped = reference.apply(fed).unwrap();
             let info = reference.log().info();
             self.after.insert(raft, (info.first, info.last.next()));
             assert!(jumped.is_none_or(|j| j.to == info.first && info.last < info.first));
@@ -154,11 +154,11 @@ impl Life {
         match step {
             Step::Take(fed) => {
                 mark(disk, last_of(fed), SUBMITTED);
-                follower.take(fed.clone())?;
+                follower.apply(fed.clone())?;
                 mark(disk, last_of(fed), TAKEN);
             }
             Step::Sync => {
-                let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+                let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
                 follower.sync()?;
                 mark(disk, raft, SYNCED);
             }
@@ -175,7 +175,7 @@ impl Life {
         legal: &RangeInclusive<u64>,
         own_retention: bool,
     ) -> Result<EntryIndex, Wrong> {
-        let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+        let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
         let info = follower.log().info();
         if !legal.contains(&raft.get()) {
             return Err(Wrong(format!("it ends with entry {raft}; legal is {legal:?}")));
@@ -204,7 +204,7 @@ impl Life {
     /// Takes everything that is missing, and ends as without a crash.
     fn finish(&self, disk: &SimDisk, follower: &FollowerLog, own_retention: bool) -> Result<(), Wrong> {
         for step in &self.steps {
-            let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+            let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
             if let Step::Take(fed) = step
                 && last_of(fed) > raft
             {
@@ -366,7 +366,7 @@ fn full_disk_poisons_no_follower() {
         Options { read_mode: ReadMode::Read, block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
     let source = Log::open_on(Arc::new(SimDisk::default()), large).unwrap();
     source.append(b"x").unwrap();
-    let Some(FollowMessage::State(begin)) = source.feed(FollowFrom::First).unwrap().next(1).unwrap() else {
+    let Some(FollowMessage::State(begin)) = source.follow(FollowFrom::First).unwrap().next(1).unwrap() else {
         panic!()
     };
     let disk = SimDisk::default();
@@ -377,9 +377,9 @@ fn full_disk_poisons_no_follower() {
     disk.limit_space(Some(6 << 16));
     let fill = || {
         loop {
-            let mut feed = source.feed(follower.want()?)?;
+            let mut feed = source.follow(follower.resume_point()?)?;
             match feed.next(30_000)? {
-                Some(fed) => assert_eq!(follower.take(fed)?, None),
+                Some(fed) => assert_eq!(follower.apply(fed)?, None),
                 None => return Ok::<(), chiplog::Error>(()),
             }
         }
@@ -427,19 +427,20 @@ impl Hooks for BeforeOpening {
 fn jump_moves_the_first_index_before_any_segment_leaves() {
     let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
     source.append(b"x").unwrap();
-    let Some(FollowMessage::State(begin)) = source.feed(FollowFrom::First).unwrap().next(1).unwrap() else {
+    let Some(FollowMessage::State(begin)) = source.follow(FollowFrom::First).unwrap().next(1).unwrap() else {
         panic!()
     };
     let hooks = Arc::<BeforeOpening>::default();
     let follower = FollowerLog::create_on(Arc::new(Hooked::new(hooks.clone())), options(), &begin).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
-        follower.take(fed).unwrap();
+        follower.apply(fed).unwrap();
     }
     for n in 0..10 {
         source.append(&record(n, 100)).unwrap();
     }
-    let Some(FollowMessage::State(ahead)) = source.feed(FollowFrom::Newest).unwrap().next(1).unwrap() else {
+    let Some(FollowMessage::State(ahead)) = source.follow(FollowFrom::Newest).unwrap().next(1).unwrap()
+    else {
         panic!()
     };
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -447,7 +448,7 @@ fn jump_moves_the_first_index_before_any_segment_leaves() {
     *hooks.0.lock().unwrap() = Some(Box::new(move || {
         told.lock().unwrap().push(log.read(Index(1)).map_err(|e| e.kind()));
     }));
-    assert!(follower.begin(&ahead).unwrap().is_some());
+    assert!(follower.install_snapshot(&ahead).unwrap().is_some());
     *hooks.0.lock().unwrap() = None;
     let seen = seen.lock().unwrap();
     assert!(matches!(seen[..], [Err(ErrorKind::Discarded)]), "{seen:?}");

@@ -327,7 +327,7 @@ fn followers_have_the_options() {
     fill(&log, 3);
     log.discard(log.info().last).unwrap();
     let copy_dir = tempfile::tempdir().unwrap();
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let state = match feed.next(1 << 20).unwrap().unwrap() {
         chiplog::FollowMessage::State(state) => state,
         other => panic!("{other:?}"),

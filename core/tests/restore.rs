@@ -423,11 +423,11 @@ fn copy_of_the_old_history_refuses_a_restored_log_with_the_same_id() {
     };
     let log = place.log();
     go_on(&log, "lost");
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let Some(FollowMessage::State(state)) = feed.next(1 << 20).unwrap() else { panic!("no state") };
     let copy = FollowerLog::create(place.path("copy"), small(), &state).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
-        copy.take(fed).unwrap();
+        copy.apply(fed).unwrap();
     }
     log.close().unwrap();
 
@@ -436,7 +436,7 @@ fn copy_of_the_old_history_refuses_a_restored_log_with_the_same_id() {
     let (_, log) = place.restored("again", &options);
     go_on(&log, "new");
     log.append(b"further").unwrap();
-    let fed = log.feed(copy.want().unwrap()).and_then(|mut feed| feed.next(1 << 20));
+    let fed = log.follow(copy.resume_point().unwrap()).and_then(|mut feed| feed.next(1 << 20));
     assert_eq!(fed.unwrap_err().kind(), ErrorKind::Diverged);
 }
 

@@ -71,7 +71,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// drop(FollowerLog::create(b.path(), options(), &state)?);
 /// // From then on, any number of times:
 /// let copy = FollowerLog::open(b.path(), options())?;
-/// let mut feed = log.feed(copy.want()?)?;
+/// let mut feed = log.follow(copy.resume_point()?)?;
 /// while let Some(fed) = feed.next(1 << 20)? {
 ///     if let Some(jumped) = copy.take(fed)? {
 ///         println!("records {} to {} were discarded before this copy had them", jumped.from, jumped.to.previous());
@@ -172,10 +172,10 @@ impl FollowerLog {
     /// # use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
     /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
     /// # let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-    /// # let Some(FollowMessage::State(state)) = log.feed(FollowFrom::First)?.next(0)? else { panic!() };
+    /// # let Some(FollowMessage::State(state)) = log.follow(FollowFrom::First)?.next(0)? else { panic!() };
     /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// copy.close()?;
-    /// FollowerLog::reset(b.path())?;
+    /// FollowerLog::destroy(b.path())?;
     /// FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -191,7 +191,7 @@ impl FollowerLog {
     ///
     /// # Errors
     /// As [`Self::reset`].
-    pub fn reset_on(disk: &dyn Disk) -> Result<()> {
+    pub fn destroy_on(disk: &dyn Disk) -> Result<()> {
         reset_followed(disk)
     }
 
@@ -255,8 +255,8 @@ impl FollowerLog {
     ///
     /// # Errors
     /// `Poisoned`, `Closed`.
-    pub fn want(&self) -> Result<FollowFrom> {
-        Ok(self.shared.lock()?.applier.want())
+    pub fn resume_point(&self) -> Result<FollowFrom> {
+        Ok(self.shared.lock()?.applier.resume_point())
     }
 
     /// Takes one item of a feed. Returns when it is written and readers can see it; a sync of it begins within 100
@@ -275,8 +275,8 @@ impl FollowerLog {
     /// `Forked`.
     pub fn take(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
         match fed {
-            FollowMessage::State(state) => self.begin(&state),
-            FollowMessage::Entries(entries) => self.take_entries(entries).map(|()| None),
+            FollowMessage::State(state) => self.install_snapshot(&state),
+            FollowMessage::Entries(entries) => self.apply_entries(entries).map(|()| None),
         }
     }
 
@@ -284,8 +284,8 @@ impl FollowerLog {
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_entries(&self, entries: FollowEntries) -> Result<()> {
-        self.change(|applier| applier.take(entries))
+    pub fn apply_entries(&self, entries: FollowEntries) -> Result<()> {
+        self.change(|applier| applier.apply(entries))
     }
 
     /// As [`Self::take`], for a state: the log continues at it. Returns `None` if the log is there already.

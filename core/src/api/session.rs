@@ -193,7 +193,7 @@ impl Session {
     }
 
     fn sent(&mut self, ticket: Ticket) -> Ticket {
-        self.inflight.push_back((self.next, ticket.twin()));
+        self.inflight.push_back((self.next, ticket.clone()));
         self.next = Sequence(self.next.0 + 1);
         ticket
     }

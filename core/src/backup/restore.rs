@@ -216,7 +216,7 @@ impl Backup {
             let is_cut = entries.len() < count || cut.is_reached();
             if let Some(last) = entries.last() {
                 let committed = last.raft();
-                copy.take_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
+                copy.apply_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
             }
             progress(done, total);
             if is_cut {

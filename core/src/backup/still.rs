@@ -85,7 +85,7 @@ impl Still {
     /// A feed of everything that is committed there, from the first record on.
     ///
     /// # Errors
-    /// As [`crate::Log::feed`].
+    /// As [`crate::Log::follow`].
     pub(crate) fn feed(&self) -> Result<FollowSource> {
         let (me, log) = (Owner::outside(&self.identity), self.identity.log);
         FollowSource::new(self.view.clone(), me, log, self.options.clone(), FollowFrom::First)

@@ -110,7 +110,7 @@ pub enum FollowMessage {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
+/// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
 /// feed.next(0)?; // the state
 /// log.append(b"x")?;
 /// let Some(chiplog::FollowMessage::Entries(entries)) = feed.next(1 << 20)? else { panic!() };

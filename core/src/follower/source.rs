@@ -52,7 +52,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
 /// log.append(b"x")?;
 /// while let Some(fed) = feed.next(1 << 20)? {
-///     copy.take(fed)?;
+///     copy.apply(fed)?;
 /// }
 /// assert_eq!(copy.log().reader(Start::First)?.next_record()?.expect("one record").data, b"x");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -265,7 +265,7 @@ impl FollowSource {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
+    /// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
     /// feed.next(0)?; // the state
     /// let (tx, rx) = std::sync::mpsc::channel();
     /// feed.on_more(move || drop(tx.send("there is more")));

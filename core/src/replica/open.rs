@@ -161,7 +161,7 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Re
             let what = format!(
                 "{error}; the source of this copy has the damaged data: reset this directory with `FollowerLog::reset`, and follow again"
             );
-            Error::caused(ErrorKind::Corrupt, what, &error)
+            Error::with_source(ErrorKind::Corrupt, what, &error)
         }
         _ => error,
     })?;

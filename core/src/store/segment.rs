@@ -577,7 +577,7 @@ impl Segments {
     /// Handles a failed read of `record`. If the cause is damage, the repair checks there at once, and the returned
     /// error says whether it can be repaired. See [`Damage::met`].
     pub(crate) fn met(&self, error: Error, record: Option<Index>) -> Error {
-        let place = error.place().filter(|_| error.kind() == ErrorKind::Corrupt);
+        let place = error.location().filter(|_| error.kind() == ErrorKind::Corrupt);
         let found =
             place.and_then(|(path, offset)| Some((file_number(path.file_name()?.to_str()?)?, offset)));
         match found {

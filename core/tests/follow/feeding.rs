@@ -33,7 +33,7 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
     let info = follower.log().info();
     assert!(info.follows && !source.info().follows && info.segments > 3);
     follower.close().unwrap();
-    assert_eq!(follower.want().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(follower.resume_point().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(follower.sync().unwrap_err().kind(), ErrorKind::Closed);
     drop(follower);
     assert_sound(b.path());
@@ -69,10 +69,10 @@ fn followers_follow_followers_while_the_source_is_written() {
             let (chain, done) = (&chain, &done);
             let above = if n == 0 { &source } else { chain[n - 1].log() };
             scope.spawn(move || {
-                let mut feed = above.feed(chain[n].want().unwrap()).unwrap();
+                let mut feed = above.follow(chain[n].resume_point().unwrap()).unwrap();
                 while !done.load(Ordering::Relaxed) {
                     while let Some(fed) = feed.next(20_000).unwrap() {
-                        assert_eq!(chain[n].take(fed).unwrap(), None);
+                        assert_eq!(chain[n].apply(fed).unwrap(), None);
                     }
                     feed.wait(Some(Duration::from_millis(20))).unwrap();
                 }
@@ -111,7 +111,7 @@ fn reader_and_feed_at_the_tail_wake() {
     let source = Log::open(a.path(), options()).unwrap();
     let follower = create(&source, FollowFrom::Newest, b.path());
     let reader = follower.log().reader(Start::Next).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     assert!(feed.next(1000).unwrap().is_none());
     assert!(!feed.wait(Some(Duration::ZERO)).unwrap() && !feed.is_behind());
     let (tx, rx) = mpsc::channel();
@@ -155,8 +155,8 @@ fn feed_begins_anywhere() {
         follower.close().unwrap();
         assert_eq!(FollowerLog::open(dir.path(), options()).unwrap().log().info().last, Index(500));
     }
-    assert_eq!(source.feed(FollowFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
-    assert_eq!(source.feed(FollowFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
+    assert_eq!(source.follow(FollowFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(source.follow(FollowFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
     let newest = create(&source, FollowFrom::Newest, b.path());
     assert_eq!(newest.log().info().first, Index(501));
     source.append(b"the first one here").unwrap();
@@ -173,12 +173,12 @@ fn many_threads_may_take() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let mut feed = source.feed(follower.want().unwrap()).unwrap();
+                let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
                 while let Some(fed) = feed.next(3000).unwrap() {
                     // Another thread was faster, perhaps by more entries than this one knows.
                     if let Err(error) = follower.take(fed) {
                         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
-                        feed = source.feed(follower.want().unwrap()).unwrap();
+                        feed = source.follow(follower.resume_point().unwrap()).unwrap();
                     }
                 }
             });

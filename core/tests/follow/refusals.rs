@@ -27,8 +27,8 @@ fn another_history_is_never_followed() {
     append(&other, 40..90);
     let follower = create(&source, FollowFrom::First, c.path());
     catch_up(&source, &follower);
-    let before = (records(follower.log()), follower.want().unwrap());
-    let mut feed = other.feed(follower.want().unwrap()).unwrap();
+    let before = (records(follower.log()), follower.resume_point().unwrap());
+    let mut feed = other.follow(follower.resume_point().unwrap()).unwrap();
     for _ in 0..2 {
         assert_eq!(feed.next(1000).unwrap_err().kind(), ErrorKind::Diverged);
     }
@@ -36,21 +36,21 @@ fn another_history_is_never_followed() {
     let mut feed = other.feed(FollowFrom::First).unwrap();
     let mut refused = 0;
     while let Some(fed) = feed.next(1).unwrap() {
-        if let Err(error) = follower.take(fed) {
+        if let Err(error) = follower.apply(fed) {
             assert!(matches!(error.kind(), ErrorKind::Diverged | ErrorKind::InvalidArgument), "{error:?}");
             refused += 1;
         }
-        assert_eq!((records(follower.log()), follower.want().unwrap()), before);
+        assert_eq!((records(follower.log()), follower.resume_point().unwrap()), before);
     }
     assert!(refused > 3);
     // Another log altogether.
     let d = tempfile::tempdir().unwrap();
     let stranger = Log::open(d.path(), options()).unwrap();
     append(&stranger, 0..100);
-    assert_eq!(stranger.feed(follower.want().unwrap()).unwrap_err().kind(), ErrorKind::Diverged);
-    let mut feed = stranger.feed(FollowFrom::First).unwrap();
+    assert_eq!(stranger.follow(follower.resume_point().unwrap()).unwrap_err().kind(), ErrorKind::Diverged);
+    let mut feed = stranger.follow(FollowFrom::First).unwrap();
     while let Some(fed) = feed.next(10_000).unwrap() {
-        assert_eq!(follower.take(fed).unwrap_err().kind(), ErrorKind::Diverged);
+        assert_eq!(follower.apply(fed).unwrap_err().kind(), ErrorKind::Diverged);
     }
     // The follower still works.
     append(&source, 0..20);
@@ -84,9 +84,9 @@ fn entry_with_a_wrong_meaning_is_refused_whole() {
     handle.append(b"two").unwrap();
     let follower = create(&source, FollowFrom::First, c.path());
     catch_up(&source, &follower);
-    let fed = other.feed(follower.want().unwrap()).unwrap().next(1 << 20).unwrap().unwrap();
+    let fed = other.follow(follower.resume_point().unwrap()).unwrap().next(1 << 20).unwrap().unwrap();
     for _ in 0..2 {
-        let error = follower.take(fed.clone()).unwrap_err();
+        let error = follower.apply(fed.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Diverged);
         assert!(error.to_string().contains("session"), "{error}");
         assert_same(follower.log(), &source);
@@ -113,14 +113,14 @@ fn known_entries_are_skipped_and_a_gap_is_refused() {
     }
     let from = FollowFrom::After { log: begin.log(), raft: begin.raft(), term: begin.term() };
     let fed: Vec<FollowMessage> = {
-        let mut feed = source.feed(from).unwrap();
+        let mut feed = source.follow(from).unwrap();
         std::iter::from_fn(|| feed.next(1).unwrap()).collect()
     };
     assert_eq!(fed.len(), 3);
-    assert_eq!(follower.take(fed[1].clone()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(follower.apply(fed[1].clone()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(follower.log().info().last, Index(1));
     for n in [0, 0, 1, 0, 1] {
-        follower.take(fed[n].clone()).unwrap();
+        follower.apply(fed[n].clone()).unwrap();
     }
     // All entries at once, most of them known.
     follower.take(source.feed(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
@@ -135,14 +135,14 @@ fn no_flipped_byte_is_stored() {
     let mut session = source.open_session().unwrap();
     session.append(b"of a session").unwrap();
     append(&source, 0..3);
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
         let (head, pieces) = fed.encode();
         let body = pieces.concat();
         let take = |head: Vec<u8>, body: Vec<u8>| {
-            FollowMessage::decode(head.into(), vec![body.into()]).and_then(|fed| follower.take(fed))
+            FollowMessage::decode(head.into(), vec![body.into()]).and_then(|fed| follower.apply(fed))
         };
-        let before = (follower.log().info(), follower.want().unwrap());
+        let before = (follower.log().info(), follower.resume_point().unwrap());
         for byte in 0..head.len() {
             let mut bad = head.to_vec();
             bad[byte] ^= 1 << (byte % 8);
@@ -161,7 +161,7 @@ fn no_flipped_byte_is_stored() {
                 "byte {byte} of a body"
             );
         }
-        assert_eq!((follower.log().info(), follower.want().unwrap()), before);
+        assert_eq!((follower.log().info(), follower.resume_point().unwrap()), before);
         take(head.to_vec(), body).unwrap();
     }
     assert_same(follower.log(), &source);
@@ -231,11 +231,11 @@ fn damaged_follower_is_reset_and_begins_again() {
     std::fs::write(&path, &bytes).unwrap();
     let error = FollowerLog::open(b.path(), options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("FollowerLog::reset"), "{error}");
-    FollowerLog::reset(b.path()).unwrap();
+    assert!(error.to_string().contains("FollowerLog::destroy"), "{error}");
+    FollowerLog::destroy(b.path()).unwrap();
     assert_eq!(std::fs::read_dir(b.path()).unwrap().count(), 0);
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(FollowerLog::destroy(b.path()).unwrap_err().kind(), ErrorKind::NotFound);
     let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
@@ -257,10 +257,10 @@ fn damage_is_not_fed() {
     bytes[at] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let source = Log::open(a.path(), options()).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let error = loop {
         match feed.next(20_000) {
-            Ok(fed) => drop(follower.take(fed.unwrap()).unwrap()),
+            Ok(fed) => drop(follower.apply(fed.unwrap()).unwrap()),
             Err(error) => break error,
         }
     };

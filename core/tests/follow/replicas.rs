@@ -72,7 +72,7 @@ fn follower_of_a_cluster_switches_replicas() {
     logs[first].wait_for(last, PATIENCE).unwrap();
     assert!(feed.wait(Some(PATIENCE)).unwrap());
     while let Some(fed) = feed.next(1000).unwrap() {
-        assert_eq!(follower.take(fed).unwrap(), None);
+        assert_eq!(follower.apply(fed).unwrap(), None);
     }
     assert_eq!(records(follower.log()), records(&logs[next]));
     assert!(records(follower.log()).iter().all(|(_, data, _)| data != b"nobody hears this"));

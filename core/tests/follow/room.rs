@@ -39,7 +39,7 @@ fn discards_make_room_while_a_follower_catches_up() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     let follower = create(&source, FollowFrom::First, b.path());
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let mut fed = Vec::new();
     for round in 1..=40u64 {
         for _ in 0..20 {
@@ -52,7 +52,7 @@ fn discards_make_room_while_a_follower_catches_up() {
     }
     let mut most = 0;
     for fed in fed {
-        assert_eq!(follower.take(fed).unwrap(), None);
+        assert_eq!(follower.apply(fed).unwrap(), None);
         most = most.max(follower.log().info().segments);
     }
     assert!(most < 20, "{most} segments of more than 100");
@@ -69,7 +69,7 @@ fn readers_get_discarded_before_the_files_are_removed() {
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..20);
     let follower = create(&source, FollowFrom::First, b.path());
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
@@ -90,14 +90,14 @@ fn readers_get_discarded_before_the_files_are_removed() {
                 source.append(&[n; 9000]).unwrap();
             }
             while let Some(fed) = feed.next(1 << 20).unwrap() {
-                follower.take(fed).unwrap();
+                follower.apply(fed).unwrap();
             }
             source.discard(next.plus(25)).unwrap();
             for n in 0..30 {
                 source.append(&[n; 9000]).unwrap();
             }
             while let Some(fed) = feed.next(1 << 20).unwrap() {
-                follower.take(fed).unwrap();
+                follower.apply(fed).unwrap();
             }
         }
         done.store(true, Ordering::Relaxed);
@@ -167,8 +167,8 @@ fn lagging_follower_jumps() {
     assert_same(follower.log(), &source);
     // A state at the end of the log causes no jump; an earlier one is refused.
     let state = |from| state(&source, from);
-    assert_eq!(follower.begin(&state(FollowFrom::Newest)).unwrap(), None);
-    let error = follower.begin(&state(FollowFrom::First)).unwrap_err();
+    assert_eq!(follower.install_snapshot(&state(FollowFrom::Newest)).unwrap(), None);
+    let error = follower.install_snapshot(&state(FollowFrom::First)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Diverged);
     assert_same(follower.log(), &source);
 }
@@ -197,7 +197,7 @@ fn follower_with_its_own_retention_keeps_less() {
     assert_sound(b.path());
     // A follower of this one gets the records that are here.
     let lean = follower.log();
-    assert_eq!(lean.feed(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(lean.follow(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
     let second = create(lean, FollowFrom::First, c.path());
     catch_up(lean, &second);
     assert_eq!(records(second.log()), records(lean));
@@ -285,9 +285,9 @@ fn full_follower_returns_full_and_continues_with_room() {
     let follower = FollowerLog::create(b.path(), small(), &state(&source, FollowFrom::First)).unwrap();
     append(&source, 0..900);
     let fill = || loop {
-        let mut feed = source.feed(follower.want().unwrap()).unwrap();
+        let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
         let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
-        assert_eq!(follower.take(fed)?, None);
+        assert_eq!(follower.apply(fed)?, None);
     };
     for _ in 0..3 {
         let error = fill().unwrap_err();

@@ -25,7 +25,7 @@ pub(crate) fn travel(fed: &FollowMessage) -> FollowMessage {
 }
 
 pub(crate) fn state(source: &Log, from: FollowFrom) -> FollowSnapshot {
-    match travel(&source.feed(from).unwrap().next(1).unwrap().unwrap()) {
+    match travel(&source.follow(from).unwrap().next(1).unwrap().unwrap()) {
         FollowMessage::State(state) => state,
         other => panic!("the feed of a new copy begins with a state, not {other:?}"),
     }
@@ -37,10 +37,10 @@ pub(crate) fn create(source: &Log, from: FollowFrom, dir: &Path) -> FollowerLog 
 
 /// Feeds everything in small portions. Returns the jumps.
 pub(crate) fn catch_up(source: &Log, follower: &FollowerLog) -> Vec<Jumped> {
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let mut jumps = Vec::new();
     while let Some(fed) = feed.next(5000).unwrap() {
-        jumps.extend(follower.take(travel(&fed)).unwrap());
+        jumps.extend(follower.apply(travel(&fed)).unwrap());
     }
     jumps
 }

@@ -164,7 +164,7 @@ fn log_of_one_replica_reports_that_damage_cannot_be_repaired() {
             text.contains(&format!("record {record} ")) && text.contains("nobody can repair it"),
             "{text}"
         );
-        assert!(error.place().is_some_and(|(path, _)| path.ends_with(&name)), "{text}");
+        assert!(error.location().is_some_and(|(path, _)| path.ends_with(&name)), "{text}");
         assert!(verify(&log, &disk) > 0);
         log.report_damage(record).unwrap();
         for _ in 0..3 {

@@ -27,7 +27,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             value.setattr("errno", number)?;
         }
     }
-    if let Some((path, offset)) = error.place() {
+    if let Some((path, offset)) = error.location() {
         value.setattr("path", path.as_os_str())?;
         value.setattr("offset", offset)?;
     }

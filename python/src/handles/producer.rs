@@ -320,7 +320,7 @@ fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResul
     let told = match closed.failed.as_ref() {
         // The records that are left were dropped when the time was over.
         Some(why) if why.kind() != ErrorKind::Closed => {
-            Error::caused(why.kind(), format!("{what}: {why}"), why)
+            Error::with_source(why.kind(), format!("{what}: {why}"), why)
         }
         _ => Error::new(ErrorKind::Timeout, format!("{what}: not in time")),
     };

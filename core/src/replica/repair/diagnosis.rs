@@ -53,7 +53,8 @@ pub(crate) struct Finding {
 pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
     loop {
         let why = damaged.why.clone();
-        let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
+        let place =
+            why.location().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
         let Some((number, at)) = place else { return Err(why) };
         let Some(opened) = find_file(damaged, number)? else {
             let is_in_header = at < SEGMENT_HEADER_BYTES as u64;
@@ -119,7 +120,7 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
         let what = format!(
             "{why}; {what}: remove this node from the cluster, and add a new one with an empty directory"
         );
-        Err(Error::caused(ErrorKind::Corrupt, what, why))
+        Err(Error::with_source(ErrorKind::Corrupt, what, why))
     };
     let all = numbers(damaged)?;
     let behind = alive_behind(damaged, number)?;

@@ -401,7 +401,7 @@ impl Tending {
                         self.doing = Doing::Asking(Box::new(asking));
                     }
                     Ok(Some(Hurt::Hopeless(error))) | Err(error) => {
-                        let at = error.place().map_or(0, |(_, offset)| offset);
+                        let at = error.location().map_or(0, |(_, offset)| offset);
                         if self.segments.damage().found(number, at..at + 1, None) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
                         }

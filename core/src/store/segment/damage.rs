@@ -229,7 +229,7 @@ mod tests {
         damage.set_helpers(Helpers::Nobody);
         for _ in 0..3 {
             let error = met(&damage, 4096, 17);
-            assert!(error.is_lasting() && error.place().is_some(), "{error}");
+            assert!(error.is_lasting() && error.location().is_some(), "{error}");
             assert!(
                 error.to_string().contains("record 17 ") && error.to_string().contains("nobody can repair")
             );

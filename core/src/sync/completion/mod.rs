@@ -228,6 +228,13 @@ pub struct Ticket {
     waker: Option<usize>,
 }
 
+/// A second ticket for the same append, with a waker of its own.
+impl Clone for Ticket {
+    fn clone(&self) -> Self {
+        Self { completion: self.completion.clone(), place: self.place, waker: None }
+    }
+}
+
 impl Ticket {
     /// The ticket of the batch that is number `ordinal` of its block and has `offset` records before it.
     pub(crate) fn new(completion: Arc<Completion>, ordinal: u32, offset: u32, count: u32) -> Self {

@@ -109,8 +109,8 @@ impl Copy {
         self.epoch + Duration::from_nanos(now.0)
     }
 
-    pub(super) fn want(&self) -> FollowFrom {
-        self.state.applier.want()
+    pub(super) fn resume_point(&self) -> FollowFrom {
+        self.state.applier.resume_point()
     }
 
     /// The last entry that it has.
@@ -125,8 +125,10 @@ impl Copy {
     pub(super) fn take(&mut self, fed: FollowMessage, now: Moment) -> Result<Result<bool>> {
         self.state.look_at_clock(self.instant(now));
         let taken = match fed {
-            FollowMessage::State(state) => self.state.applier.begin(&state)?.map(|jumped| jumped.is_some()),
-            FollowMessage::Entries(entries) => self.state.applier.take(entries)?.map(|()| false),
+            FollowMessage::State(state) => {
+                self.state.applier.install_snapshot(&state)?.map(|jumped| jumped.is_some())
+            }
+            FollowMessage::Entries(entries) => self.state.applier.apply(entries)?.map(|()| false),
         };
         self.state.has_written(self.instant(now));
         self.state.applier.help();
@@ -173,8 +175,8 @@ impl Copy {
     /// A feed of this copy, for another one.
     ///
     /// # Errors
-    /// Those of `Log::feed`.
-    pub(super) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    /// Those of `Log::follow`.
+    pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         FollowSource::new(self.view.clone(), Owner::Follower, self.log, self.options.clone(), from)
     }
 

@@ -552,8 +552,8 @@ impl Machine {
     /// A feed of its log.
     ///
     /// # Errors
-    /// Those of `Log::feed`.
-    pub(super) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    /// Those of `Log::follow`.
+    pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         FollowSource::new(
             self.view.clone(),
             Owner::Node(self.node),
@@ -572,7 +572,7 @@ impl Machine {
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn follow(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
+    pub(super) fn read_on(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
         read_on(&self.view, &mut self.reader)
     }
 
@@ -582,7 +582,7 @@ impl Machine {
     /// Those of `Reader::next_record`.
     pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
         self.reader = self.view.reader(Start::First)?;
-        self.follow()
+        self.read_on()
     }
 }
 

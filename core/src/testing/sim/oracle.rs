@@ -241,7 +241,7 @@ impl Oracle {
         }
         if glance.committed > host.committed {
             host.committed = glance.committed;
-            let fresh = match machine.follow() {
+            let fresh = match machine.read_on() {
                 Err(e) if unreadable(&e) => Vec::new(),
                 Err(e) => {
                     return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));

@@ -163,7 +163,7 @@ impl Ticket {
             };
         }
         match ticket.way()? {
-            Way::Local(local) => callbacks::once_settled(&slf, function, None, local.twin()),
+            Way::Local(local) => callbacks::once_settled(&slf, function, None, local.clone()),
             Way::Remote(delivery, runtime) => {
                 callbacks::once_settled(&slf, function, Some(runtime.clone()), delivery.settled())
             }
@@ -174,7 +174,7 @@ impl Ticket {
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let promise = match self.way()? {
             Way::Local(ticket) => {
-                let twin = ticket.twin();
+                let twin = ticket.clone();
                 drive_index(py, None, async move { twin.await.map(|appended| appended.first) })?
             }
             Way::Remote(delivery, runtime) => drive_index(py, Some(runtime.clone()), delivery.clone())?,

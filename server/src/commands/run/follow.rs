@@ -201,7 +201,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
         None => std::process::exit(Exit::Ok as i32), // nothing has begun that an abrupt end could harm
     })?;
     if args.start_over {
-        match FollowerLog::reset(&args.dir) {
+        match FollowerLog::destroy(&args.dir) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }

@@ -376,7 +376,7 @@ impl Repairing {
             "{why}; all other replicas have discarded entry {entry}, which the repair needs: remove node {node} from the cluster and add a new one",
             node = cluster.node
         );
-        Error::caused(ErrorKind::Corrupt, what, why)
+        Error::with_source(ErrorKind::Corrupt, what, why)
     }
 
     fn post(&mut self, to: NodeId, head: Bytes) {

@@ -302,16 +302,16 @@ impl World {
             .collect();
         let chain = !chained.is_empty() && self.rng.permille(400);
         let begins = if self.rng.permille(500) { FollowFrom::First } else { FollowFrom::Newest };
-        let want = self.followers[n].copy.as_ref().map_or(begins, Copy::want);
+        let want = self.followers[n].copy.as_ref().map_or(begins, Copy::resume_point);
         let (source, feed) = if chain {
             let Some(other) = self.rng.pick(&chained).copied() else { return Ok(()) };
             let Some(copy) = &self.followers[other].copy else { return Ok(()) };
-            (Source::Follower(other, self.followers[other].life), copy.feed(want))
+            (Source::Follower(other, self.followers[other].life), copy.follow(want))
         } else {
             let Some(node) = self.rng.pick(&up).copied() else { return Ok(()) };
             let Some(host) = self.hosts.get(&node) else { return Ok(()) };
             let Some(machine) = &host.machine else { return Ok(()) };
-            (Source::Replica(node, host.life), machine.feed(want))
+            (Source::Replica(node, host.life), machine.follow(want))
         };
         let follower = &mut self.followers[n];
         let node = follower.node;
@@ -437,7 +437,7 @@ impl World {
             }
         }
         let outcome = match &mut follower.copy {
-            Some(copy) => copy.take(fed, now),
+            Some(copy) => copy.apply(fed, now),
             None => {
                 let FollowMessage::State(state) = fed else {
                     return Err(format!("follower {node} has no log yet, but was fed entries first"));
