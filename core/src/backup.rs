@@ -94,7 +94,7 @@ pub struct Backup {
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Backup {
-    /// Copies the log that `viewer` shows, as far as it is proven durable now, to a backup in `dest`, which must be
+    /// Copies the log that `read_only` shows, as far as it is proven durable now, to a backup in `dest`, which must be
     /// missing or empty. Another process may write the log meanwhile. From a replica it copies the entries that are
     /// known committed there.
     ///

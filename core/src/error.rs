@@ -247,7 +247,7 @@ impl Error {
 
     /// An error that follows from an earlier one. The earlier error becomes its source; the system's error number is
     /// kept.
-    pub fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
+    pub fn with_source(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
         let source = Some(Source::Earlier(cause.clone()));
         Self::made(kind, message.into(), source, None)
     }
@@ -298,7 +298,7 @@ impl Error {
 
     /// The file and the offset of corruption that was found in a local file. None for corruption that a server
     /// reported.
-    pub fn place(&self) -> Option<(&Path, u64)> {
+    pub fn location(&self) -> Option<(&Path, u64)> {
         self.0.place.as_ref().map(|(path, offset)| (path.as_path(), *offset))
     }
 

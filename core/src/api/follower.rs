@@ -66,14 +66,14 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// let log = Log::open(a.path(), options())?;
 /// log.append(b"one")?;
 /// // The first feed begins with a state, of which the follower's log is made.
-/// let mut feed = log.feed(FollowFrom::First)?;
+/// let mut feed = log.follow(FollowFrom::First)?;
 /// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!() };
 /// drop(FollowerLog::create(b.path(), options(), &state)?);
 /// // From then on, any number of times:
 /// let copy = FollowerLog::open(b.path(), options())?;
 /// let mut feed = log.follow(copy.resume_point()?)?;
 /// while let Some(fed) = feed.next(1 << 20)? {
-///     if let Some(jumped) = copy.take(fed)? {
+///     if let Some(jumped) = copy.apply(fed)? {
 ///         println!("records {} to {} were discarded before this copy had them", jumped.from, jumped.to.previous());
 ///     }
 /// }
@@ -183,8 +183,8 @@ impl FollowerLog {
     /// # Errors
     /// `NotFound`: there is no log. `InvalidArgument`: the log is not a follower's. `Locked`: it is open. `Corrupt`:
     /// the files do not show whether it is a follower's. `Io`: some files may remain; retry.
-    pub fn reset(dir: impl AsRef<Path>) -> Result<()> {
-        Self::reset_on(&*disk_at(dir.as_ref(), false)?)
+    pub fn destroy(dir: impl AsRef<Path>) -> Result<()> {
+        Self::destroy_on(&*disk_at(dir.as_ref(), false)?)
     }
 
     /// As [`Self::reset`], on another implementation of [`Disk`].
@@ -273,7 +273,7 @@ impl FollowerLog {
     /// not be prepared, or an existing file could not be read; nothing was written, the log is not poisoned, and a
     /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
     /// `Forked`.
-    pub fn take(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
+    pub fn apply(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
         match fed {
             FollowMessage::State(state) => self.install_snapshot(&state),
             FollowMessage::Entries(entries) => self.apply_entries(entries).map(|()| None),
@@ -292,8 +292,8 @@ impl FollowerLog {
     ///
     /// # Errors
     /// As [`Self::take`]; `Diverged` also if the state is before the end of the log.
-    pub fn begin(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
-        self.change(|applier| applier.begin(state))
+    pub fn install_snapshot(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
+        self.change(|applier| applier.install_snapshot(state))
     }
 
     /// Blocks until everything that was taken is durable here.

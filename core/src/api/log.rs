@@ -437,7 +437,7 @@ impl Log {
     /// # Errors
     /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FollowFrom::Index`] is beyond
     /// either end of the log. `Unavailable` while the log is being repaired; `Forked`.
-    pub fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
         let Inner { published, view, options, identity, .. } = &*self.inner;
         published.check_held()?;

@@ -160,7 +160,7 @@ impl ReadOnlyLog {
     }
 
     /// A feed of the log's committed entries, as far as they are proven durable, for a copy of the log.
-    pub(crate) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    pub(crate) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         let Inner { identity, view, .. } = &*self.inner;
         // A state carries all indexes that sessions remember, whatever their limit at the source.
         let options =

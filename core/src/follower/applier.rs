@@ -118,7 +118,7 @@ impl Applier {
     }
 
     /// The position where a feed has to begin.
-    pub(crate) fn want(&self) -> FollowFrom {
+    pub(crate) fn resume_point(&self) -> FollowFrom {
         let end = self.sequencer.end();
         FollowFrom::After { log: self.me.log, raft: end.raft, term: end.term }
     }
@@ -133,7 +133,7 @@ impl Applier {
     // ---- entries and states ----
 
     /// Writes entries. An inner error names an entry; the entries before it were taken.
-    pub(crate) fn take(&mut self, fed: FollowEntries) -> Result<Result<()>> {
+    pub(crate) fn apply(&mut self, fed: FollowEntries) -> Result<Result<()>> {
         let kept = fed.kept;
         let fresh = match self.fresh(fed) {
             Ok(fresh) => fresh,
@@ -220,7 +220,7 @@ impl Applier {
     }
 
     /// Continues at `state` and discards everything before it. `None`: the log is there already.
-    pub(crate) fn begin(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
+    pub(crate) fn install_snapshot(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
         if let Err(refusal) = self.check_log(state.log) {
             return Ok(Err(refusal));
         }

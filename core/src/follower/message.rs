@@ -61,7 +61,7 @@ const BEYOND: Malformed = "a position beyond any log";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FollowFrom {
-    /// After an entry that the follower has: the value of [`FollowerLog::want`](crate::FollowerLog::want).
+    /// After an entry that the follower has: the value of [`FollowerLog::resume_point`](crate::FollowerLog::resume_point).
     After {
         /// The log's id.
         log: LogId,
@@ -91,7 +91,7 @@ pub enum FollowFrom {
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let fed = log.feed(FollowFrom::First)?.next(1 << 20)?.expect("the feed of a new copy begins with a state");
+/// let fed = log.follow(FollowFrom::First)?.next(1 << 20)?.expect("the feed of a new copy begins with a state");
 /// let (head, pieces) = fed.encode(); // the encoded item
 /// assert_eq!(FollowMessage::decode(head, pieces)?, fed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -40,14 +40,14 @@ use std::time::Duration;
 const BEGINNINGS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The committed entries of a log, for another one that follows it. Made by [`Log::feed`](crate::Log::feed). After
+/// The committed entries of a log, for another one that follows it. Made by [`Log::follow`](crate::Log::follow). After
 /// the log was closed it still returns what is in the log. `Send`; used by one thread at a time.
 ///
 /// ```
 /// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options, Start};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(FollowFrom::First)?;
+/// let mut feed = log.follow(FollowFrom::First)?;
 /// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!("the feed of a new copy begins with a state") };
 /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
 /// log.append(b"x")?;

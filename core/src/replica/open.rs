@@ -159,7 +159,7 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Re
     let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             let what = format!(
-                "{error}; the source of this copy has the damaged data: reset this directory with `FollowerLog::reset`, and follow again"
+                "{error}; the source of this copy has the damaged data: reset this directory with `FollowerLog::destroy`, and follow again"
             );
             Error::with_source(ErrorKind::Corrupt, what, &error)
         }

@@ -176,7 +176,7 @@ fn many_threads_may_take() {
                 let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
                 while let Some(fed) = feed.next(3000).unwrap() {
                     // Another thread was faster, perhaps by more entries than this one knows.
-                    if let Err(error) = follower.take(fed) {
+                    if let Err(error) = follower.apply(fed) {
                         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
                         feed = source.follow(follower.resume_point().unwrap()).unwrap();
                     }

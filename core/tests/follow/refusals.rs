@@ -33,7 +33,7 @@ fn another_history_is_never_followed() {
         assert_eq!(feed.next(1000).unwrap_err().kind(), ErrorKind::Diverged);
     }
     // Even if its entries arrive: later ones, ones that are here already, a state.
-    let mut feed = other.feed(FollowFrom::First).unwrap();
+    let mut feed = other.follow(FollowFrom::First).unwrap();
     let mut refused = 0;
     while let Some(fed) = feed.next(1).unwrap() {
         if let Err(error) = follower.apply(fed) {
@@ -123,7 +123,7 @@ fn known_entries_are_skipped_and_a_gap_is_refused() {
         follower.apply(fed[n].clone()).unwrap();
     }
     // All entries at once, most of them known.
-    follower.take(source.feed(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
+    follower.apply(source.follow(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
     assert_eq!(records(follower.log()), records(&source)[1..]);
 }
 
@@ -181,7 +181,7 @@ fn directory_holds_either_a_log_or_a_follower() {
     assert_eq!(FollowerLog::open(b.path().join("no"), options()).unwrap_err().kind(), ErrorKind::NotFound);
     let follower = FollowerLog::create(b.path(), options(), &begin).unwrap();
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
-    assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::Locked);
+    assert_eq!(FollowerLog::destroy(b.path()).unwrap_err().kind(), ErrorKind::Locked);
     // Writing calls are refused.
     let log = follower.log().clone();
     for error in [
@@ -213,7 +213,7 @@ fn directory_holds_either_a_log_or_a_follower() {
         FollowerLog::create(a.path(), options(), &begin).unwrap_err(),
         "use another directory for the follower",
     );
-    refused(FollowerLog::reset(a.path()).unwrap_err(), "use another directory for the follower");
+    refused(FollowerLog::destroy(a.path()).unwrap_err(), "use another directory for the follower");
     FollowerLog::open(b.path(), options()).unwrap();
 }
 

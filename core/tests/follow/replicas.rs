@@ -63,7 +63,7 @@ fn follower_of_a_cluster_switches_replicas() {
     assert_eq!(follower.log().info().last, before.last);
     assert_eq!(catch_up(&logs[next], &follower), []);
     // The old leader lags behind the follower now: its feed returns nothing until it has caught up.
-    let mut feed = logs[first].feed(follower.want().unwrap()).unwrap();
+    let mut feed = logs[first].follow(follower.resume_point().unwrap()).unwrap();
     assert!(feed.next(1000).unwrap().is_none() && feed.is_behind());
     network.connect(node);
     lost.into_iter().for_each(|ticket| drop(ticket.wait().unwrap_err()));

@@ -4,7 +4,7 @@
 //! ```text
 //! Follower ── thread chiplog-follower: a runtime of its own
 //!               sources.rs   which server: asks servers about themselves and picks the best; after a failure the next one
-//!               task.rs      one stream at a time: Follow ──> FollowMessage::decode ──> FollowerLog::take ──> files
+//!               task.rs      one stream at a time: Follow ──> FollowMessage::decode ──> FollowerLog::apply ──> files
 //!          ── log(), reader() ──> the files, without a copy, like any log's
 //!          ── host() ──> services: serves other followers and readers
 //! ```

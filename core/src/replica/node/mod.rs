@@ -844,7 +844,7 @@ fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
 /// The error of every call after the log is poisoned.
 pub(crate) fn poisoned(cause: &Error) -> Error {
     let what = format!("the log takes no more appends: {cause}; close it, fix the cause and open it again");
-    Error::caused(ErrorKind::Poisoned, what, cause)
+    Error::with_source(ErrorKind::Poisoned, what, cause)
 }
 
 /// Fails a proposal that was taken and not written.
@@ -860,5 +860,5 @@ pub(crate) fn fail(item: Proposal, error: &Error) {
 pub(crate) fn unknown(cause: &Error) -> Error {
     let what =
         format!("outcome unknown: {cause}; the append may or may not be in the log after it is opened again");
-    Error::caused(ErrorKind::Poisoned, what, cause)
+    Error::with_source(ErrorKind::Poisoned, what, cause)
 }

@@ -97,7 +97,7 @@ impl State {
         match self.helpers {
             Helpers::Nobody => Some("the log has no other replica that could have it intact"),
             Helpers::Source => Some(
-                "this is a copy, which is not repaired in place: start it again from the log that it follows (`FollowerLog::reset`, \
+                "this is a copy, which is not repaired in place: start it again from the log that it follows (`FollowerLog::destroy`, \
                  `chiplog follow --start-over`)",
             ),
             Helpers::Unknown => None,

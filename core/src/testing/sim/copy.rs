@@ -122,7 +122,7 @@ impl Copy {
     ///
     /// # Errors
     /// The error that ends the process.
-    pub(super) fn take(&mut self, fed: FollowMessage, now: Moment) -> Result<Result<bool>> {
+    pub(super) fn apply(&mut self, fed: FollowMessage, now: Moment) -> Result<Result<bool>> {
         self.state.look_at_clock(self.instant(now));
         let taken = match fed {
             FollowMessage::State(state) => {
