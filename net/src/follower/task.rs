@@ -214,7 +214,7 @@ impl Task {
         let channel = Heard::new(channel);
         let bytes = channel.bytes();
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let want = self.followed().map(FollowerLog::want).transpose().map_err(Failure::Fatal)?;
+        let want = self.followed().map(FollowerLog::resume_point).transpose().map_err(Failure::Fatal)?;
         let request = self.request(want);
         let opening = async {
             let mut stream = client.follow(request).await?.into_inner();
@@ -396,7 +396,7 @@ fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(In
         state.received_records += records;
     }
     let jumped = match (shared.followed.get(), &fed) {
-        (Some(followed), _) => followed.take(fed).map_err(|error| match error.kind() {
+        (Some(followed), _) => followed.apply(fed).map_err(|error| match error.kind() {
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
             // Damaged in a way that checksums do not detect, or not what was requested.
             ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),

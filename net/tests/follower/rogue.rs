@@ -108,7 +108,7 @@ impl Follow for Rogue {
             },
             _ => FollowFrom::First,
         };
-        let mut feed = self.log.feed(from).unwrap();
+        let mut feed = self.log.follow(from).unwrap();
         let id = self.log.info().log_id.get().to_be_bytes().to_vec().into();
         let committed = feed.committed().get();
         let hello = FollowResponse { log_id: id, committed, last: 1, first: 1, ..Default::default() };

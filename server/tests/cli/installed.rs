@@ -1,11 +1,11 @@
-//! `make install-server`: what `server/install.sh` puts below a prefix.
+//! `make install-server`: the files that `server/install.sh` installs below a prefix.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn the_server_is_installed_with_all_that_belongs_to_it() {
+fn server_is_installed_with_all_its_files() {
     let dest = tempfile::tempdir().unwrap();
     let install = || {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
@@ -40,7 +40,7 @@ fn the_server_is_installed_with_all_that_belongs_to_it() {
         fs::metadata(&program).unwrap().len() < fs::metadata(env!("CARGO_BIN_EXE_chiplog")).unwrap().len()
     );
 
-    // What an operator wrote stays.
+    // A file that an operator wrote is kept.
     let config = at("etc/chiplog/chiplog.toml");
     assert!(fs::read_to_string(&config).unwrap().contains("[listen]"));
     fs::write(&config, "node = 7\n").unwrap();

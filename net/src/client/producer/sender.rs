@@ -500,7 +500,7 @@ impl Pump {
     fn give_up(&mut self, error: &Error) {
         let open = match error.kind() {
             ErrorKind::Timeout | ErrorKind::Closed => error.clone(),
-            _ => Error::caused(
+            _ => Error::with_source(
                 ErrorKind::Closed,
                 format!("it may be in the log; the producer failed: {error}"),
                 error,

@@ -71,7 +71,7 @@ pub(super) fn begin(
 ) -> Result<Answers<Reply>, Status> {
     let log = host.log(&request.log)?.clone();
     let from = from(request, log.info().log_id).map_err(|e| host.status_of(&e))?;
-    let feed = log.feed(from).map_err(|e| host.status_of(&e))?;
+    let feed = log.follow(from).map_err(|e| host.status_of(&e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
     let feeding = Feeding {
         payer,
@@ -244,7 +244,7 @@ impl Feeding {
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
                         if let Some(place) = restart {
-                            *feed = log.feed(place.map_or(from, |(raft, term)| FollowFrom::After {
+                            *feed = log.follow(place.map_or(from, |(raft, term)| FollowFrom::After {
                                 log: log.info().log_id,
                                 raft,
                                 term,
@@ -485,7 +485,7 @@ mod tests {
         for bytes in [0, 10, SHARED_BYTES_MIN, 100_000, 3] {
             log.append(&vec![7; bytes]).unwrap();
         }
-        let mut feed = log.feed(FollowFrom::First).unwrap();
+        let mut feed = log.follow(FollowFrom::First).unwrap();
         let mut frames = vec![None, feed.next(0).unwrap()];
         frames.extend(std::iter::from_fn(|| feed.next(50_000).unwrap()).map(Some));
         assert!(frames.len() > 3);
