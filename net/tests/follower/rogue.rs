@@ -145,7 +145,7 @@ fn flip(bytes: &mut Bytes, at: usize) {
     *bytes = copy.into();
 }
 
-/// Whatever a server sends, nothing invalid is stored, and the next server is used.
+/// No invalid data from a server is stored, and the next server is used.
 #[test]
 fn invalid_responses_are_not_stored() {
     let spoils: [(&str, Spoil); 6] = [
