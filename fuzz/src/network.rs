@@ -1,7 +1,7 @@
 //! Messages from the network, before any code interprets them.
 
 use chiplog::fuzzing;
-use chiplog_net::listener::authority::Mended;
+use chiplog_net::listener::authority::CheckedAuthority;
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::{logspec, v1};
 use prost::Message;
@@ -122,7 +122,7 @@ pub fn authority(input: &[u8]) {
 /// The resulting bytes, and whether the connection ended in order.
 fn through(bytes: &[u8], size: usize) -> (Vec<u8>, bool) {
     let mut out = Vec::new();
-    let mut mended = Mended::new(Pieces { left: bytes, size });
+    let mut mended = CheckedAuthority::new(Pieces { left: bytes, size });
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return (out, false) };
     let ended = runtime.block_on(async {
         let mut part = [0; 1000];

@@ -21,7 +21,7 @@ pub mod refusals;
 pub(crate) mod stalled_calls;
 pub mod stream_budget;
 
-use crate::listener::authority::Mended;
+use crate::listener::authority::CheckedAuthority;
 use crate::listener::connection::{Connection, ConnectionLimits, Wire};
 use crate::listener::connection_info::{CallLayer, ConnectionInfo};
 use crate::listener::connection_limit::{Place, Places};
@@ -100,13 +100,13 @@ pub struct Settings {
 /// # }).map_err(|e| e.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn incoming(listener: TcpListener) -> Incoming<Mended<Wire>> {
+pub fn incoming(listener: TcpListener) -> Incoming<CheckedAuthority<Wire>> {
     incoming_with(listener, Settings::default())
 }
 
 /// As [`incoming`], with these settings. The server must be made by [`server_with`] with the same limits.
-pub fn incoming_with(listener: TcpListener, settings: Settings) -> Incoming<Mended<Wire>> {
-    Incoming::new(listener, settings, Mended::new)
+pub fn incoming_with(listener: TcpListener, settings: Settings) -> Incoming<CheckedAuthority<Wire>> {
+    Incoming::new(listener, settings, CheckedAuthority::new)
 }
 
 /// Without rewriting authorities: for peers.

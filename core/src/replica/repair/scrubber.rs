@@ -120,7 +120,7 @@ struct Asking {
 #[derive(Debug)]
 enum Done {
     Looked { looking: Box<Looking>, bytes: usize, found: Result<Option<Hurt>> },
-    Mended { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
+    CheckedAuthority { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
 }
 
 /// The result of an examination.
@@ -409,7 +409,7 @@ impl Tending {
                     }
                 }
             }
-            Done::Mended { mut looking, gap, result } => match result {
+            Done::CheckedAuthority { mut looking, gap, result } => match result {
                 Ok(()) => {
                     counters.repaired.fetch_add(1, Ordering::Relaxed);
                     self.segments.damage().mended(looking.segment.number, &bytes_of(&gap), &gap.records());
@@ -444,7 +444,7 @@ impl Tending {
                     let disk = self.disk.clone();
                     self.send_off(move || {
                         let result = fetcher.gap.mend(&*disk, &bytes);
-                        Done::Mended { looking, gap: Box::new(fetcher.gap), result }
+                        Done::CheckedAuthority { looking, gap: Box::new(fetcher.gap), result }
                     });
                 }
                 Err(why) => {

@@ -45,7 +45,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(true),
         reached: Some(true),
         verdict: Verdict::Complete,
-        why: "the next segment goes on where the sound blocks end",
+        why: "the next segment continues where the sound blocks end",
     },
     Row {
         clean: None,
@@ -53,7 +53,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(true),
         reached: Some(false),
         verdict: Verdict::Corrupt,
-        why: "a segment begins only after the one before is durable to its end",
+        why: "a segment begins only after the previous one is durable to its end",
     },
     Row {
         clean: None,
@@ -69,7 +69,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(false),
         reached: None,
         verdict: Verdict::Complete,
-        why: "nothing was ever written behind the sound blocks",
+        why: "nothing was ever written after the sound blocks",
     },
     Row {
         clean: Some(false),

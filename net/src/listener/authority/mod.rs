@@ -53,11 +53,11 @@ const PRIORITY: u8 = 0x20;
 /// A server's connection; rewrites invalid authorities in its incoming bytes. Outgoing bytes pass unchanged.
 ///
 /// ```
-/// use chiplog_net::listener::authority::Mended;
+/// use chiplog_net::listener::authority::CheckedAuthority;
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// let (mut client, server) = tokio::io::duplex(100);
-/// let mut server = Mended::new(server);
+/// let mut server = CheckedAuthority::new(server);
 /// client.write_all(b"not HTTP/2 at all").await?;
 /// drop(client);
 /// let mut seen = Vec::new();
@@ -67,7 +67,7 @@ const PRIORITY: u8 = 0x20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Mended<T> {
+pub struct CheckedAuthority<T> {
     io: T,
     frames: Frames,
     /// Rewritten or checked bytes, ready to be read.
@@ -77,7 +77,7 @@ pub struct Mended<T> {
     ended: bool,
 }
 
-impl<T> Mended<T> {
+impl<T> CheckedAuthority<T> {
     /// Wraps a connection that was just accepted.
     pub fn new(io: T) -> Self {
         let frames = Frames { at: At::Preface(0), rewriter: Rewriter::new(), rewriting: false };
@@ -268,7 +268,7 @@ fn block(frames: &[u8]) -> Option<Vec<u8>> {
     Some(block)
 }
 
-impl<T: AsyncRead + Unpin> Mended<T> {
+impl<T: AsyncRead + Unpin> CheckedAuthority<T> {
     /// Reads more bytes behind the held ones.
     fn poll_held(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let before = self.held.len();
@@ -323,7 +323,7 @@ impl<T: AsyncRead + Unpin> Mended<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Mended<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CheckedAuthority<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -352,7 +352,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Mended<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Mended<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CheckedAuthority<T> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().io).poll_write(context, bytes)
     }
@@ -378,7 +378,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Mended<T> {
     }
 }
 
-impl<T: Connected> Connected for Mended<T> {
+impl<T: Connected> Connected for CheckedAuthority<T> {
     type ConnectInfo = T::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {

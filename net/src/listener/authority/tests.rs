@@ -26,7 +26,7 @@ impl AsyncRead for Pieces<'_> {
 fn through(sent: &[u8], piece: usize) -> (Vec<u8>, io::Result<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let mut mended = Mended::new(Pieces(sent.chunks(piece)));
+        let mut mended = CheckedAuthority::new(Pieces(sent.chunks(piece)));
         let mut seen = Vec::new();
         let mut buffer = vec![0; piece.max(5)];
         loop {
