@@ -12,6 +12,7 @@
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
+#   make deb     the server as a Debian package, into target/deb/;  make static   as one static program, into target/static/
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
@@ -29,7 +30,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 help: ## this list: what there is to make
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -232,6 +233,28 @@ install-lib: ## the C library alone, as `make lib` makes it
 install-server: ## the server alone: program, manual pages, completions, unit, configuration, alert rules
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-server
 	server/install.sh $(dir $(LIB_ARCHIVE))chiplog $(PREFIX) $(DESTDIR)
+
+# cargo-deb makes the archive of the files that server/package.sh puts together. It finds out what the program depends on by
+# dpkg-shlibdeps (dpkg-dev): at least the C library of the machine that builds. The debug information stays beside the package.
+CARGO_DEB := 3.8.0
+RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
+deb: export PATH := $(TOOLS)/bin:$(PATH)
+deb: ## the server as a Debian package, for this release of Debian and later ones: target/deb/
+	@[ "$$(cargo-deb --version 2>/dev/null)" = "cargo-deb $(CARGO_DEB)" ] || \
+	  $(CARGO) install --locked --debug --quiet --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deb@$(CARGO_DEB)
+	$(CARGO) build --release --package chiplog-server
+	server/package.sh $(RELEASE)/chiplog target/deb
+	$(CARGO) deb --quiet --package chiplog-server --no-build --no-strip --output target/deb/
+
+# glibc, linked into the program by rustc's own target. A musl target has to be downloaded by rustup, and zig, which links the
+# wheel, brings musl but no Rust standard library for it; its glibc cannot be linked statically. musl's allocator is slower, too.
+# The flag holds for the last crate alone: all others are those of any release build.
+static: ## the server as one static program, for any Linux of this processor: target/static/chiplog
+	$(CARGO) rustc --release --package chiplog-server --bin chiplog -- -C target-feature=+crt-static
+	mkdir -p target/static
+	server/strip.sh $(RELEASE)/chiplog target/static/chiplog.new target/static/chiplog.debug
+	mv target/static/chiplog.new target/static/chiplog
+	cp LICENSE THIRD-PARTY.txt target/static/
 
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check
