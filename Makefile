@@ -246,12 +246,14 @@ deb: ## the server as a Debian package, for this release of Debian and later one
 	server/package.sh $(RELEASE)/chiplog target/deb
 	$(CARGO) deb --quiet --package chiplog-server --no-build --no-strip --output target/deb/
 
-# glibc, linked into the program by rustc's own target. A musl target has to be downloaded by rustup, and zig, which links the
-# wheel, brings musl but no Rust standard library for it; its glibc cannot be linked statically. musl's allocator is slower, too.
-# The flag holds for the last crate alone: all others are those of any release build.
+# rustc's own target with glibc (2.34 or newer) inside. A musl target has to be downloaded by rustup. zig, which links the
+# wheel, brings musl but no Rust standard library for it, and its glibc cannot be linked statically. musl's allocator is slower,
+# too. The flags hold for the last crate alone: all others are those of any release build.
 static: ## the server as one static program, for any Linux of this processor: target/static/chiplog
-	$(CARGO) rustc --release --package chiplog-server --bin chiplog -- -C target-feature=+crt-static
 	mkdir -p target/static
+	$(CC) -Wall -Wextra -Werror -O2 -fPIE -c server/dist/static.c -o target/static/static.o
+	$(CARGO) rustc --release --package chiplog-server --bin chiplog -- \
+	  -C target-feature=+crt-static -C link-arg=$(CURDIR)/target/static/static.o
 	server/strip.sh $(RELEASE)/chiplog target/static/chiplog.new target/static/chiplog.debug
 	mv target/static/chiplog.new target/static/chiplog
 	cp LICENSE THIRD-PARTY.txt target/static/
