@@ -122,6 +122,8 @@ fn debian_package_lists_the_files_that_the_unit_names() {
         let configuration = command.split(' ').find(|word| word.ends_with(".toml")).unwrap();
         assert!(packaged.contains(configuration), "{command}");
     }
+    // A minimal Debian has no /bin/kill.
+    assert_eq!(directive(&unit, "ExecReload"), ["/bin/sh -c \"kill -HUP $MAINPID\""]);
     assert_eq!(directive(&unit, "DynamicUser"), Vec::<&str>::new());
     let (user, group) = (directive(&unit, "User"), directive(&unit, "Group"));
     let data = format!("/var/lib/{}", directive(&unit, "StateDirectory")[0]);
