@@ -12,7 +12,12 @@
 #   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
+<<<<<<< HEAD
 #   make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
+=======
+#   make deb     the server as a Debian package, into target/deb/;  make static   as one static program, into target/static/
+#   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
+>>>>>>> pack
 
 CARGO ?= cargo
 # Seconds each fuzz target runs in `make fuzz`; `make test` gives each three.
@@ -29,7 +34,11 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
+<<<<<<< HEAD
 .PHONY: help all lib install install-lib install-server wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+=======
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+>>>>>>> pack
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -233,7 +242,35 @@ install-server: ## the server alone: program, manual pages, completions, unit, c
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-server
 	server/install.sh $(dir $(LIB_ARCHIVE))chiplog $(PREFIX) $(DESTDIR)
 
+<<<<<<< HEAD
 check: ## format, lints, licences: run it before the tests
+=======
+# cargo-deb makes the archive of the files that server/package.sh puts together. It finds out what the program depends on by
+# dpkg-shlibdeps (dpkg-dev): at least the C library of the machine that builds. The debug information stays beside the package.
+CARGO_DEB := 3.8.0
+RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
+deb: export PATH := $(TOOLS)/bin:$(PATH)
+deb: ## the server as a Debian package, for this release of Debian and later ones: target/deb/
+	@[ "$$(cargo-deb --version 2>/dev/null)" = "cargo-deb $(CARGO_DEB)" ] || \
+	  $(CARGO) install --locked --debug --quiet --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deb@$(CARGO_DEB)
+	$(CARGO) build --release --package chiplog-server
+	server/package.sh $(RELEASE)/chiplog target/deb
+	$(CARGO) deb --quiet --package chiplog-server --no-build --no-strip --output target/deb/
+
+# rustc's own target with glibc (2.34 or newer) inside. A musl target has to be downloaded by rustup. zig, which links the
+# wheel, brings musl but no Rust standard library for it, and its glibc cannot be linked statically. musl's allocator is slower,
+# too. The flags hold for the last crate alone: all others are those of any release build.
+static: ## the server as one static program, for any Linux of this processor: target/static/chiplog
+	mkdir -p target/static
+	$(CC) -Wall -Wextra -Werror -O2 -fPIE -c server/dist/static.c -o target/static/static.o
+	$(CARGO) rustc --release --package chiplog-server --bin chiplog -- \
+	  -C target-feature=+crt-static -C link-arg=$(CURDIR)/target/static/static.o
+	server/strip.sh $(RELEASE)/chiplog target/static/chiplog.new target/static/chiplog.debug
+	mv target/static/chiplog.new target/static/chiplog
+	cp LICENSE THIRD-PARTY.txt target/static/
+
+check: ## what a change must pass before its tests are worth running
+>>>>>>> pack
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
