@@ -53,7 +53,7 @@ impl Map {
         Some(unsafe { std::slice::from_raw_parts(self.raw.as_ptr().add(range.start), range.len()) })
     }
 
-    /// Asks the kernel to read a range ahead. Advice only: a failure is ignored.
+    /// Requests the kernel to read a range ahead. Advice only: a failure is ignored.
     pub(crate) fn will_need(&self, range: Range<usize>) {
         self.advise(Advice::WillNeed, range);
     }

@@ -19,108 +19,39 @@
 //!   it led, the replica that may lead next.
 
 pub(crate) mod driver;
+mod publish;
 pub(crate) mod repair_thread;
+mod retention;
 
-use crate::cluster::membership::Membership;
-use crate::cluster::options::{Cluster, Role, Status};
+pub(crate) use publish::Published;
+
+use crate::cluster::options::Cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
-use crate::options::log_options::{LogOption, LogOptions};
+use crate::options::log_options::LogOptions;
 use crate::read::positions::{Positions, closed};
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
-use crate::replica::queue::proposals::{Command, Proposal, ProposalQueue, Work};
+use crate::replica::queue::proposals::{Proposal, ProposalQueue, Work};
 use crate::replica::raft::{Replica, body_bytes_of};
 use crate::replica::repair::scrubber::Tending;
-use crate::replica::writer::plan::Room;
 use crate::replica::writer::slow_disk::Limping;
 use crate::replica::writer::{SyncOnce, Writer};
-use crate::stats::Counters;
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
-use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::types::{EntryIndex, Index, NodeId, Term, Timestamp};
+use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// An idle log proves its tail after this time.
 const MARKER_DELAY: Duration = Duration::from_millis(10);
-/// Retention that found no room for its discard retries after this time.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
-
-/// The state that a node shares with handles.
-#[derive(Default)]
-pub(crate) struct Published {
-    /// The reason why the log is poisoned, if it is. Set once.
-    pub(crate) poison: OnceLock<Error>,
-    pub(crate) sessions: AtomicU32,
-    pub(crate) last_timestamp: AtomicU64,
-    pub(crate) counters: Counters,
-    status: Mutex<Option<Status>>,
-    log_options: Mutex<LogOptions>,
-    /// The largest record that the log's options allow; 0: the log does not set it.
-    record_bytes_max: AtomicU32,
-    /// The reason why nothing can be read now: the log is being repaired.
-    held: Mutex<Option<Error>>,
-    /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
-    shortage: Mutex<Option<Error>>,
-}
-
-impl Published {
-    /// The status after the node's last step.
-    pub(crate) fn status(&self) -> Option<Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Publishes the status.
-    pub(crate) fn show(&self, status: Status) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    }
-
-    /// The options that are set for the log, as far as this replica knows them to be committed.
-    pub(crate) fn log_options(&self) -> LogOptions {
-        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The largest record, if the log sets it.
-    pub(crate) fn record_bytes_max(&self) -> Option<u32> {
-        Some(self.record_bytes_max.load(Ordering::Relaxed)).filter(|max| *max > 0)
-    }
-
-    /// Publishes the options that are set for the log.
-    pub(crate) fn show_log_options(&self, options: LogOptions) {
-        let record_bytes_max = options.get(LogOption::RecordBytesMax).unwrap_or(0);
-        self.record_bytes_max.store(u32::try_from(record_bytes_max).unwrap_or(u32::MAX), Ordering::Relaxed);
-        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
-    }
-
-    /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
-    pub(crate) fn shortage(&self) -> Option<Error> {
-        self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn show_shortage(&self, why: Option<&Error>) {
-        *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = why.cloned();
-    }
-
-    /// Blocks reads, for this reason. None: allows them.
-    pub(crate) fn hold(&self, why: Option<Error>) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
-    }
-
-    /// # Errors
-    /// The reason why nothing can be read now.
-    pub(crate) fn check_held(&self) -> Result<()> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
-    }
-}
 
 /// A running replica.
 pub(crate) struct Node {
@@ -157,21 +88,12 @@ pub(crate) struct Node {
     retain_at: Moment,
     sync_began: Moment,
     limping: Limping,
-    shown: Option<Shown>,
+    shown: Option<publish::Shown>,
     tending: Tending,
     /// The conflict between the log's options and those that the node was opened with.
     misfit: Option<Error>,
     /// The kind of the last published reason why this replica cannot accept every entry.
     shortage: Option<ErrorKind>,
-}
-
-/// The state behind the published status. A new status is published at once when the leader or the membership changes.
-struct Shown {
-    lead: (Role, Term, Option<NodeId>),
-    membership: Membership,
-    /// The last committed entry and the last entry.
-    upto: (EntryIndex, EntryIndex),
-    at: Moment,
 }
 
 /// Positions in the status are at most this old while the node makes steps.
@@ -496,174 +418,6 @@ impl Node {
         }
     }
 
-    /// Applies what is committed and written, publishes it, and answers the callers that wait for it.
-    fn publish(&mut self, now: Moment) -> Result<()> {
-        let committed =
-            if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
-        let upto = committed.min(self.writer.written().end.raft);
-        let members = self.replica.sequencer.committed().changed;
-        let due = self.replica.commit_to(upto);
-        let committed = self.replica.sequencer.committed();
-        let (raft, next, first) = (committed.raft, committed.next, committed.first);
-        let members_changed = committed.changed != members;
-        let moved = first > self.first;
-        if moved {
-            self.tell_discarded(first);
-        }
-        self.first = self.first.max(first);
-        self.obey_the_log();
-        self.writer.store.commit(raft);
-        let leads = self.replica.is_leader();
-        let counters = &self.published.counters;
-        while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
-            self.uncommitted_bytes -= bytes;
-            if leads {
-                counters.committed(now.since(written));
-            }
-        }
-        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
-        self.positions.discarded(first);
-        self.positions.commit_entries_to(raft);
-        self.positions.commit_to(next.previous());
-        if moved {
-            self.to_drop = Some((raft, first));
-        }
-        // A replica that restarts must not look for voters that were removed long ago.
-        if moved || (members_changed && !planted!(35)) || self.owes_commit {
-            self.owes_commit = !self.keep_commit(raft);
-            self.drop_files();
-        }
-        self.publish_state(now);
-        self.positions.wake();
-        for (completer, outcome) in due {
-            completer.answer(outcome);
-        }
-        Ok(())
-    }
-
-    /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
-    /// its own needs none: everything that is durable is committed. False: there is no room now, or a file is being
-    /// prepared; this thread does not wait for it.
-    fn keep_commit(&mut self, raft: EntryIndex) -> bool {
-        if self.options.cluster.is_none() {
-            return true;
-        }
-        if self.writer.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
-            return false;
-        }
-        let state = self.replica.sequencer.hard_state();
-        let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
-        let sequencer = &mut self.replica.sequencer;
-        match self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer) {
-            Ok(Room::Here) => self.writer.plan.push(block),
-            Ok(Room::Rolled) => {}
-            Err(_) => return false,
-        }
-        self.writer.plan.says_committed(raft);
-        true
-    }
-
-    /// The last entry that is durably recorded here as committed. In a log on its own, everything that is durable is
-    /// committed.
-    fn known_commit(&self) -> EntryIndex {
-        let synced = self.writer.synced();
-        if self.options.cluster.is_none() { synced.end.raft } else { synced.commit }
-    }
-
-    /// Removes the files of a discard once its commit is durably recorded here. Keeps the files that a replay from the
-    /// recorded commit index to the end of the log needs.
-    fn drop_files(&mut self) {
-        let known = if planted!(11) { self.writer.synced().end.raft } else { self.known_commit() };
-        if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
-            self.writer.store.drop_below(first, known);
-            self.replica.dropped_to(self.writer.archive.first());
-            self.queue.recount(self.writer.store.segments.bytes_from(first));
-        }
-    }
-
-    /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.
-    fn tell_discarded(&self, first: Index) {
-        let records = first.0 - self.first.0;
-        self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
-        tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
-    }
-
-    /// Applies the options that are set for the log, and logs where this server's configuration differs.
-    fn obey_the_log(&mut self) {
-        let set = self.replica.sequencer.committed().options;
-        if set == self.set {
-            return;
-        }
-        self.set = set;
-        self.effective = set.over(&self.options);
-        self.queue.set_capacity(counted_capacity(&self.effective));
-        self.published.show_log_options(set);
-        self.retain_at = Moment::default();
-        let node = self.cluster.node;
-        tracing::info!(%node, %set, "options of the log");
-        let differences = set.differences(&self.options).join("; ");
-        if !differences.is_empty() {
-            tracing::warn!(
-                %node,
-                "this server's configuration differs from the log's options, which are in force: {differences}"
-            );
-        }
-        self.misfit = set.check(&self.options).err();
-        if let Some(why) = &self.misfit {
-            tracing::warn!(%node, "this server's other options conflict with the log's: as leader it refuses the records that they rule out: {why}");
-        }
-    }
-
-    fn publish_state(&mut self, now: Moment) {
-        let shortage = self.replica.shortage().or(self.misfit.as_ref());
-        if shortage.map(Error::kind) != self.shortage {
-            self.shortage = shortage.map(Error::kind);
-            self.published.show_shortage(shortage);
-        }
-        let published = &self.published;
-        let sequencer = &self.replica.sequencer;
-        published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
-        published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
-        let replica = &self.replica;
-        let lead = (replica.role(), replica.term(), replica.live_leader(now));
-        let upto = (sequencer.committed().raft, sequencer.end().raft);
-        // If no further step is to be expected, the status has to be up to date.
-        let quiet = self.prove_at.is_none();
-        let stale = |shown: &Shown| {
-            shown.lead != lead
-                || shown.membership != *replica.membership()
-                || now >= shown.at.plus(STATUS_AGE)
-                || (quiet && shown.upto != upto)
-        };
-        if self.shown.as_ref().is_none_or(stale) {
-            if self.shown.as_ref().and_then(|shown| shown.lead.2) != lead.2 {
-                tell_leader(self.cluster.node, lead.1, lead.2);
-            }
-            self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
-            let status = self.status(now);
-            self.published.show(status);
-        }
-    }
-
-    /// The status of the replica.
-    pub(crate) fn status(&self, now: Moment) -> Status {
-        let sequencer = &self.replica.sequencer;
-        let committed = sequencer.committed();
-        Status {
-            log_id: self.me.log,
-            node: self.cluster.node,
-            directory: self.me.directory,
-            role: self.replica.role(),
-            term: self.replica.term(),
-            leader: self.replica.live_leader(now),
-            committed: committed.next.previous(),
-            committed_raft: committed.raft,
-            last_raft: sequencer.end().raft,
-            members: self.replica.membership().members().cloned().collect(),
-            peers: self.replica.peer_statuses(now),
-        }
-    }
-
     /// Plans the markers that prove the tail, once it was idle for a while.
     fn prove(&mut self, now: Moment) -> Result<()> {
         if self.prove_at.is_none_or(|at| now < at) {
@@ -694,74 +448,6 @@ impl Node {
             self.writer.plan.push(marker);
         }
         Ok(())
-    }
-
-    /// Discards whole segments that are beyond the retention limits.
-    fn retain(&mut self, now: Moment) -> Result<()> {
-        if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
-            return Ok(());
-        }
-        let Some((first, why)) = self.beyond_retention(now) else {
-            if self.is_too_old(now) {
-                self.retain_at = now.plus(RETRY_DELAY); // not possible yet: it is not committed, or holds no records
-            }
-            return Ok(());
-        };
-        let sequencer = &mut self.replica.sequencer;
-        let command = Command::Discard { first };
-        if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
-            self.retain_at = now.plus(RETRY_DELAY); // no file is available
-            return Ok(());
-        }
-        self.replica.command(command, None, now, &mut self.writer)?;
-        let [bytes, age] =
-            [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
-        let (node, used) = (self.cluster.node, self.queue.used());
-        tracing::info!(%node, %first, used, retention_bytes = %bytes, retention_age = %age, "{why}");
-        // Not again before this discard has taken effect.
-        self.retain_at = now.plus(MARKER_DELAY);
-        self.finish(now)
-    }
-
-    /// The oldest segment and the age limit of its records. None: it is not full, or there is no limit.
-    fn aging(&self) -> Option<(Arc<Segment>, u64)> {
-        let age = self.effective.retention_age?;
-        let oldest = self.writer.store.segments.oldest_full()?;
-        Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
-    }
-
-    /// Whether the oldest segment is beyond the age limit, by the log's time: a jump of the wall clock discards
-    /// nothing.
-    fn is_too_old(&self, now: Moment) -> bool {
-        self.aging().is_some_and(|(oldest, age)| {
-            oldest.last_timestamp() < Timestamp(self.replica.time(now).0.saturating_sub(age))
-        })
-    }
-
-    /// The first index after retention, if it is beyond the current one, and the reason.
-    fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
-        if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
-            return None;
-        }
-        let oldest = self.writer.store.segments.oldest_full()?;
-        let too_many = self.effective.retention_bytes.is_some_and(|max| self.queue.used() > max);
-        let committed = self.replica.sequencer.committed();
-        let first = oldest.end().next;
-        let (option, of_log, of_server) = match (too_many, self.is_too_old(now)) {
-            (true, _) => (
-                LogOption::RetentionBytes,
-                "discards records beyond retention_bytes of the log",
-                "discards records beyond retention_bytes of this server",
-            ),
-            (false, true) => (
-                LogOption::RetentionAge,
-                "discards records older than retention_age of the log",
-                "discards records older than retention_age of this server",
-            ),
-            (false, false) => return None,
-        };
-        let why = if committed.options.get(option).is_some() { of_log } else { of_server };
-        (first > committed.first && first <= committed.next).then_some((first, why))
     }
 
     /// Whether work is in progress that will end by itself: blocks to be synced, appends to be committed.
@@ -799,16 +485,6 @@ impl Node {
         self.send();
     }
 
-    /// Publishes the final status: this replica leads no more, and knows no leader.
-    fn show_end(&self) {
-        let mut status = self.status(Moment::default());
-        if matches!(status.role, Role::Leader | Role::Candidate) {
-            status.role = Role::Follower;
-        }
-        (status.leader, status.peers) = (None, Vec::new());
-        self.published.show(status);
-    }
-
     /// Ends appends and writes for good, for this cause. Readers continue.
     pub(crate) fn poison(&mut self, cause: &Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
@@ -830,15 +506,6 @@ const UNCOUNTED_BYTES: u64 = 1024;
 /// The capacity as the queue counts it.
 pub(crate) fn counted_capacity(options: &Options) -> Option<u64> {
     options.capacity_bytes.map(|bytes| bytes.saturating_sub(UNCOUNTED_BYTES))
-}
-
-/// Logs a change of leader.
-fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
-    match leader {
-        Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
-        Some(leader) => tracing::info!(%node, %term, %leader, "another replica leads"),
-        None => tracing::info!(%node, %term, "no leader is known"),
-    }
 }
 
 /// The error of every call after the log is poisoned.

@@ -29,7 +29,7 @@ impl Replica {
             let change = self.unapplied.front().map(|e| EntryIndex(e.index));
             let others = change.map_or(self.settled, |c| EntryIndex(c.0 - 1));
             applied = applied.max(others.0);
-            self.asks.applied_others(others);
+            self.requests.applied_others(others);
             let Some(index) = change else { break };
             let membership = self.membership_of(&self.unapplied[0])?;
             if self.is_leader() && !self.is_known(index, &membership) && !planted!(34) {
@@ -74,7 +74,7 @@ impl Replica {
         let was_member = self.membership.get(self.node()).is_some_and(is_it);
         self.membership = membership;
         self.members_changed();
-        self.asks.applied_change(index, self.membership.is_joint());
+        self.requests.applied_change(index, self.membership.is_joint());
         if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
             self.stop_leading();
         }

@@ -22,7 +22,6 @@
 //! It accesses the disk only in `rollback` and `jump`: the plan has to be in the files before the state is replaced.
 
 mod admission;
-mod asks;
 mod election;
 #[cfg(any(test, feature = "planted-bugs"))]
 mod fixtures;
@@ -33,6 +32,7 @@ mod peers;
 mod propose;
 mod ready;
 mod repair_service;
+mod requests;
 mod storage;
 
 use crate::cluster::membership::{Member, Membership};
@@ -50,7 +50,6 @@ use crate::store::segment::Base;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, NodeId, Term, Timestamp};
 use admission::Admission;
-use asks::Asks;
 use bytes::Bytes;
 use election::{SplitMix, Ticks};
 #[cfg(any(test, feature = "planted-bugs"))]
@@ -65,6 +64,7 @@ pub(crate) use propose::body_bytes_of;
 use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};
 use ready::Durability;
+use requests::Requests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
@@ -93,7 +93,7 @@ pub(crate) struct Replica {
     /// Bodies that arrived with the messages of this step.
     arrived: BTreeMap<(EntryIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
-    asks: Asks,
+    requests: Requests,
     option_changes: OptionChanges,
     newcomers: Newcomers,
     peers: Peers,
@@ -187,7 +187,7 @@ impl Replica {
             settled: state.commit,
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
-            asks: Asks::new(cluster.election_timeout, first_attempt),
+            requests: Requests::new(cluster.election_timeout, first_attempt),
             option_changes: OptionChanges::default(),
             newcomers: Newcomers::default(),
             peers: Peers::default(),
@@ -303,8 +303,9 @@ impl Replica {
 
     /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        let is_idle = self.is_alone() && self.is_leader() && !self.asks.has_changes() && self.short.is_none();
-        let asks = [self.asks.deadline(), self.options_deadline()].into_iter().flatten().min();
+        let is_idle =
+            self.is_alone() && self.is_leader() && !self.requests.has_changes() && self.short.is_none();
+        let asks = [self.requests.deadline(), self.options_deadline()].into_iter().flatten().min();
         if self.needs_no_clock() || is_idle {
             return asks;
         }

@@ -178,7 +178,7 @@ impl Replica {
         })
     }
 
-    /// Asks the members that have not answered, with every heartbeat.
+    /// Requests the members that have not answered, with every heartbeat.
     fn ask_versions(&mut self, now: Moment) {
         let due = |(_, last): (Moment, Moment)| now >= last.plus(self.cluster.heartbeat);
         if !self.option_changes.asked.is_none_or(due) {

@@ -216,7 +216,7 @@ impl Replica {
         while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft || planted!(9)) {
             due.push((w.completer, w.outcome));
         }
-        self.asks.committed(committed.raft, committed.next, &mut due);
+        self.requests.committed(committed.raft, committed.next, &mut due);
         if self.waiting.is_empty() {
             self.lost_lead = None;
         }
@@ -237,7 +237,7 @@ impl Replica {
 
     /// Fails all pending requests of the program.
     pub(crate) fn fail_asks(&mut self, error: &Error) {
-        self.asks.fail_all(error);
+        self.requests.fail_all(error);
         self.refuse_options(error);
     }
 

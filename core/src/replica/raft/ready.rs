@@ -169,7 +169,7 @@ impl Replica {
     fn note_lead(&mut self) {
         let leads = self.is_leader().then(|| self.term());
         if self.led.is_some() && self.led != leads {
-            self.asks.lead_lost();
+            self.requests.lead_lost();
             let what =
                 "this replica lost leadership before it could change the log's options; nothing was changed";
             self.refuse_options(&Error::new(ErrorKind::NotLeader, what));
@@ -238,7 +238,7 @@ impl Replica {
             ready.take_persisted_messages().into_iter().partition(|m| is_told && is_aside(m));
         self.send(asides);
         for state in ready.take_read_states() {
-            self.asks.read_state(&state);
+            self.requests.read_state(&state);
         }
         let committed = ready.take_committed_entries();
         self.raw.advance_append_async(ready);
@@ -369,7 +369,7 @@ impl Replica {
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
-        self.asks.jumped();
+        self.requests.jumped();
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
         self.unapplied.clear();

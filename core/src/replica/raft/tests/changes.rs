@@ -72,7 +72,7 @@ fn change_without_a_heard_majority_is_refused() {
         assert_eq!(refused.kind(), ErrorKind::Membership);
         assert!(refused.to_string().contains("nothing is heard of 3"), "{refused}");
         assert_eq!(last(&node), 5, "nothing was proposed");
-        assert!(!node.replica.asks.has_changes());
+        assert!(!node.replica.requests.has_changes());
     }
 }
 

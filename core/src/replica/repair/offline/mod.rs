@@ -358,7 +358,7 @@ impl Repairing {
         })
     }
 
-    /// Asks the others what they remember of this replica, and for the membership.
+    /// Requests the others what they remember of this replica, and for the membership.
     fn greet(&mut self, now: Moment) {
         if self.greet_at.is_some_and(|at| now < at) {
             return;

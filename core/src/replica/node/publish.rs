@@ -1,0 +1,240 @@
+//! Publish: what a node shows to handles and readers: positions, status, options of the log, errors. It applies the
+//! committed entries first and answers their callers last.
+//!
+//! Invariant: a caller that was answered can read its records, and the status shows the effect of its request.
+
+use super::{Node, STATUS_AGE, counted_capacity};
+use crate::cluster::membership::Membership;
+use crate::cluster::options::{Role, Status};
+use crate::error::{Error, Result};
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::stats::Counters;
+use crate::sync::clock::Moment;
+use crate::types::{EntryIndex, Index, NodeId, Term};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The state that a node shares with handles.
+#[derive(Default)]
+pub(crate) struct Published {
+    /// The reason why the log is poisoned, if it is. Set once.
+    pub(crate) poison: OnceLock<Error>,
+    pub(crate) sessions: AtomicU32,
+    pub(crate) last_timestamp: AtomicU64,
+    pub(crate) counters: Counters,
+    status: Mutex<Option<Status>>,
+    log_options: Mutex<LogOptions>,
+    /// The largest record that the log's options allow; 0: the log does not set it.
+    record_bytes_max: AtomicU32,
+    /// The reason why nothing can be read now: the log is being repaired.
+    held: Mutex<Option<Error>>,
+    /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
+    shortage: Mutex<Option<Error>>,
+}
+
+impl Published {
+    /// The status after the node's last step.
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes the status.
+    pub(crate) fn show(&self, status: Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// The options that are set for the log, as far as this replica knows them to be committed.
+    pub(crate) fn log_options(&self) -> LogOptions {
+        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The largest record, if the log sets it.
+    pub(crate) fn record_bytes_max(&self) -> Option<u32> {
+        Some(self.record_bytes_max.load(Ordering::Relaxed)).filter(|max| *max > 0)
+    }
+
+    /// Publishes the options that are set for the log.
+    pub(crate) fn show_log_options(&self, options: LogOptions) {
+        let record_bytes_max = options.get(LogOption::RecordBytesMax).unwrap_or(0);
+        self.record_bytes_max.store(u32::try_from(record_bytes_max).unwrap_or(u32::MAX), Ordering::Relaxed);
+        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
+    }
+
+    /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
+    pub(crate) fn shortage(&self) -> Option<Error> {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show_shortage(&self, why: Option<&Error>) {
+        *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = why.cloned();
+    }
+
+    /// Blocks reads, for this reason. None: allows them.
+    pub(crate) fn hold(&self, why: Option<Error>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// # Errors
+    /// The reason why nothing can be read now.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+    }
+}
+
+/// The state behind the published status. A new status is published at once when the leader or the membership changes.
+pub(super) struct Shown {
+    lead: (Role, Term, Option<NodeId>),
+    membership: Membership,
+    /// The last committed entry and the last entry.
+    upto: (EntryIndex, EntryIndex),
+    at: Moment,
+}
+
+impl Node {
+    /// Applies what is committed and written, publishes it, and answers the callers that wait for it.
+    pub(super) fn publish(&mut self, now: Moment) -> Result<()> {
+        let committed =
+            if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
+        let upto = committed.min(self.writer.written().end.raft);
+        let members = self.replica.sequencer.committed().changed;
+        let due = self.replica.commit_to(upto);
+        let committed = self.replica.sequencer.committed();
+        let (raft, next, first) = (committed.raft, committed.next, committed.first);
+        let members_changed = committed.changed != members;
+        let moved = first > self.first;
+        if moved {
+            self.tell_discarded(first);
+        }
+        self.first = self.first.max(first);
+        self.obey_the_log();
+        self.writer.store.commit(raft);
+        let leads = self.replica.is_leader();
+        let counters = &self.published.counters;
+        while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
+            self.uncommitted_bytes -= bytes;
+            if leads {
+                counters.committed(now.since(written));
+            }
+        }
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
+        self.positions.discarded(first);
+        self.positions.commit_entries_to(raft);
+        self.positions.commit_to(next.previous());
+        if moved {
+            self.to_drop = Some((raft, first));
+        }
+        // A replica that restarts must not look for voters that were removed long ago.
+        if moved || (members_changed && !planted!(35)) || self.owes_commit {
+            self.owes_commit = !self.keep_commit(raft);
+            self.drop_files();
+        }
+        self.publish_state(now);
+        self.positions.wake();
+        for (completer, outcome) in due {
+            completer.answer(outcome);
+        }
+        Ok(())
+    }
+
+    /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.
+    pub(super) fn tell_discarded(&self, first: Index) {
+        let records = first.0 - self.first.0;
+        self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
+        tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
+    }
+
+    /// Applies the options that are set for the log, and logs where this server's configuration differs.
+    pub(super) fn obey_the_log(&mut self) {
+        let set = self.replica.sequencer.committed().options;
+        if set == self.set {
+            return;
+        }
+        self.set = set;
+        self.effective = set.over(&self.options);
+        self.queue.set_capacity(counted_capacity(&self.effective));
+        self.published.show_log_options(set);
+        self.retain_at = Moment::default();
+        let node = self.cluster.node;
+        tracing::info!(%node, %set, "options of the log");
+        let differences = set.differences(&self.options).join("; ");
+        if !differences.is_empty() {
+            tracing::warn!(
+                %node,
+                "this server's configuration differs from the log's options, which are in force: {differences}"
+            );
+        }
+        self.misfit = set.check(&self.options).err();
+        if let Some(why) = &self.misfit {
+            tracing::warn!(%node, "this server's other options conflict with the log's: as leader it refuses the records that they rule out: {why}");
+        }
+    }
+
+    pub(super) fn publish_state(&mut self, now: Moment) {
+        let shortage = self.replica.shortage().or(self.misfit.as_ref());
+        if shortage.map(Error::kind) != self.shortage {
+            self.shortage = shortage.map(Error::kind);
+            self.published.show_shortage(shortage);
+        }
+        let published = &self.published;
+        let sequencer = &self.replica.sequencer;
+        published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
+        published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
+        let replica = &self.replica;
+        let lead = (replica.role(), replica.term(), replica.live_leader(now));
+        let upto = (sequencer.committed().raft, sequencer.end().raft);
+        // If no further step is to be expected, the status has to be up to date.
+        let quiet = self.prove_at.is_none();
+        let stale = |shown: &Shown| {
+            shown.lead != lead
+                || shown.membership != *replica.membership()
+                || now >= shown.at.plus(STATUS_AGE)
+                || (quiet && shown.upto != upto)
+        };
+        if self.shown.as_ref().is_none_or(stale) {
+            if self.shown.as_ref().and_then(|shown| shown.lead.2) != lead.2 {
+                tell_leader(self.cluster.node, lead.1, lead.2);
+            }
+            self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
+            let status = self.status(now);
+            self.published.show(status);
+        }
+    }
+
+    /// The status of the replica.
+    pub(crate) fn status(&self, now: Moment) -> Status {
+        let sequencer = &self.replica.sequencer;
+        let committed = sequencer.committed();
+        Status {
+            log_id: self.me.log,
+            node: self.cluster.node,
+            directory: self.me.directory,
+            role: self.replica.role(),
+            term: self.replica.term(),
+            leader: self.replica.live_leader(now),
+            committed: committed.next.previous(),
+            committed_raft: committed.raft,
+            last_raft: sequencer.end().raft,
+            members: self.replica.membership().members().cloned().collect(),
+            peers: self.replica.peer_statuses(now),
+        }
+    }
+
+    /// Publishes the final status: this replica leads no more, and knows no leader.
+    pub(super) fn show_end(&self) {
+        let mut status = self.status(Moment::default());
+        if matches!(status.role, Role::Leader | Role::Candidate) {
+            status.role = Role::Follower;
+        }
+        (status.leader, status.peers) = (None, Vec::new());
+        self.published.show(status);
+    }
+}
+
+/// Logs a change of leader.
+fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
+    match leader {
+        Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
+        Some(leader) => tracing::info!(%node, %term, %leader, "another replica leads"),
+        None => tracing::info!(%node, %term, "no leader is known"),
+    }
+}

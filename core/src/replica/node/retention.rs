@@ -1,0 +1,130 @@
+//! Retention: the leader discards segments beyond the log's limits, and every replica removes the files of a discard.
+//!
+//! Invariant: files are removed only once a durable block records that the discard is committed.
+
+use super::{MARKER_DELAY, Node};
+use crate::error::Result;
+use crate::options::log_options::LogOption;
+use crate::replica::queue::proposals::Command;
+use crate::replica::raft::body_bytes_of;
+use crate::replica::writer::plan::Room;
+use crate::store::allocator::Purpose;
+use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::segment::Segment;
+use crate::sync::clock::Moment;
+use crate::types::{EntryIndex, Index, Timestamp};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Retention that found no room for its discard retries after this time.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+impl Node {
+    /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
+    /// its own needs none: everything that is durable is committed. False: there is no room now, or a file is being
+    /// prepared; this thread does not wait for it.
+    pub(super) fn keep_commit(&mut self, raft: EntryIndex) -> bool {
+        if self.options.cluster.is_none() {
+            return true;
+        }
+        if self.writer.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
+            return false;
+        }
+        let state = self.replica.sequencer.hard_state();
+        let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+        let sequencer = &mut self.replica.sequencer;
+        match self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer) {
+            Ok(Room::Here) => self.writer.plan.push(block),
+            Ok(Room::Rolled) => {}
+            Err(_) => return false,
+        }
+        self.writer.plan.says_committed(raft);
+        true
+    }
+
+    /// The last entry that is durably recorded here as committed. In a log on its own, everything that is durable is
+    /// committed.
+    pub(super) fn known_commit(&self) -> EntryIndex {
+        let synced = self.writer.synced();
+        if self.options.cluster.is_none() { synced.end.raft } else { synced.commit }
+    }
+
+    /// Removes the files of a discard once its commit is durably recorded here. Keeps the files that a replay from the
+    /// recorded commit index to the end of the log needs.
+    pub(super) fn drop_files(&mut self) {
+        let known = if planted!(11) { self.writer.synced().end.raft } else { self.known_commit() };
+        if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
+            self.writer.store.drop_below(first, known);
+            self.replica.dropped_to(self.writer.archive.first());
+            self.queue.recount(self.writer.store.segments.bytes_from(first));
+        }
+    }
+
+    /// Discards whole segments that are beyond the retention limits.
+    pub(super) fn retain(&mut self, now: Moment) -> Result<()> {
+        if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
+            return Ok(());
+        }
+        let Some((first, why)) = self.beyond_retention(now) else {
+            if self.is_too_old(now) {
+                self.retain_at = now.plus(RETRY_DELAY); // not possible yet: it is not committed, or holds no records
+            }
+            return Ok(());
+        };
+        let sequencer = &mut self.replica.sequencer;
+        let command = Command::Discard { first };
+        if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
+            self.retain_at = now.plus(RETRY_DELAY); // no file is available
+            return Ok(());
+        }
+        self.replica.command(command, None, now, &mut self.writer)?;
+        let [bytes, age] =
+            [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
+        let (node, used) = (self.cluster.node, self.queue.used());
+        tracing::info!(%node, %first, used, retention_bytes = %bytes, retention_age = %age, "{why}");
+        // Not again before this discard has taken effect.
+        self.retain_at = now.plus(MARKER_DELAY);
+        self.finish(now)
+    }
+
+    /// The oldest segment and the age limit of its records. None: it is not full, or there is no limit.
+    pub(super) fn aging(&self) -> Option<(Arc<Segment>, u64)> {
+        let age = self.effective.retention_age?;
+        let oldest = self.writer.store.segments.oldest_full()?;
+        Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// Whether the oldest segment is beyond the age limit, by the log's time: a jump of the wall clock discards
+    /// nothing.
+    fn is_too_old(&self, now: Moment) -> bool {
+        self.aging().is_some_and(|(oldest, age)| {
+            oldest.last_timestamp() < Timestamp(self.replica.time(now).0.saturating_sub(age))
+        })
+    }
+
+    /// The first index after retention, if it is beyond the current one, and the reason.
+    fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
+        if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
+            return None;
+        }
+        let oldest = self.writer.store.segments.oldest_full()?;
+        let too_many = self.effective.retention_bytes.is_some_and(|max| self.queue.used() > max);
+        let committed = self.replica.sequencer.committed();
+        let first = oldest.end().next;
+        let (option, of_log, of_server) = match (too_many, self.is_too_old(now)) {
+            (true, _) => (
+                LogOption::RetentionBytes,
+                "discards records beyond retention_bytes of the log",
+                "discards records beyond retention_bytes of this server",
+            ),
+            (false, true) => (
+                LogOption::RetentionAge,
+                "discards records older than retention_age of the log",
+                "discards records older than retention_age of this server",
+            ),
+            (false, false) => return None,
+        };
+        let why = if committed.options.get(option).is_some() { of_log } else { of_server };
+        (first > committed.first && first <= committed.next).then_some((first, why))
+    }
+}
