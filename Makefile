@@ -1,43 +1,43 @@
-# The one entry to the project: every line here is a command you could type yourself.
+# The one entry to the project: every recipe below is a command that you could type yourself.
 #
-#   make demo    see three servers at work on real text: a leader is killed, nothing is lost (FILE=… for your own)
+#   make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
-#   make nightly what takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server, a
-#                soak of three
-#   make model   every state that a cluster of three to five can come to, within bounds; SIZE=3 one size alone
-#   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
+#   make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
+#                a soak of three
+#   make model   every state that a cluster of three to five can reach, within bounds; SIZE=3 one size alone
+#   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
 #   make deb     the server as a Debian package, into target/deb/;  make static   as one static program, into target/static/
-#   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
+#   make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
 # Seconds each fuzz target runs in `make fuzz`; `make test` gives each three.
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
 
-# Below target/: the tools that build the Python wheel, and a fresh environment that has it installed.
+# Below target/: the tools that build the Python wheel, and a fresh environment in which it is installed.
 PYTHON ?= python3
 BUILD_VENV := $(CURDIR)/target/venv-build
 TEST_VENV := $(CURDIR)/target/venv-test
-# Nothing but a wheel.
+# An environment with nothing except a wheel.
 EMPTY_VENV := $(CURDIR)/target/venv-empty
 MATURIN := $(BUILD_VENV)/bin/maturin
-# Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
+# Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
 .PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
-help: ## this list: what there is to make
+help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
 
 all: check test
 
-demo: ## three servers, the leader killed in mid-append. FILE=path takes another text, DIR=path keeps their data there
+demo: ## three servers, the leader killed in mid-append. FILE=path uses another text, DIR=path keeps their data there
 	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
 	@$(CARGO) build --release --package chiplog-server --package chiplog-example-cluster
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
@@ -49,14 +49,14 @@ demo-replicated: ## three replicas in one process, a leader lost in mid-append. 
 	@$(CARGO) run --quiet --release --package chiplog-example-replicated -- \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
-demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
+demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path uses another text, DIR=path keeps the log there
 	@echo "building the release binary; the first time this takes ten minutes of processor time or so"
 	@$(CARGO) build --release --package chiplog-server
 	@$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
-# Built as the tests are, so that what `make test` has built serves here too. Views in languages whose tools are missing are
-# left out, and that is said; the list of views is examples/run/src/views.rs.
+# Built in the same way as the tests, so that the results of `make test` are reused. Views in languages whose tools are missing
+# are skipped, and the output says so; the list of views is examples/run/src/views.rs.
 EXAMPLES := embedded replicated cluster run
 examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
 	@echo "building the examples; the first time this takes some minutes"
@@ -68,7 +68,7 @@ examples: ## every example on real text, one after the other. RUN_FLAGS="--recor
 	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
 	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
-# The unit, integration and documentation tests come last, so that the last lines are those of cargo test.
+# The unit, integration and documentation tests are last, so that the last lines are those of cargo test.
 test: ## all tests
 	@for part in loom fuzz-short sim-bugs test-python; do from=$$(date +%s); \
 	  $(MAKE) --no-print-directory $$part || exit 1; echo "== $$part took $$(($$(date +%s) - from)) s"; done
@@ -78,8 +78,8 @@ TESTED := --workspace --features chiplog/sim
 unit: ## the tests in Rust, C, Go and Java alone, without the wheel's
 	CARGO=$(CARGO) $(PYTHON) tools/run_tests.py $(TESTED)
 
-# Programs as `make unit` builds them. A package by itself has fewer features, and third-party crates would be compiled for it
-# once more; the one test is named because tests bring features, too.
+# Programs as `make unit` builds them. A package by itself has fewer features, and cargo would compile third-party crates once
+# more. The one test is named because tests enable features, too.
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 BUILT := $(CARGO) build --quiet $(TESTED) --test architecture --bin
 
@@ -91,14 +91,14 @@ $(MATURIN):
 wheel: $(MATURIN) ## the Python wheel, for any Linux of this kind with Python 3.11 or newer: target/wheels/
 	cd python && PATH=$(BUILD_VENV)/bin:$$PATH $(MATURIN) build --release --zig --compatibility manylinux2014 --out ../target/wheels
 
-sdist: $(MATURIN) ## the sources as a package: pip makes a wheel of it, where there is a Rust: target/wheels/
+sdist: $(MATURIN) ## the sources as a package, of which pip makes a wheel if Rust is installed: target/wheels/
 	cd python && $(MATURIN) sdist --out ../target/wheels
 
-# Third-party crates are those that are built already; what builds the wheel, pip gets by itself. The package's files have
-# times of long ago, with which cargo would take what an earlier package was built into: -m gives them those of today.
+# Third-party crates are taken from those that are built already; pip itself fetches what builds the wheel. The package's files
+# have old modification times, for which cargo would reuse the build of an earlier package: -m sets the current time.
 SDIST_VENV := $(CURDIR)/target/venv-sdist
 SDIST_FILES := $(CURDIR)/target/sdist
-test-sdist: sdist ## a wheel is built of the package and installed into an empty environment, and used there
+test-sdist: sdist ## builds a wheel of the package, installs it into an empty environment, and uses it there
 	rm -rf $(SDIST_VENV) $(SDIST_FILES) && $(PYTHON) -m venv $(SDIST_VENV) && mkdir $(SDIST_FILES)
 	tar -xmzf "$$(ls -t target/wheels/chiplog-*.tar.gz | head -n 1)" -C $(SDIST_FILES) --strip-components=1
 	CARGO_TARGET_DIR=$(CURDIR)/target MATURIN_PEP517_ARGS="--profile $(WHEEL_PROFILE)" \
@@ -115,14 +115,14 @@ run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \
   $(EMPTY_VENV)/bin/python python/tests/readme.py
 
 # Not in `make test`: the release build takes some minutes.
-test-wheel: wheel ## before a release: the wheel for use is built, installed without an index into an empty environment, and used there
+test-wheel: wheel ## before a release: builds the release wheel, installs it without an index into an empty environment, and uses it there
 	$(call run-alone,target/wheels)
 
-# There may be no such interpreter here: a file tells PyO3 of one. Before the wheel, which has PyO3 compiled for its own again.
+# There may be no such interpreter here: a file describes one to PyO3. Before the wheel, which compiles PyO3 for its own again.
 check-free-threaded: ## the package compiles for an interpreter without a global lock
 	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python
 
-test-python: check-free-threaded wheel-dev ## the wheel is built and installed into fresh environments; its tests, types and stubs are checked there
+test-python: check-free-threaded wheel-dev ## builds the wheel, installs it into fresh environments, and checks its tests, types and stubs there
 	$(call run-alone,target/wheels-test)
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
@@ -142,19 +142,19 @@ bench-python: wheel ## the bars of the Python package, with a release build: tex
 SEEDS ?= 0..1000
 HISTORIES ?= 0..100
 SIM := $(CARGO) run --quiet --release --package chiplog-sim --
-sim: ## simulated clusters: SEED=n tells the story of one run (SIM_FLAGS="--steps --log" for all of it), SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
+sim: ## simulated clusters: SEED=n shows the story of one run (SIM_FLAGS="--steps --log" for all of it), SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
 	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
 
-sim-bugs: ## plants one bug after the other into the log: the simulator has to find each
+sim-bugs: ## plants one bug after the other into the log: the simulator must find each
 	$(CARGO) build --quiet --workspace --features chiplog-sim/planted-bugs --test architecture --bin chiplog-sim
 	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS)
 
-# Exhaustive within its bounds. With MODEL_FLAGS in place of SIZE any others: MODEL_FLAGS="--voters 2 --without word".
+# Exhaustive within its bounds. MODEL_FLAGS instead of SIZE sets other bounds: MODEL_FLAGS="--voters 2 --without word".
 SIZE ?= all
 model: ## a model of introductions, membership and removal, every state checked: SIZE=3, 4, 5 or all
 	$(CARGO) run --quiet --package chiplog-model -- $(or $(MODEL_FLAGS),--size $(SIZE))
 
-# The histories of runs, judged by a checker that knows nothing of this project.
+# The histories of runs, checked by a program that shares no code with this project.
 sim-porcupine: ## needs go
 	@if command -v go >/dev/null; then set -e; \
 	  rm -rf target/histories; $(CARGO) run --quiet --package chiplog-sim -- export $(HISTORIES) target/histories; \
@@ -162,32 +162,32 @@ sim-porcupine: ## needs go
 	  find target/histories -name '*.jsonl' | sort | xargs target/porcupine; \
 	else echo "no go here: the histories were NOT checked by porcupine"; fi
 
-# promtool is Prometheus's; Debian has it in the package prometheus.
+# promtool is part of Prometheus; Debian has it in the package prometheus.
 check-alerts: ## the rules of docs/monitoring/alerts.yml against histories of clusters; needs promtool
 	@if command -v promtool >/dev/null; then \
 	  promtool check rules docs/monitoring/alerts.yml && promtool test rules docs/monitoring/alerts.test.yml; \
 	else echo "no promtool here: the alert rules were NOT checked"; fi
 
-# Both on real servers, with release builds, below target/load.
+# Both run real servers, with release builds, below target/load.
 LOAD = $(CARGO) build --quiet --release --package chiplog-server --package chiplog-load && \
   $(or $(CARGO_TARGET_DIR),target)/release/chiplog-load
-attacks: ## what well-behaved clients get beside each attack, against what they get alone: text, and target/attacks.json. ATTACKS_FLAGS="garbage --secs 10"
+attacks: ## what well-behaved clients get beside each attack, compared with what they get alone: text, and target/attacks.json. ATTACKS_FLAGS="garbage --secs 10"
 	$(LOAD) attacks --json-file target/attacks.json $(ATTACKS_FLAGS)
 
 MINUTES ?= 30
 soak: ## three servers under load and faults: nothing lost, memory and descriptors flat: text, and target/soak.json. MINUTES=, SOAK_FLAGS="--seed 7"
 	$(LOAD) soak --minutes $(MINUTES) --json-file target/soak.json $(SOAK_FLAGS)
 
-# Goes on where it stopped; what is known already is in tools/mutants.json.
+# Continues where it stopped; known results are in tools/mutants.json.
 MUTANTS ?= 300
 MUTANTS_SEED ?= 1
 mutants: export PATH := $(TOOLS)/bin:$(PATH)
-mutants: ## small changes of the consensus state machine, one at a time: does a test fail? A sample of MUTANTS= by MUTANTS_SEED=, MUTANTS_FLAGS=--survivors
+mutants: ## small changes of the consensus state machine, one at a time: a test must fail. A sample of MUTANTS= by MUTANTS_SEED=, MUTANTS_FLAGS=--survivors
 	@command -v cargo-mutants >/dev/null || \
 	  $(CARGO) install --locked --debug --quiet --root $(TOOLS) --target-dir $(TOOLS)/build cargo-mutants
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
-# Each part runs whatever becomes of the others.
+# Each part runs even if another one fails.
 NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
@@ -204,7 +204,7 @@ bench: ## the benchmark of the command line, on a directory below target/ (DIR=p
 	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \
 	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
 
-# Through the server's program: the bars of the network start it. Some of them by name: BARS_FLAGS="net_alone idle".
+# Through the server's program: the network bars start it. Select bars by name: BARS_FLAGS="net_alone idle".
 bars: bars-core $(if $(BARS_FLAGS),,bench-c bench-python) ## figures beside the machine's own limits, each measured in the same run
 
 bars-core:
@@ -220,7 +220,7 @@ PREFIX ?= /usr/local
 LIB_PROFILE ?= release
 BUILD_LIB = $(if $(filter dev,$(LIB_PROFILE)),$(CARGO) build --quiet $(TESTED) --test architecture --lib,$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi)
 LIB_ARCHIVE = $(or $(CARGO_TARGET_DIR),target)/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
-lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file and CMake package, below target/c; what debuggers want in lib/.debug
+lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file and CMake package, below target/c; debug information in lib/.debug
 	$(BUILD_LIB)
 	ffi/install.sh $(LIB_ARCHIVE) $(abspath $(or $(CARGO_TARGET_DIR),target))/c $(VERSION)
 
@@ -258,7 +258,7 @@ static: ## the server as one static program, for any Linux of this processor: ta
 	mv target/static/chiplog.new target/static/chiplog
 	cp LICENSE THIRD-PARTY.txt target/static/
 
-check: ## what a change must pass before its tests are worth running
+check: ## format, lints, licences: run it before the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
@@ -272,7 +272,7 @@ fmt:
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/sim
 
-# Licences, sources and duplicates of all dependencies, and known advisories where their list can be reached.
+# Licences, sources and duplicates of all dependencies, and known advisories if their list can be fetched.
 deny: export PATH := $(TOOLS)/bin:$(PATH)
 deny:
 	command -v cargo-deny >/dev/null || \
@@ -281,8 +281,8 @@ deny:
 	if $(CARGO) deny fetch db 2>/dev/null; then $(CARGO) deny check --disable-fetch advisories; \
 	  else echo "advisories NOT checked: their list cannot be fetched from here"; fi
 
-# libFuzzer steers by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a
-# seeded mutator on stable Rust.
+# libFuzzer is guided by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a seeded mutator on
+# stable Rust.
 FUZZ_TARGETS := batch block segment sessions command fed wire peer authority recovery ffi
 fuzz:
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
@@ -296,12 +296,12 @@ fuzz-short:
 	$(BUILT) chiplog-fuzz
 	$(DEBUG)/chiplog-fuzz --seconds 3
 
-# Every interleaving where callers, the writer and readers meet: the queue, a block's completion, the positions.
-# Own target directory: other flags.
+# Every interleaving where callers, the writer and readers meet: the queue, a block's completion, the positions. It has its own
+# target directory because it uses other flags.
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 
-# The codecs, under an interpreter that knows undefined behaviour. Mappings and futexes are beyond it.
+# The codecs, under an interpreter that detects undefined behaviour. It does not support mappings and futexes.
 MIRI_TESTS ?= store::format replica::state::session_table::tests types
 miri:
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \

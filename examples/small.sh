@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs the examples that are one file each, in Rust, C and Python, with a cluster of three for those that want one. Those whose
-# tools are missing here are left out, and that is said.
+# Runs the examples that are one file each, in Rust, C and Python, with a cluster of three where needed. Those whose tools are
+# missing here are skipped, and the output says so.
 #
-#   examples/small.sh PROGRAMS      where cargo has left `chiplog` and `examples/client`
+#   examples/small.sh PROGRAMS      the directory in which cargo has left `chiplog` and `examples/client`
 #
 # PYTHON is another interpreter than python3, MAKE another make.
 set -eu
@@ -19,7 +19,7 @@ title() { printf '\n%s\n' "$1"; }
 cluster=$!
 tries=0
 until [ -s "$dir/cluster" ]; do
-  kill -0 $cluster # it ended: its own words say why
+  kill -0 $cluster # it ended: its own output says why
   tries=$((tries + 1))
   [ $tries -lt 600 ] || { echo "no cluster within a minute" >&2; exit 1; }
   sleep 0.1
@@ -42,7 +42,7 @@ if has cc && has pkg-config; then
   "$dir/embedded" "$dir/log"
   title "examples/c/producer.c: lines into the cluster"
   head -n 1000 "$root/examples/data/opticks.txt" | "$dir/producer" "$@"
-  title "examples/c/follower_view.c: a copy of them, and what is made of it"
+  title "examples/c/follower_view.c: a copy of them, and sums over it"
   "$dir/follower_view" "$dir/copy" 1000 "$@"
 else
   title "The examples in C are SKIPPED: there is no cc, or no pkg-config, on this machine."

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Links libchiplog.so out of the static library that cargo built: with a soname and symbol versions, which rustc, whose
-# version script is its own, gives to no cdylib. Stripped: what debuggers and profilers want goes to a file of its own,
-# OUTPUT_DIRECTORY/.debug/libchiplog.so.VERSION.debug, where gdb, perf, addr2line and others look by themselves.
+# Links libchiplog.so from the static library that cargo built, with a soname and symbol versions. rustc cannot do
+# this for a cdylib because it uses its own version script. The library is stripped. Its debug information goes to
+# OUTPUT_DIRECTORY/.debug/libchiplog.so.VERSION.debug, where gdb, perf, addr2line and others find it.
 #
 #   ffi/link.sh target/release/libchiplog_ffi.a OUTPUT_DIRECTORY VERSION
 set -eu
@@ -18,11 +18,12 @@ ln -sf "$name" "$out/libchiplog.so.$abi"
 ln -sf "libchiplog.so.$abi" "$out/libchiplog.so"
 objcopy=${OBJCOPY:-objcopy}
 if ! command -v "$objcopy" >/dev/null; then
-  echo "no $objcopy here (it comes with binutils): libchiplog is as good, and several times as large" >&2
+  echo "$objcopy not found (package binutils): libchiplog works, but is not stripped and several times as large" >&2
   exit 0
 fi
 mkdir -p "$out/.debug"
 "$objcopy" --only-keep-debug "$out/$name" "$out/.debug/$name.debug"
 chmod 644 "$out/.debug/$name.debug"
-# The link tells the file's name and checksum; the build-id, which both have, does for those who gather such files by it.
+# The debug link holds the file's name and checksum. The build-id, which both files have, serves tools that collect
+# such files by it.
 "$objcopy" --strip-unneeded --add-gnu-debuglink="$out/.debug/$name.debug" "$out/$name"

@@ -1,4 +1,4 @@
-//! Rust from the protos, without protoc.
+//! Generates Rust code from the protos, without protoc.
 
 use prost::Message;
 use std::path::Path;

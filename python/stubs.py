@@ -1,6 +1,6 @@
-"""The docstrings of the stubs, lib/chiplog/_chiplog.pyi: those of the compiled classes, so that editors show what `help()` does.
+"""Writes the docstrings of the compiled classes to the stubs, lib/chiplog/_chiplog.pyi: editors then show them.
 
-    python python/stubs.py      # with the package installed: writes them; tests/test_stubs.py fails where they differ
+    python python/stubs.py      # needs the installed package; tests/test_stubs.py fails if they differ
 """
 
 import ast
@@ -13,14 +13,14 @@ STUB = Path(__file__).parent / "lib" / "chiplog" / "_chiplog.pyi"
 
 
 def docstring(node: ast.ClassDef | ast.FunctionDef) -> ast.Expr | None:
-    """The docstring of a class or function of the stubs."""
+    """Returns the docstring of a class or function of the stubs."""
     first = node.body[0]
     is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     return first if is_text and isinstance(first, ast.Expr) else None
 
 
 def nodes(tree: ast.Module) -> list[tuple[ast.ClassDef | ast.FunctionDef, object]]:
-    """What is public in the stubs, with what it is in the package."""
+    """Returns the public nodes of the stubs, each with its object in the package."""
     found: list[tuple[ast.ClassDef | ast.FunctionDef, object]] = []
     for node in tree.body:
         if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
@@ -34,7 +34,7 @@ def nodes(tree: ast.Module) -> list[tuple[ast.ClassDef | ast.FunctionDef, object
 
 
 def bare(stub: str) -> str:
-    """The stubs without docstrings."""
+    """Returns the stubs without docstrings."""
     lines = stub.split("\n")
     for node, _ in reversed(nodes(ast.parse(stub))):
         if (text := docstring(node)) is None:
@@ -48,7 +48,7 @@ def bare(stub: str) -> str:
 
 
 def documented(stub: str) -> str:
-    """The stubs with the docstrings of the package that is installed."""
+    """Returns the stubs with the docstrings of the installed package."""
     stub = bare(stub)
     lines = stub.split("\n")
     for node, of in reversed(nodes(ast.parse(stub))):

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Installs the server below a prefix: the program, manual pages, completions, systemd's unit, alert rules, a dashboard, licences.
-# A configuration that is there already is left as it is.
+# Installs the server below a prefix: the program, manual pages, completions, the systemd unit, alert rules, a dashboard, licences.
+# An existing configuration is not changed.
 #
 #   server/install.sh BINARY PREFIX [DESTDIR]
 #
-# OBJCOPY: the objcopy that strips the program. DEBUG_FILE: a file for its debug information.
+# OBJCOPY: the objcopy command that strips the program. DEBUG_FILE: a file for its debug information.
 set -eu
 binary=$1 prefix=$2 dest=${3:-} root=${3:-}$2
 here=$(dirname "$0")
 case $prefix in /*) ;; *) echo "PREFIX has to begin with /: $prefix" >&2; exit 2 ;; esac
 mkdir -p "$root/bin" "$root/share/man/man1" "$root/share/bash-completion/completions" "$root/share/zsh/site-functions" \
   "$root/share/fish/vendor_completions.d" "$root/lib/systemd/system" "$root/share/chiplog" "$root/share/doc/chiplog" "$dest/etc/chiplog"
-# Under another name first, and renamed: a server that runs keeps the program that it was started with.
+# Write under another name, then rename: a running server keeps the program that it was started with.
 "$here/strip.sh" "$binary" "$root/bin/chiplog.new" "${DEBUG_FILE:-}"
 mv "$root/bin/chiplog.new" "$root/bin/chiplog"
 "$binary" man --out "$root/share/man/man1" >/dev/null

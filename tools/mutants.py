@@ -1,15 +1,15 @@
-"""Mutation tests of the consensus state machine: changes the code in one small place at a time, and looks whether a test fails.
+"""Mutation tests of the consensus state machine: changes the code in one small place at a time, and checks whether a test fails.
 
-    python3 tools/mutants.py                 # judges a sample of 300, and goes on where an earlier run stopped
-    python3 tools/mutants.py --survivors     # asks the tests again what they make of survivors, after tests were added
-    python3 tools/mutants.py --report        # only prints what is known, as docs/mutants.md has it
+        python3 tools/mutants.py                 # judges a sample of 300, and continues where an earlier run stopped
+        python3 tools/mutants.py --survivors     # runs the tests on survivors again, after tests were added
+        python3 tools/mutants.py --report        # only prints the known results, as in docs/mutants.md
 
 `cargo mutants` makes the mutants. Building each of them alone would take most of the time, so this program puts the sample
-into one build: the body of a mutated function becomes a `match` over its variants, and the environment says which one runs
-(CHIPLOG_MUTANT). A mutant that does not compile in this company is built alone. The variant that runs is then judged by the
-tests, the cheapest first, until one of them fails.
+into one build: the body of a mutated function becomes a `match` over its variants, and the environment variable CHIPLOG_MUTANT
+selects the one that runs. A mutant that does not compile beside others is built alone. The tests then judge the variant that
+runs, the cheapest first, until one of them fails.
 
-Results are in tools/mutants.json, one line a mutant: it belongs to the repository, so that a fresh clone goes on there too. A
+Results are in tools/mutants.json, one line a mutant. It belongs to the repository, so that a fresh clone continues from there. A
 result holds as long as the text of the mutated function is the same; `--fresh` forgets all of them. A copy of the sources and
 their build are below target/mutants: the sources may change while this runs.
 """
@@ -44,24 +44,24 @@ WHERE = ["core/src/replica/raft/mod.rs", "core/src/replica/raft/*.rs", "core/src
 WHERE += ["core/src/store/recovery.rs"]
 WITHOUT = ["**/tests.rs", "**/tests/**", "**/fixtures.rs"]
 FOR_TESTS = re.compile(r"^\s*#\[cfg\(any\(test,", re.MULTILINE)
-"""An attribute of functions that no user's build has: cargo-mutants knows `#[cfg(test)]` alone."""
+"""An attribute of functions that no user's build has: cargo-mutants only knows `#[cfg(test)]`."""
 SEEDS = 300
 BAR = 0.9
 """The share of mutants that must be caught."""
 
-SEED_TEST = "nothing_that_must_not_happen_happens_and_every_fault_does"
+SEED_TEST = "no_violation_happens_and_every_fault_does"
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Tests that a mutant has to pass."""
+    """Tests that a mutant must pass."""
 
     kind: str
-    """What a mutant counts as that they catch."""
+    """The outcome of a mutant that they catch."""
     binary: str
     arguments: tuple[str, ...] = ()
     of: str = ""
-    """Only mutants of files whose paths begin so: other files are not in what these tests run."""
+    """Only mutants of files whose paths have these prefixes: these tests do not run other files."""
 
     def __str__(self) -> str:
         return " ".join((self.binary, *self.arguments))
@@ -81,17 +81,17 @@ JUDGES = [
     Judge("tests", "crash_faults", of=STORE),
     Judge("seeds", "sim", (SEED_TEST, "--nocapture")),
 ]
-"""The cheapest first: each is asked of all mutants that are left before the next one is."""
+"""The cheapest first: each judges all mutants that are left before the next one starts."""
 FAILED = re.compile(r"^test .*\bFAILED$|^VIOLATION: |^test result: FAILED")
 
 CPU_FACTOR, CPU_MORE = 3, 5
-"""A judge may take so many times the processor time that it takes without a mutant, and so many seconds more."""
+"""A judge may take this many times the processor time that it takes without a mutant, and this many seconds more."""
 ASLEEP_SECONDS = 40
-"""All threads of a test asleep for so long: nothing will wake them."""
+"""All threads of a test asleep for this long: nothing will wake them."""
 MEMORY_BYTES = 12 << 30
 
 CHOICE = """
-/// Which mutant runs. 0: none.
+/// The mutant that runs. 0: none.
 pub(crate) mod mutant {
     use std::sync::OnceLock;
     static CHOSEN: OnceLock<u32> = OnceLock::new();
@@ -111,18 +111,18 @@ class Mutant:
     file: str
     line: int
     body: tuple[int, int] | None
-    """Where the function's body stands in the file; None: it is not in a function."""
+    """The range of the function's body in the file; None: it is not in a function."""
     change: tuple[int, int]
     replacement: str
     digest: str
-    """Of the file's text around it: a result of another text does not hold."""
+    """Of the surrounding text: a result for another text does not hold."""
     constant: bool
     """In a function that cannot choose, or whose variants differ in type."""
 
 
 @functools.cache
 def source(file: str) -> str:
-    """A source as it was when it was first asked for."""
+    """A source file as it was at the first access."""
     return (ROOT / file).read_text()
 
 
@@ -131,7 +131,7 @@ def offset(starts: list[int], place: dict[str, int]) -> int:
 
 
 def body_of(text: str, start: int, end: int) -> int | None:
-    """Where the body of the function in this range begins: comments and attributes before it have braces too."""
+    """The start of the body of the function in this range: comments and attributes before it have braces too."""
     at = start
     for line in text[start:end].splitlines(keepends=True):
         plain = line.strip()
@@ -150,7 +150,7 @@ def listed() -> list[Mutant]:
     found = []
     for mutant in told:
         if "tests::" in mutant["name"]:
-            continue  # cargo-mutants knows no module that is for tests under a further condition
+            continue  # cargo-mutants does not recognize test modules with a further condition
         file = mutant["file"]
         text = source(file)
         starts = [0]
@@ -178,7 +178,7 @@ def listed() -> list[Mutant]:
 
 
 def sampled(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Those whose name's digest under the seed is smallest: an edit changes little of the sample."""
+    """The mutants whose name's digest under the seed is smallest: an edit changes little of the sample."""
     rank = lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()
     return sorted(mutants, key=rank)[:count]
 
@@ -187,7 +187,7 @@ def sampled(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
 
 
 def copied() -> None:
-    """The sources as they are in the working tree; files that are the same keep their times."""
+    """Copies the sources of the working tree; unchanged files keep their times."""
     names = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
     wanted = {name for name in names.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
     for name in wanted:
@@ -212,7 +212,7 @@ Lines = dict[tuple[str, int], list[Mutant]]
 
 
 def woven(mutants: dict[int, Mutant]) -> Lines:
-    """Writes sources in which each of these can be chosen. Tells whose text is in which line."""
+    """Writes sources in which each of these can be selected. Returns whose text is in which line."""
     of_file: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, mutant in mutants.items():
         assert mutant.body
@@ -256,7 +256,7 @@ def built() -> tuple[dict[str, Path], list[dict[str, Any]]]:
 
 
 def built_together(mutants: dict[int, Mutant]) -> tuple[dict[str, Path], dict[int, Mutant]]:
-    """One build with all that compile together; those that do not, and have to be built alone."""
+    """One build with all that compile together; the others must be built alone."""
     together = mutants
     while True:
         lines = woven(together)
@@ -292,7 +292,7 @@ def bounded(cpu_seconds: int) -> None:
 
 
 def asleep(pid: int) -> bool:
-    """Whether every thread of the process waits for something."""
+    """Whether every thread of the process waits."""
     try:
         states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
@@ -301,7 +301,7 @@ def asleep(pid: int) -> bool:
 
 
 def run(binary: Path, judge: Judge, number: int, cpu_seconds: int) -> tuple[str, str]:
-    """What a test binary makes of a mutant: "passed", "failed" or "hung", and by which of its lines that is known."""
+    """The verdict of a test binary on a mutant: "passed", "failed" or "hung", and the line that shows it."""
     shutil.rmtree(TEMP, ignore_errors=True)
     TEMP.mkdir(parents=True)
     environment = os.environ | {"CHIPLOG_MUTANT": str(number), "CHIPLOG_SIM_SEEDS": str(SEEDS), "RUST_BACKTRACE": "0"}
@@ -353,7 +353,7 @@ def run(binary: Path, judge: Judge, number: int, cpu_seconds: int) -> tuple[str,
 
 
 def limit(binaries: dict[str, Path], judge: Judge) -> int:
-    """How much processor time a judge may take; and it passes without a mutant."""
+    """Measures the processor time that a judge may take, and checks that it passes without a mutant."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     verdict, line = run(binaries[judge.binary], judge, 0, resource.RLIM_INFINITY)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -364,11 +364,11 @@ def limit(binaries: dict[str, Path], judge: Judge) -> int:
     return int(CPU_FACTOR * took) + CPU_MORE
 
 
-# ---- what is known ----
+# ---- known results ----
 
 
 class Known:
-    """Results that outlive a run."""
+    """Results that are kept after a run."""
 
     def __init__(self, fresh: bool) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
@@ -376,7 +376,7 @@ class Known:
             self.entries = json.loads(RESULTS.read_text())
 
     def of(self, mutant: Mutant) -> dict[str, Any]:
-        """Its outcome, if it is known, and which judges it has passed."""
+        """Its outcome, if it is known, and the judges that it has passed."""
         entry = self.entries.get(mutant.key)
         return entry if entry and entry["digest"] == mutant.digest else {"outcome": None, "passed": []}
 
@@ -425,7 +425,7 @@ def told(told: dict[str, Any]) -> str:
 
 
 def asked(known: Known, mutants: dict[int, Mutant], binaries: dict[str, Path], limits: dict[Judge, int]) -> None:
-    """Has the judges say what they make of mutants in these binaries."""
+    """Runs the judges on the mutants in these binaries."""
     for at, judge in enumerate(JUDGES):
         left = {number: mutant for number, mutant in mutants.items() if known.of(mutant)["outcome"] is None}
         for done, (number, mutant) in enumerate(left.items(), 1):
@@ -457,7 +457,7 @@ def judge_all(known: Known, sample: list[Mutant], again: bool) -> None:
     if not due:
         return
     copied()
-    # All of the sample, judged or not: a run that goes on finds its build there.
+    # The whole sample, judged or not: a run that continues finds its build there.
     together = {n: mutant for n, mutant in numbered.items() if not known.of(mutant).get("alone", mutant.constant)}
     binaries, guilty = built_together(together)
     for number, mutant in guilty.items():

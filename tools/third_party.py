@@ -1,11 +1,11 @@
-"""Writes THIRD-PARTY.txt: the packages that are linked into what is handed out, their licences, and the notices that these
-want to go along.
+"""Writes THIRD-PARTY.txt: the packages that are linked into the shipped binaries, their licences, and the notices that these
+licences require.
 
     python3 tools/third_party.py            # writes it
-    python3 tools/third_party.py --check    # fails if it names other packages, versions or licences than are linked
+    python3 tools/third_party.py --check    # fails if its packages, versions or licences differ from those that are linked
 
-It asks `cargo metadata` for what the server, the C library and the Python package are made of; tests, build scripts and
-macros are in none of them. A package that leaves the choice is taken under Apache-2.0, chiplog's own licence.
+`cargo metadata` lists the packages of the server, the C library and the Python package; tests, build scripts and
+macros are in none of them. A package that offers a choice is used under Apache-2.0, chiplog's own licence.
 """
 
 import json
@@ -22,14 +22,14 @@ HANDED_OUT = {"chiplog-server", "chiplog-ffi", "chiplog-python"}
 PLATFORMS = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
 OWN = "Apache-2.0"
 INSIDE = {"zstd-sys": ["zstd/LICENSE"]}
-"""Licences of what a package brings along."""
+"""Licences of a package's embedded code."""
 
 HEAD = """\
-chiplog is under the Apache License 2.0: see LICENSE. Into its server, its C library and its Python package these are linked
-besides, each under the licence that stands behind it. Where a package leaves the choice, it is taken under Apache-2.0. The
+chiplog is under the Apache License 2.0: see LICENSE. Its server, its C library and its Python package also contain the
+packages below, each under the licence that follows it. If a package offers a choice, it is used under Apache-2.0. The
 Rust standard library is linked in as well, under Apache-2.0 or MIT.
 
-Made by tools/third_party.py: not to be changed by hand.
+Made by tools/third_party.py: do not edit by hand.
 
 """
 
@@ -49,7 +49,7 @@ ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEAL
 
 
 def linked() -> list[dict[str, Any]]:
-    """The packages from elsewhere that are linked in, on any of the platforms, by their names."""
+    """The third-party packages that are linked in, on any of the platforms, by their names."""
     found: dict[str, dict[str, Any]] = {}
     for platform in PLATFORMS:
         command = [os.environ.get("CARGO", "cargo"), "metadata", "--locked", "--format-version", "1"]
@@ -58,7 +58,7 @@ def linked() -> list[dict[str, Any]]:
         packages = {package["id"]: package for package in told["packages"]}
         needs = {node["id"]: node["deps"] for node in told["resolve"]["nodes"]}
         todo = [id for id, package in packages.items() if package["name"] in HANDED_OUT]
-        assert len(todo) == len(HANDED_OUT), "a package that is handed out is gone"
+        assert len(todo) == len(HANDED_OUT), "a shipped package is missing"
         seen: set[str] = set()
         while todo:
             id = todo.pop()
@@ -76,13 +76,13 @@ def row(package: dict[str, Any]) -> str:
 
 
 def choices(package: dict[str, Any]) -> set[str]:
-    """The licences among which a package leaves the choice; empty: there is more to it than that."""
+    """The licences that a package offers as alternatives; empty: its licence is more complex."""
     text = package["license"].replace("/", " OR ")
     return set() if " AND " in text else {choice.strip() for choice in text.split(" OR ")}
 
 
 def notices(package: dict[str, Any]) -> list[str]:
-    """What has to go along with a package: the texts of its licences, except for our own."""
+    """The texts that must accompany a package: its licences, except our own."""
     folder = Path(package["manifest_path"]).parent
     own = OWN in choices(package)
     wanted = ("NOTICE",) if own else ("LICENSE", "LICENCE", "COPYRIGHT", "NOTICE")

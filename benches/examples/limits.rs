@@ -1,7 +1,7 @@
-//! What bindings are held against: the same work in Rust, in the same minutes. Used by `python/bench/bench.py`.
+//! The limits for the bindings: the same work in Rust, in the same minutes. Used by `python/bench/bench.py`.
 //!
 //! `limits scan DIR ROUNDS`: reads all batches of a log, checked; prints the best round's bytes of records per second.
-//! `limits follow DIR SERVER INDEX`: copies a log until it has a record; prints the seconds from the opening on.
+//! `limits follow DIR SERVER INDEX`: copies a log until it has a record; prints the seconds since the opening.
 
 use chiplog::{Index, Log, Options, Start};
 use chiplog_net::follower::{Follower, FollowerOptions};

@@ -1,8 +1,8 @@
-//! Bar: a ratio that chiplog is held to, and the table of all of them.
+//! Bar: a ratio that chiplog must reach, and the table of all of them.
 //!
 //! A ratio says what the log costs on this machine; it is comparable between machines where the figures are not. A bar
 //! that is not met is printed as `short`. It never fails the process: on a loaded or throttled machine any timing can
-//! fall short.
+//! be too slow.
 //!
 //! Must not know: which bars there are, how anything is measured.
 
@@ -11,14 +11,14 @@ use crate::report::number;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// One bar, measured.
+/// One measured bar.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Bar {
     /// Its name.
     pub name: String,
-    /// What chiplog reached.
+    /// The result of chiplog.
     pub figure: f64,
-    /// What it is compared with.
+    /// The limit that it is compared with.
     pub limit: f64,
     /// Unit of both.
     pub unit: String,
@@ -28,11 +28,11 @@ pub(crate) struct Bar {
     pub bar: String,
     /// Whether it is met.
     pub met: bool,
-    /// How good that is: 1 is just met, 2 twice as good as asked.
+    /// How good the ratio is: 1 is just met, 2 twice as good as required.
     pub merit: f64,
-    /// What figure and limit are, and what else was seen.
+    /// The meaning of figure and limit, and further observations.
     pub note: String,
-    /// Where the bar is about one: rates by connections.
+    /// For a bar about connections: rates by connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<(f64, f64)>,
 }
@@ -40,17 +40,17 @@ pub(crate) struct Bar {
 /// All bars of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Bars {
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
     /// Seconds of each measurement.
     pub seconds: f64,
-    /// Rounds, of which the medians are shown.
+    /// The number of rounds; medians are shown.
     pub rounds: usize,
     /// The bars, in the order they were measured.
     pub bars: Vec<Bar>,
 }
 
-/// On which side of what is asked a ratio has to be.
+/// On which side of the bar the ratio must be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
     AtLeast(f64),
@@ -65,7 +65,7 @@ impl Side {
         }
     }
 
-    /// How much better than asked: 1 is just met, 2 twice as good.
+    /// How much better than required: 1 is just met, 2 twice as good.
     fn merit(self, ratio: f64) -> f64 {
         match self {
             Self::AtLeast(bar) => ratio / bar,

@@ -1,8 +1,8 @@
 //! The bare reference loop: the least that makes an append durable for many threads at once.
 //!
-//! A buffer behind a mutex; a writer thread swaps it for an empty one, writes it with one `pwrite`, makes it
-//! durable with one `fdatasync`, and wakes all whom it concerns with one futex broadcast. No format, no
-//! checksum, no positions, no reader, no recovery: what a log adds to this is what the log costs.
+//! A buffer behind a mutex. A writer thread swaps it for an empty one, writes it with one `pwrite`, makes it durable
+//! with one `fdatasync`, and wakes all waiting threads with one futex broadcast. No format, no checksum, no positions,
+//! no reader, no recovery: these are what a log adds, and what it costs.
 //!
 //! Must not know: chiplog.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The loop, running. Dropping it stops the thread and removes the file.
+/// The running loop. Dropping it stops the thread and removes the file.
 #[derive(Debug)]
 pub(crate) struct Bare {
     shared: Arc<Shared>,
@@ -26,8 +26,8 @@ pub(crate) struct Bare {
 struct Shared {
     gathering: Mutex<Gathering>,
     arrived: Condvar,
-    /// Number of the last block that is durable, one word for odd and one for even blocks so that a
-    /// broadcast wakes nobody who waits for the next block.
+    /// Number of the last durable block, one word for odd and one for even blocks so that a broadcast wakes no thread
+    /// that waits for the next block.
     done: [AtomicU32; 2],
     failed: AtomicU32,
 }
@@ -35,13 +35,13 @@ struct Shared {
 #[derive(Debug)]
 struct Gathering {
     bytes: Vec<u8>,
-    /// Number of the block that gathers.
+    /// Number of the block that collects appends.
     block: u32,
     stop: bool,
 }
 
 impl Bare {
-    /// Makes the zero-filled file in `dir`, to be written round and round, and starts the writer.
+    /// Makes the zero-filled file in `dir`, which is written repeatedly from the start, and starts the writer.
     ///
     /// # Errors
     /// Those of the file system.
@@ -65,7 +65,7 @@ impl Drop for Bare {
         self.shared.gathering.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
         self.shared.arrived.notify_all();
         if let Some(writer) = self.writer.take() {
-            // A writer that panicked has said so itself.
+            // A writer that panicked has printed the reason itself.
             let _ = writer.join();
         }
     }
@@ -115,7 +115,7 @@ impl Appender for Bare {
             if block.wrapping_sub(seen) as i32 <= 0 {
                 break;
             }
-            // Returns at once when the word has changed; any error means: look again.
+            // Returns immediately if the word has changed; after any error the loop checks again.
             let _ = futex::wait(done, futex::Flags::PRIVATE, seen, None);
         }
         if shared.failed.load(Ordering::Acquire) != 0 {

@@ -1,4 +1,4 @@
-//! The bars: ratios that chiplog is held to, measured side by side with their limits in one run. Those of the network
+//! The bars: ratios that chiplog must reach, measured alternately with their limits in one run. Those of the network
 //! are in `net/bars.rs`.
 //!
 //! Must not know: how anything is measured.
@@ -36,9 +36,9 @@ pub(crate) enum Name {
     OpenLarge,
     /// An open log uses no processor
     Idle,
-    /// Three replicas in one process, 128 appends of 2 KiB under way: at least twice dragonboat v4
+    /// Three replicas in one process, 128 appends of 2 KiB in flight: at least twice dragonboat v4
     ThreeInProcess,
-    /// A cluster of one: at least 0.9 of a log on its own
+    /// A cluster of one: at least 0.9 of a log without a cluster
     OneVoter,
     /// Three replicas, 10 B records in batches of 1000: at least 1 million/s
     SmallBatchesReplicated,
@@ -60,13 +60,13 @@ pub(crate) enum Name {
     NetReadCached,
     /// The same with an empty page cache: 0.95 of `cat`
     NetReadUncached,
-    /// What was acknowledged is in the hands of a waiting reader within 1 ms; 100 readers cost less than twice of 10
+    /// A waiting reader has an acknowledged record within 1 ms; 100 readers cost less than twice of 10
     NetTail,
     /// One producer over the network: 2 million records of 10 B a second; 0.7 of the disk with 1,000 B
     NetProducer,
-    /// Three times of what can be taken is offered: memory stays, latency is bounded, it is over at once
+    /// Three times the capacity is offered: memory stays constant, latency is bounded, the backlog drains at once
     NetOverload,
-    /// The leader of three is killed: appends go on within 2 s, nothing is lost or doubled
+    /// The leader of three is killed: appends continue within 2 s, nothing is lost or doubled
     NetFailover,
 }
 
@@ -104,8 +104,8 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsStri
     }
 }
 
-/// Bars of a log that grows, and of one whose oldest segments are discarded: it goes round in the same files and
-/// has none to fill with zeros.
+/// Bars of a log that grows, and of one whose oldest segments are discarded: it reuses its files and has none to fill
+/// with zeros.
 fn append_pipelined(bench: &Bench) -> Result<Vec<Bar>> {
     let growing = bench.pipelined(4, 32, RECORD_BYTES, &options())?;
     let round = bench.pipelined(4, 32, RECORD_BYTES, &going_round())?;
@@ -158,7 +158,7 @@ fn going_round() -> Options {
     Options { retention_bytes: Some(64 << 20), ..Options::with_segment_bytes(16 << 20) }
 }
 
-/// Where a later figure is the smallest part of the best one before it: both places.
+/// The smallest ratio of a figure to the best one before it: both positions.
 fn worst_fall(figures: &[f64]) -> (usize, usize) {
     let mut worst = (0, 0);
     let mut best = 0;
@@ -179,7 +179,7 @@ fn append_alone(bench: &Bench) -> Result<Vec<Bar>> {
     let (ours, raw) = (seen.latency.p50, seen.limit_latency.p50);
     let note = "medians; limit: raw pwrite + fdatasync of 2 KiB".to_owned();
     let median = bar("append_alone", (ours, raw), "us", ours / raw, Side::AtMost(1.3), note);
-    // Segments so small that more than one append in a thousand falls on a roll.
+    // Segments so small that more than one append in a thousand includes a roll.
     let seen = bench.alone(RECORD_BYTES, &Options::with_segment_bytes(1 << 20))?;
     let Latency { p50, p999 } = Latency::of(seen.latency);
     let raw = Latency::of(seen.limit_latency);
@@ -294,7 +294,7 @@ fn three_bar(name: &str, seen: &Three) -> Bar {
     let limit = if here {
         "dragonboat v4 in the same arrangement, the better of its log stores".to_owned()
     } else {
-        format!("dragonboat v4 as seen elsewhere on two cores; {DRAGONBOAT} names one to measure here")
+        format!("dragonboat v4 as seen elsewhere on two cores; set {DRAGONBOAT} to measure it here")
     };
     let note = format!(
         "limit: {limit}; {:.2} of what three raw streams of as many bytes a sync, {:.0} KiB, carry side by side, {}; p50 {} us, \

@@ -1,4 +1,4 @@
-//! The cases that both `run` and `bars` measure: chiplog and its limit in turn, round by round, in the same
+//! The cases that both `run` and `bars` measure: chiplog and its limit alternately, round by round, in the same
 //! directory.
 //!
 //! Must not know: which ratio would be good, how results are shown.
@@ -16,21 +16,21 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where and how long to measure.
+/// The directory and the duration of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
-    /// Directory for everything; emptied by its owner.
+    /// Directory for all files; its owner removes it.
     pub(crate) dir: PathBuf,
     pub(crate) pool: Pool,
     pub(crate) window: Window,
     pub(crate) rounds: usize,
-    /// Size of the zero-filled file that raw writes go to, round and round.
+    /// Size of the zero-filled file for raw writes, which is written repeatedly from the start.
     pub(crate) raw_bytes: u64,
     /// How this program is started.
     pub(crate) own: Own,
 }
 
-/// A figure and its limit, by round, and what else was seen.
+/// A figure and its limit, by round, and further observations.
 #[derive(Clone, Debug)]
 pub(crate) struct Versus {
     pub(crate) figures: Vec<f64>,
@@ -60,7 +60,7 @@ impl Versus {
         ratio(&self.figures, &self.limits)
     }
 
-    /// From rounds of (outcome, blocks) and of (limit per second, its latencies).
+    /// Makes it from rounds of (outcome, blocks) and of (limit per second, its latencies).
     fn new(ours: &[(Outcome, Blocks)], limits: &[(f64, Latencies)]) -> Result<Self> {
         let (mut all, mut limit_all) = (Latencies::new()?, Latencies::new()?);
         ours.iter().try_for_each(|(outcome, _)| all.add(&outcome.latencies))?;
@@ -77,18 +77,18 @@ impl Versus {
     }
 }
 
-/// Three replicas, by round, and what they stand beside.
+/// Three replicas, by round, and the results they are compared with.
 #[derive(Clone, Debug)]
 pub(crate) struct Three {
     /// Appends a second.
     pub(crate) figures: Vec<f64>,
     /// Appends a second that the second slowest of three raw streams would carry.
     pub(crate) streams: Vec<f64>,
-    /// dragonboat's, if it was at hand.
+    /// The results of dragonboat, if it is installed.
     dragonboat: Option<Vec<f64>>,
     /// Latencies of appends, all rounds together.
     pub(crate) latency: Percentiles,
-    /// Bytes that a sync of the leader covered, in the mean.
+    /// Mean number of bytes that a sync of the leader covered.
     pub(crate) synced_bytes: f64,
 }
 
@@ -106,7 +106,7 @@ impl Three {
     }
 }
 
-/// The options every case uses unless it says otherwise: the defaults.
+/// The options of every case unless it sets others: the defaults.
 pub(crate) fn options() -> Options {
     Options::default()
 }
@@ -177,7 +177,7 @@ impl Bench {
         Versus::new(&ours, &limits)
     }
 
-    /// `threads` threads with `depth` records each under way.
+    /// `threads` threads with `depth` records each in flight.
     pub(crate) fn pipelined(
         &self,
         threads: usize,
@@ -190,15 +190,15 @@ impl Bench {
         })
     }
 
-    /// `threads` threads with one batch of `batch` records each under way. Figures and limits count batches.
+    /// `threads` threads with one batch of `batch` records each in flight. Figures and limits count batches.
     pub(crate) fn batches(&self, threads: usize, batch: u32, record_bytes: usize) -> Result<Versus> {
         self.against_blocks(&options(), |log| {
             workload::batches(log, &self.pool, threads, batch, record_bytes, self.window)
         })
     }
 
-    /// Three replicas in this process, 4 threads with 32 records each under way, against dragonboat where it is at
-    /// hand, and against three raw streams side by side on the same disk.
+    /// Three replicas in this process, 4 threads with 32 records each in flight, compared with dragonboat if it is
+    /// installed, and with three concurrent raw streams on the same disk.
     pub(crate) fn three(&self, record_bytes: usize, options: &Options) -> Result<Three> {
         const STREAMS: usize = 3;
         let dragonboat = Dragonboat::at_hand();
@@ -222,7 +222,7 @@ impl Bench {
             let bytes = blocks.mean_synced();
             synced_bytes.push(bytes as f64);
             let rates = raw::sync_side_by_side(&mut files, &self.pool, bytes, self.window.measured)?;
-            // Durable on two of three: the slowest of them holds nobody up.
+            // Durable on two of three: the slowest of them delays no append.
             let appends_a_sync = outcome.appends as f64 / blocks.syncs.max(1) as f64;
             streams.push(rates[1] * appends_a_sync);
             if let Some(dragonboat) = &dragonboat {
@@ -239,7 +239,7 @@ impl Bench {
         })
     }
 
-    /// A cluster of one against a log on its own, 4 threads with 32 records each under way.
+    /// A cluster of one compared with a log without a cluster, 4 threads with 32 records each in flight.
     pub(crate) fn one_voter(&self, record_bytes: usize) -> Result<Versus> {
         let work = |log: &Log| workload::pipelined(log, &self.pool, 4, 32, record_bytes, self.window);
         let (limits, ours) = interleave(
@@ -251,8 +251,7 @@ impl Bench {
         Versus::new(&ours, &limits)
     }
 
-    /// Three replicas; `threads` threads with one batch of `batch` records each under way. Batches a second, by
-    /// round.
+    /// Three replicas; `threads` threads with one batch of `batch` records each in flight. Batches a second, by round.
     pub(crate) fn batches_replicated(
         &self,
         threads: usize,
@@ -269,7 +268,7 @@ impl Bench {
         (0..self.rounds).map(|_| round()).collect()
     }
 
-    /// Records arriving at a rate of their own.
+    /// Records that arrive at a fixed rate.
     pub(crate) fn open_loop(&self, per_second: f64, record_bytes: usize) -> Result<Outcome> {
         let log = self.log(options())?;
         workload::open_loop(&log, &self.pool, per_second, record_bytes, self.window)

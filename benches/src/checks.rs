@@ -1,4 +1,4 @@
-//! The check of a batch that comes from outside, as a server runs it: [`Batch::decode`].
+//! The check of a batch from outside, as a server runs it: [`Batch::decode`].
 //!
 //! Must not know: reports.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Records of a batch: those of 1 KiB, 15 KiB, 63 KiB, 253 KiB and 1 MiB.
 pub(crate) const RECORDS: [u64; 5] = [10, 150, 620, 2500, 10_000];
-/// How often one measurement looks at the time.
+/// How often one measurement reads the clock.
 const CALLS: u32 = 16;
 
 /// The costs of one packed batch, in microseconds, by round.
@@ -19,7 +19,7 @@ pub(crate) struct Check {
     pub(crate) plain_bytes: usize,
     /// The check of the packed batch.
     pub(crate) packed: Vec<f64>,
-    /// The check of a batch of the same records that is not packed.
+    /// The check of a batch of the same records, uncompressed.
     pub(crate) plain: Vec<f64>,
     /// Unpacking and copying all records out.
     pub(crate) records: Vec<f64>,
@@ -28,7 +28,7 @@ pub(crate) struct Check {
 /// Measures the check of a batch of `records` records.
 ///
 /// # Errors
-/// None that the measured code should give.
+/// None that the measured code should return.
 pub(crate) fn check(bench: &Bench, codec: Codec, records: u64) -> Result<Check> {
     let (packed, plain) = (batch(codec, records)?, batch(Codec::None, records)?);
     let mut seen = Check {

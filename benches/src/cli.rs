@@ -1,6 +1,6 @@
 //! The command line, shared by the `chiplog-bench` binary and by `chiplog bench`.
 //!
-//! Results go to standard output, progress to standard error. No outcome of a measurement makes the process
+//! Results are written to standard output, progress to standard error. No result of a measurement makes the process
 //! fail; only errors do.
 
 use crate::bar::Bars;
@@ -23,7 +23,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What to do; `run` when nothing is said.
+/// The command; `run` by default.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -35,15 +35,15 @@ pub struct BenchArgs {
     choices: Vec<Choice>,
 }
 
-/// What was chosen by a word of its own.
+/// An argument that is a name by itself.
 #[derive(Clone, Debug)]
 enum Choice {
     Workload(Workload),
-    /// With a colon in it: no workload has one. For the program that calls.
+    /// Contains a colon, as no workload does. For the calling program.
     Other(String),
 }
 
-/// Takes workloads by their names, and anything with a colon.
+/// Accepts workloads by their names, and anything with a colon.
 #[derive(Clone, Debug)]
 struct ChoiceParser;
 
@@ -68,7 +68,7 @@ impl TypedValueParser for ChoiceParser {
 }
 
 impl BenchArgs {
-    /// The words among the arguments that name no workload, such as `localhost:7411`. [`run`] refuses them.
+    /// The arguments that name no workload, such as `localhost:7411`. [`run`] refuses them.
     pub fn others(&self) -> Vec<&str> {
         let mut others = Vec::new();
         for choice in &self.choices {
@@ -79,12 +79,12 @@ impl BenchArgs {
         others
     }
 
-    /// Whether it shall be short.
+    /// Whether to make a short run.
     pub fn quick(&self) -> bool {
         self.common.quick
     }
 
-    /// How long each measurement takes, in seconds; a third more goes before it as warm-up.
+    /// How long each measurement takes, in seconds; the warm-up before it takes a third of that.
     ///
     /// # Errors
     /// It is out of bounds.
@@ -113,7 +113,7 @@ enum Command {
         #[arg(value_enum)]
         names: Vec<bars::Name>,
     },
-    /// Open a log and tell how long it took and what memory it cost
+    /// Open a log and report how long it took and how much memory it cost
     #[command(hide = true)]
     Probe {
         /// The log's directory
@@ -122,7 +122,7 @@ enum Command {
         #[arg(long)]
         scan: bool,
     },
-    /// Become another program, which ends with the one that called
+    /// Become another program, which ends with the calling one
     #[command(hide = true)]
     Bound {
         /// The program and its arguments
@@ -132,23 +132,23 @@ enum Command {
     /// Serve messages of 1 MiB over gRPC
     #[command(hide = true)]
     BareMessages {
-        /// Where to listen
+        /// The address to listen at
         address: String,
     },
 }
 
 #[derive(Clone, Debug, Args)]
 struct Common {
-    /// Where to put the logs and files to measure with; a directory of the run's own is made in it and removed
+    /// Directory for the logs and files to measure with; the run makes a directory of its own in it and removes it
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
-    /// Seconds of each measurement; a third more goes before it as warm-up
+    /// Seconds of each measurement; the warm-up before it takes a third of that
     #[arg(long, value_name = "S")]
     secs: Option<f64>,
-    /// Rounds of chiplog and its limit in turn; medians are shown
+    /// Rounds, which alternate between chiplog and its limit; medians are shown
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Short measurements, one round, small logs: shows that all works, not how fast
+    /// Short measurements, one round, small logs: checks that everything works, not how fast
     #[arg(long)]
     quick: bool,
     /// Thread counts of `append_threads`
@@ -163,7 +163,7 @@ struct Common {
     /// Results as JSON
     #[arg(long)]
     json: bool,
-    /// Also write the JSON to this file, whatever is printed
+    /// Also write the JSON to this file
     #[arg(long, value_name = "FILE")]
     json_file: Option<PathBuf>,
     /// Draw into this file: the curves of `run`, the ratios of `bars`
@@ -171,13 +171,13 @@ struct Common {
     svg: Option<PathBuf>,
 }
 
-/// What only bars of the network ask for.
+/// Options for bars of the network only.
 #[derive(Clone, Debug, Args)]
 struct NetOptions {
     /// Numbers of connections of the network's append bars
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = appends::CONNECTIONS)]
     connections: Vec<usize>,
-    /// There, all appenders of a connection share one append stream; otherwise each has its own
+    /// There, all appenders of a connection share one append stream; by default each has its own
     #[arg(long)]
     shared_streams: bool,
     /// Draw append rates by connections into this file
@@ -195,7 +195,7 @@ impl Common {
 
     fn checked_seconds(&self) -> Result<f64> {
         let seconds = self.seconds();
-        ensure!((0.01..=600.0).contains(&seconds), "--secs is {seconds}; it has to be from 0.01 to 600");
+        ensure!((0.01..=600.0).contains(&seconds), "--secs is {seconds}; it must be from 0.01 to 600");
         Ok(seconds)
     }
 
@@ -203,7 +203,7 @@ impl Common {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
     }
 
-    /// `net`: None: nothing of the network is measured.
+    /// `net`: None if nothing of the network is measured.
     fn sizes(&self, net: Option<&NetOptions>) -> Sizes {
         let overload = net.and_then(|net| net.overload_secs).unwrap_or(if self.quick { 2.0 } else { 30.0 });
         let (scan, open, idle) = if self.quick { (128, 512, 2) } else { (2048, 16 << 10, 5) };
@@ -220,7 +220,7 @@ impl Common {
 
     fn bench(&self, dir: &WorkDir, prefix: &[&str]) -> Result<Bench> {
         let seconds = self.checked_seconds()?;
-        // A log that is opened, what is prepared ahead of it, and as much again as is left in peace.
+        // The opened log, the files prepared ahead of it, and the same again as a margin.
         let sizes = self.sizes(None);
         let need = sizes.open_bytes.max(sizes.scan_bytes) + if self.quick { 1 << 30 } else { 4 << 30 };
         let free = free_bytes(dir.path())?;
@@ -228,7 +228,7 @@ impl Common {
         ensure!(free >= need, "{} has {free} MiB free; {need} are needed", self.dir.display());
         if is_memory(dir.path())? {
             eprintln!(
-                "note: {} lies in memory; there a sync costs nothing and no ratio means anything",
+                "note: {} is in memory: a sync costs nothing there, and no ratio is meaningful",
                 self.dir.display()
             );
         }
@@ -245,7 +245,7 @@ impl Common {
         })
     }
 
-    /// Prints and keeps a result.
+    /// Prints and stores a result.
     fn put(&self, table: &str, json: &impl serde::Serialize) -> Result<()> {
         let text = serde_json::to_string_pretty(json)?;
         if let Some(path) = &self.json_file {
@@ -260,8 +260,8 @@ impl Common {
     }
 }
 
-/// Does what the arguments say. `prefix` are the arguments that lead to these in the program that calls: none in
-/// `chiplog-bench`, `["bench"]` in `chiplog bench`; the program calls itself to look at memory in a fresh process.
+/// Runs the command. `prefix` are the arguments that lead to this command line in the calling program: none in
+/// `chiplog-bench`, `["bench"]` in `chiplog bench`. The program runs itself to measure memory in a fresh process.
 ///
 /// # Errors
 /// Those of the file system and of the log, and options out of bounds.

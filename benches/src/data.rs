@@ -1,5 +1,5 @@
-//! Records to append: incompressible, made once, handed out as slices so that making them costs the
-//! measured loop nothing.
+//! Records to append: incompressible, made once, returned as slices so that making them costs the measured loop
+//! nothing.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ impl Pool {
         Self(bytes.into())
     }
 
-    /// Record `n` of records of `len` bytes each (at most 8 MiB). Neighbours lie side by side: reading them costs
-    /// no more than reading memory in order does.
+    /// Record `n` of records of `len` bytes each (at most 8 MiB). Consecutive records are adjacent: reading them costs
+    /// no more than reading memory in order.
     pub fn record(&self, n: u64, len: usize) -> &[u8] {
         let places = (POOL_BYTES - len) as u64;
         let at = n.wrapping_mul(len as u64) % places;

@@ -1,6 +1,6 @@
-//! chiplog as the benchmarks use it: the one file that knows its interface for appending.
+//! chiplog as the benchmarks use it: the one file that uses its interface for appending.
 //!
-//! Invariant: a log made here lives in a directory of its own, which goes when the log does.
+//! Invariant: a log made here has a directory of its own, which is removed with the log.
 
 use crate::data::Pool;
 use crate::workload::Appender;
@@ -25,7 +25,7 @@ pub(crate) struct ScratchLog {
 }
 
 impl ScratchLog {
-    /// A fresh log in `dir/name`; whatever was there is removed first.
+    /// A fresh log in `dir/name`; an existing one is removed first.
     pub(crate) fn create(dir: &Path, name: &str, options: Options) -> Result<Self> {
         let path = dir.join(name);
         if path.exists() {
@@ -35,7 +35,7 @@ impl ScratchLog {
         Ok(Self { log: Some(log), path })
     }
 
-    /// Where it is.
+    /// Its directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -51,7 +51,7 @@ impl ScratchLog {
         Ok(files)
     }
 
-    /// Closes the log; its files stay.
+    /// Closes the log; its files are kept.
     pub(crate) fn shut(&mut self) -> Result<()> {
         match self.log.take() {
             Some(log) => Ok(log.close()?),
@@ -72,7 +72,7 @@ impl Deref for ScratchLog {
     fn deref(&self) -> &Log {
         match &self.log {
             Some(log) => log,
-            // A mistake of this crate: it uses a log after `shut`.
+            // A bug of this crate: it uses a log after `shut`.
             None => panic!("the log at {} was closed", self.path.display()),
         }
     }
@@ -81,7 +81,7 @@ impl Deref for ScratchLog {
 impl Drop for ScratchLog {
     fn drop(&mut self) {
         self.log = None;
-        // What stays goes with the whole work directory.
+        // The whole work directory is removed later.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn fill(log: &Log, pool: &Pool, bytes: u64, record_bytes: usize, batc
         };
         waiting.push_back(ticket);
         if waiting.len() == window {
-            // Half at a time: one wake-up for many.
+            // Half at a time: one wake-up for several appends.
             for ticket in waiting.drain(..window / 2) {
                 ticket.wait()?;
             }
@@ -120,7 +120,7 @@ pub(crate) fn fill(log: &Log, pool: &Pool, bytes: u64, record_bytes: usize, batc
     Ok(n)
 }
 
-/// What the writer did between two looks at its counters.
+/// The writer's work between two readings of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     pub(crate) count: u64,
@@ -137,7 +137,7 @@ impl Blocks {
         }
     }
 
-    /// Bytes that a sync made durable, in the mean. A replica's sync can cover several blocks.
+    /// Mean number of bytes that a sync made durable. A replica's sync can cover several blocks.
     pub(crate) fn mean_synced(&self) -> usize {
         (self.bytes / self.syncs.max(1)) as usize
     }

@@ -1,15 +1,15 @@
-//! Benchmarks of chiplog. Every figure stands beside the raw limit of the machine, measured in the same run and
-//! in the same directory, in turn with it: a figure alone says how fast the machine is.
+//! Benchmarks of chiplog. Every figure is compared with the raw limit of the machine, measured in the same run and in
+//! the same directory, alternating with it: a figure alone says how fast the machine is.
 //!
 //! ```text
 //! cli.rs        arguments, progress, output
-//!   bars.rs     the ratios chiplog is held to      run.rs   the workloads a user may want to see
-//!     cases.rs  chiplog and its limit in turn      reads.rs the same for reading, opening, idleness
+//!   bars.rs     the ratios chiplog must reach        run.rs   the workloads a user may want to see
+//!     cases.rs  chiplog and its limit, alternating   reads.rs the same for reading, opening, idleness
 //!       workload.rs closed loop, pipeline, open loop
 //!       bare.rs     the bare reference loop
 //!       raw.rs      what the machine itself does
 //!       engine.rs   chiplog as it is used here
-//!       replicas.rs several of it in one cluster, and the peer they are compared with
+//!       replicas.rs several of it in one cluster, and dragonboat, which they are compared with
 //!     net/        the same over the network, with servers as processes of their own
 //!   bar.rs report.rs plot.rs   tables, JSON, pictures
 //!   measure.rs data.rs machine.rs   histograms, records, the machine and the directory
@@ -25,7 +25,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 //!
-//! Arrows run downward only. What is absent on purpose: timings that fail a test.
+//! Modules use only those below them. Absent on purpose: timings that fail a test.
 
 mod bar;
 mod bare;

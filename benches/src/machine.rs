@@ -9,7 +9,7 @@ use signal_hook::low_level::emulate_default_handler;
 use std::path::{Path, PathBuf};
 use std::{fs, io, thread};
 
-/// What a figure depends on besides chiplog. Stands at the head of every report.
+/// The properties of the machine that a figure depends on. They head every report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
@@ -29,10 +29,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine and the file system of `dir`.
+    /// Reads the properties of this machine and the file system of `dir`.
     ///
     /// # Errors
-    /// When `dir` cannot be looked at.
+    /// `dir` cannot be read.
     pub fn look(dir: &Path) -> Result<Self> {
         let first = |path: &str, name: &str| -> Option<String> {
             let text = fs::read_to_string(path).ok()?;
@@ -79,7 +79,7 @@ fn file_system(dir: &Path) -> Result<String> {
     Ok(best.1.to_owned())
 }
 
-/// Whether `dir` lies in memory: there a sync costs nothing and no ratio to it means anything.
+/// Whether `dir` is in memory: a sync costs nothing there, and no ratio to it is meaningful.
 pub(crate) fn is_memory(dir: &Path) -> Result<bool> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
@@ -93,7 +93,7 @@ pub(crate) fn free_bytes(dir: &Path) -> Result<u64> {
     Ok(f_bavail * f_frsize)
 }
 
-/// A directory of this run's own; removed, with all in it, when dropped.
+/// A directory of this run's own; dropping it removes it with its contents.
 #[derive(Debug)]
 pub(crate) struct WorkDir {
     path: PathBuf,
@@ -102,7 +102,7 @@ pub(crate) struct WorkDir {
 const PREFIX: &str = "run-";
 
 impl WorkDir {
-    /// Makes `base/run-PID`, and removes what killed runs left in `base`.
+    /// Makes `base/run-PID`, and removes the directories that killed runs left in `base`.
     pub(crate) fn create(base: &Path) -> Result<Self> {
         let context = || format!("making a directory in {}", base.display());
         fs::create_dir_all(base).with_context(context)?;
@@ -131,7 +131,7 @@ fn remove_when_stopped(path: PathBuf) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
-            // The measurement goes on meanwhile and makes files: what came in between is removed the next time.
+            // The measurement continues meanwhile and makes files: the next run removes them.
             let _ = (0..ATTEMPTS).find(|_| fs::remove_dir_all(&path).is_ok() || !path.exists());
             let _ = emulate_default_handler(signal);
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a MiB.
 pub(crate) const MIB: f64 = 1_048_576.0;
 
-/// Latencies in nanoseconds, up to a minute, to three digits. About 200 KiB whatever is recorded.
+/// Latencies in nanoseconds, up to a minute, to three digits. It takes about 200 KiB, however much is recorded.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
@@ -22,17 +22,17 @@ impl Latencies {
     /// An empty one.
     ///
     /// # Errors
-    /// None in practice: the bounds are constants that the histogram takes.
+    /// None in practice: the bounds are constants that the histogram accepts.
     pub fn new() -> Result<Self> {
         Ok(Self(Histogram::new_with_bounds(100, LATENCY_NANOS_MAX, 3)?))
     }
 
-    /// Counts one; more than a minute counts as a minute.
+    /// Records one; more than a minute counts as a minute.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LATENCY_NANOS_MAX));
     }
 
-    /// Adds all of another one.
+    /// Adds all values of another histogram.
     ///
     /// # Errors
     /// None in practice: all have the same bounds.
@@ -80,14 +80,14 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-/// What the whole process has used so far, threads that ended included.
+/// The use of the whole process so far, including threads that ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// User and system time.
     pub cpu: Duration,
     /// Times a thread gave up its processor because it waited.
     pub waits: u64,
-    /// Times a thread lost its processor although it could have gone on.
+    /// Times a thread lost its processor although it could have continued.
     pub preemptions: u64,
 }
 
@@ -95,7 +95,7 @@ impl Usage {
     /// Reads the counters.
     ///
     /// # Errors
-    /// When the kernel refuses `getrusage`, which it does not.
+    /// The kernel refuses `getrusage`, which it does not.
     pub(crate) fn now() -> Result<Self> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -106,7 +106,7 @@ impl Usage {
         })
     }
 
-    /// What was used since `earlier`.
+    /// The use since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(earlier.cpu),
@@ -119,9 +119,9 @@ impl Usage {
 /// The process's resident memory, in bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Memory {
-    /// Memory of its own: heap and stacks. What a log costs "above the page cache".
+    /// Memory of its own: heap and stacks. This is a log's cost "above the page cache".
     pub anonymous: u64,
-    /// Pages of mapped files. They belong to the page cache; the kernel takes them back when it wants to.
+    /// Pages of mapped files. They belong to the page cache; the kernel can reclaim them.
     pub file: u64,
 }
 
@@ -129,15 +129,15 @@ impl Memory {
     /// Reads `/proc`.
     ///
     /// # Errors
-    /// Without `/proc`.
+    /// There is no `/proc`.
     pub(crate) fn now() -> Result<Self> {
         Self::of(std::process::id())
     }
 
-    /// That of another process.
+    /// The memory of another process.
     ///
     /// # Errors
-    /// There is none of this number, or no `/proc`.
+    /// There is no process with this number, or no `/proc`.
     pub(crate) fn of(process: u32) -> Result<Self> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))?;
         let field = |name: &str| {
@@ -150,10 +150,10 @@ impl Memory {
     }
 }
 
-/// Runs two measurements in turn, `rounds` times, so that what else happens on the machine hits both alike.
+/// Runs two measurements alternately, `rounds` times, so that other load on the machine affects both alike.
 ///
 /// # Errors
-/// The first one of either.
+/// The first error of either.
 pub(crate) fn interleave<A, B>(
     rounds: usize,
     mut a: impl FnMut() -> Result<A>,
@@ -179,12 +179,12 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// The median of the ratios of neighbours: of what was measured at nearly the same time.
+/// The median of the ratios of neighbours: of values measured at nearly the same time.
 pub(crate) fn ratio(figures: &[f64], limits: &[f64]) -> f64 {
     median(figures.iter().zip(limits).map(|(figure, limit)| figure / limit))
 }
 
-/// Runs and times.
+/// Runs `work` and measures its time.
 ///
 /// # Errors
 /// Those of `work`.

@@ -1,7 +1,7 @@
 //! Pictures: SVG written by hand, so that a run needs neither fonts nor a drawing library.
 //!
-//! A picture is a grid of panels; a panel has axes, a few lines or bars, and a legend. Must not know: how
-//! anything was measured.
+//! A picture is a grid of panels; a panel has axes, a few lines or bars, and a legend. Must not know: how anything was
+//! measured.
 
 use crate::bar::Bars;
 use crate::measure::Percentiles;
@@ -47,7 +47,7 @@ struct Panel {
     lines: Vec<Line>,
 }
 
-/// The curves of a run, as far as their workloads were measured.
+/// The curves of a run, for the workloads that were measured.
 pub(crate) fn overview(report: &Report) -> String {
     let panels: Vec<Panel> = [throughput(report), latency(report), open_loop(report), syncs(report)]
         .into_iter()
@@ -77,7 +77,7 @@ fn throughput(report: &Report) -> Option<Panel> {
     })
 }
 
-/// Append rates by connections, as far as their bars were measured.
+/// Append rates by connections, for the bars that were measured.
 pub(crate) fn connections(all: &Bars) -> String {
     let panel = |title, of: &str| {
         let curve = |name: &str| {
@@ -277,7 +277,7 @@ impl Line {
             self.dash()
         );
         for ((at_x, at_y), (value_x, value)) in places.iter().zip(&self.points) {
-            // Hovering shows the value.
+            // A tooltip shows the value.
             let title = format!("{}: {} at {}", self.name, number(*value), number(*value_x));
             let _ = writeln!(
                 out,
@@ -288,7 +288,7 @@ impl Line {
     }
 }
 
-/// Maps values to places between two ends.
+/// Maps values to positions between two ends.
 struct Axis {
     low: f64,
     high: f64,
@@ -314,7 +314,7 @@ impl Axis {
     }
 }
 
-/// 0 and up in round steps, to just above `most`.
+/// 0 and multiples of a round step, to just above `most`.
 fn ticks_linear(most: f64) -> Vec<f64> {
     let most = if most > 0.0 { most } else { 1.0 };
     let rough = most / 5.0;
@@ -348,7 +348,7 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// Each bar's ratio as a part of what is asked: to the right of the mark is better.
+/// Each bar's ratio relative to its bar: to the right of the mark is better.
 pub(crate) fn bars(all: &Bars) -> String {
     const WIDTH: f64 = 860.0;
     const STEP: f64 = 38.0;

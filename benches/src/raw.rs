@@ -1,4 +1,4 @@
-//! What the machine itself can do: the limits that every figure stands beside.
+//! The limits of the machine itself, with which every figure is compared.
 //!
 //! All of it is plain system calls on plain files in the same directory as the log, in the same run. Must
 //! not know: chiplog.
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A file filled with zeros and synced, so that writing to it allocates nothing. It is written round and
-/// round. Removed when dropped.
+/// A file filled with zeros and synced, so that writing to it allocates nothing. It is written repeatedly from the
+/// start. Dropping it removes it.
 #[derive(Debug)]
 pub struct ZeroFilled {
     file: File,
@@ -47,7 +47,7 @@ impl ZeroFilled {
         Ok(Self { file, path, bytes, at: 0 })
     }
 
-    /// One `pwrite` behind the last one and one `fdatasync`.
+    /// One `pwrite` after the last one and one `fdatasync`.
     ///
     /// # Errors
     /// Those of the file system.
@@ -64,7 +64,7 @@ impl ZeroFilled {
 
 impl Drop for ZeroFilled {
     fn drop(&mut self) {
-        // The whole directory goes later anyway.
+        // The whole directory is removed later anyway.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -89,7 +89,7 @@ pub fn sync_loop(file: &mut ZeroFilled, pool: &Pool, block_bytes: usize, time: D
     Ok(Syncs { per_second: latencies.count() as f64 / elapsed.as_secs_f64(), latencies })
 }
 
-/// A [`sync_loop`] on each file, side by side; blocks a second of each, slowest first.
+/// A [`sync_loop`] on each file, concurrently; returns blocks a second of each, slowest first.
 ///
 /// # Errors
 /// Those of the file system.
@@ -111,7 +111,7 @@ pub fn sync_side_by_side(
     Ok(rates)
 }
 
-/// What [`sync_loop`] saw.
+/// The result of [`sync_loop`].
 #[derive(Clone, Debug)]
 pub struct Syncs {
     /// Blocks made durable a second.
@@ -123,11 +123,11 @@ pub struct Syncs {
 /// How plain reading asks the kernel to read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// Not at all: the kernel sees for itself that the reads are sequential.
+    /// Not at all: the kernel detects by itself that the reads are sequential.
     Kernel,
     /// `POSIX_FADV_SEQUENTIAL` on each file: twice the kernel's own window.
     Sequential,
-    /// `POSIX_FADV_WILLNEED` for the next two pieces all the time.
+    /// `POSIX_FADV_WILLNEED` for the next two pieces, continuously.
     Window,
 }
 
@@ -136,8 +136,8 @@ impl Ahead {
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Sequential, Self::Window];
 }
 
-/// Reads all `files`, one after the other, in pieces of `piece` bytes, and returns bytes a second. The one
-/// buffer is reused, as `cat` does, so that what is timed is the kernel's copy (and the device).
+/// Reads all `files`, one after the other, in pieces of `piece` bytes, and returns bytes a second. It reuses its one
+/// buffer, as `cat` does, so that it measures the kernel's copy (and the device).
 ///
 /// # Errors
 /// Those of the file system, with the path.
@@ -214,8 +214,8 @@ pub fn memory_copy(time: Duration) -> f64 {
     copied as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Takes the files out of the page cache, and leaves what else is there alone. They must not be mapped by anybody: such
-/// pages stay.
+/// Drops the files from the page cache, and leaves all other files there. No process may have them mapped: such pages
+/// stay.
 ///
 /// # Errors
 /// Those of the file system, with the path.

@@ -1,5 +1,5 @@
-//! Reading: sequential scans cached and not, random reads, opening a large log, memory, and idleness; each
-//! against plain `read` of the same files where there is such a thing.
+//! Reading: sequential scans cached and not, random reads, opening a large log, memory, and idleness; each compared
+//! with plain `read` of the same files where possible.
 //!
 //! Must not know: which ratio would be good, how results are shown.
 
@@ -17,13 +17,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Pieces in which plain `read` is tried; the best one is the limit. 128 KiB is what `cat` takes and stays
-/// in the processor's cache; 8 MiB is what a disk likes.
+/// Pieces in which plain `read` is tried; the best one is the limit. 128 KiB is what `cat` uses and stays in the
+/// processor's cache; 8 MiB suits a disk.
 const PIECES: [usize; 2] = [128 << 10, 8 << 20];
 /// The piece for uncached reads.
 const PIECE_UNCACHED: usize = 8 << 20;
 
-/// How a scan takes its records.
+/// How a scan reads its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Record,
@@ -61,8 +61,8 @@ pub(crate) struct Scans {
     pub(crate) cached: bool,
 }
 
-/// Of several ways to read, each measured in every round, the one with the highest median: by way, its rates.
-/// Not the best of each round: with three throws of a die the best is 5.
+/// Of several ways to read, each measured in every round, the one with the highest median: by way, its rates. Not the
+/// best of each round, which would favour the noisiest way.
 fn best<const WAYS: usize>(rounds: Vec<[f64; WAYS]>) -> Vec<f64> {
     let of = |way: usize| rounds.iter().map(move |rates| rates[way]);
     let best = (0..WAYS).max_by(|a, b| median(of(*a)).total_cmp(&median(of(*b))));
@@ -85,7 +85,7 @@ pub(crate) fn log_to_read(bench: &Bench, bytes: u64, record_bytes: usize, batch:
     Ok(log)
 }
 
-/// Scans what lies in the page cache; both sides have been through all of it once before.
+/// Scans files in the page cache; both sides have read all of them once before.
 pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Scans> {
     let files = log.files()?;
     raw::read_files(&files, PIECE_UNCACHED, Ahead::Kernel)?;
@@ -102,8 +102,8 @@ pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Sca
     Ok(Scans { figures, limits: best(limits), cached: true })
 }
 
-/// Scans after the page cache was emptied. The log is opened again each time, so that no mapping keeps pages;
-/// opening it is not part of the time.
+/// Scans after the page cache was emptied. The log is opened again each time, so that no mapping keeps pages; opening
+/// it is not included in the time.
 pub(crate) fn scan_uncached(bench: &Bench, log: &mut ScratchLog, by: By) -> Result<Scans> {
     let files = log.files()?;
     let log = RefCell::new(log);
@@ -164,7 +164,7 @@ pub(crate) fn random(bench: &Bench, log: &ScratchLog, record_bytes: usize) -> Re
     Ok(Random { figures, limits, latency: latencies.summary() })
 }
 
-/// What a fresh process sees when it opens a log: see [`probe`].
+/// The measurements of a fresh process that opens a log: see [`probe`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Probe {
     /// How long `Log::open` took.
@@ -175,12 +175,12 @@ pub(crate) struct Probe {
     pub memory_before: Memory,
     /// With the log open.
     pub memory_open: Memory,
-    /// After all of it was scanned, if that was asked for.
+    /// After a scan of the whole log, if requested.
     pub memory_scanned: Option<Memory>,
 }
 
-/// Opens the log in `dir` and tells how long it took and what memory it cost. To be run in a process of
-/// its own, so that nothing else is in its memory.
+/// Opens the log in `dir` and returns how long it took and how much memory it cost. Run it in a process of its own, so
+/// that nothing else is in its memory.
 ///
 /// # Errors
 /// Those of the log.
@@ -207,7 +207,7 @@ pub(crate) struct Opening {
     pub(crate) cold_millis: Vec<f64>,
     /// Milliseconds to `read` the last segment's file with nothing in the page cache.
     pub(crate) last_segment_millis: Vec<f64>,
-    /// Milliseconds with all that fits in the page cache.
+    /// Milliseconds with the page cache warm, as far as the log fits.
     pub(crate) warm_millis: Vec<f64>,
     /// Bytes of memory of its own, above what the process had before, when open.
     pub(crate) memory_open: u64,
@@ -216,12 +216,12 @@ pub(crate) struct Opening {
     pub(crate) records: u64,
 }
 
-/// Fills a log with `bytes`, closes it, and opens it in fresh processes. `probe_command` are the arguments
-/// that make this program call [`probe`].
+/// Fills a log with `bytes`, closes it, and opens it in fresh processes. `probe_command` are the arguments that make
+/// this program call [`probe`].
 pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) -> Result<Opening> {
     let mut log = ScratchLog::create(bench.dir(), "log-large", options())?;
     fill(&log, &bench.pool, bytes, 2048, 1024)?;
-    // Not a multiple of anything: the last segment is partly full.
+    // Not a round number: the last segment is partly full.
     fill(&log, &bench.pool, 20 << 20, 2048, 1)?;
     let files = log.files()?;
     log.shut()?;
@@ -264,7 +264,7 @@ fn probe_in_child(dir: &Path, command: &[OsString], then_scan: bool) -> Result<P
     serde_json::from_slice(&output.stdout).context("reading what the process that opened the log said")
 }
 
-/// What an open log with a reader waiting at its tail uses while nobody appends.
+/// The cost of an open log with a reader waiting at its tail, without appends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle {
     /// Processor time, in microseconds a second.
@@ -289,7 +289,7 @@ pub(crate) fn idle(bench: &Bench, time: Duration) -> Result<Idle> {
     let reader = log.reader(Start::Next)?;
     thread::scope(|scope| {
         let waiting = scope.spawn(move || reader.wait(None).map(drop));
-        // Segments being prepared, the marker of idleness: let all that come to an end.
+        // Waits for the preparation of segments and the marker of an idle log to end.
         thread::sleep(Duration::from_secs(2));
         let used = rest();
         log.append(bench.pool.record(2, 2048))?;

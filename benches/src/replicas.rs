@@ -1,6 +1,6 @@
-//! Replicas of one log in this process, as the benchmarks use them, and the peer they are compared with.
+//! Replicas of one log in this process, as the benchmarks use them, and dragonboat, with which they are compared.
 //!
-//! Invariant: what is made here lives in a directory of its own, which goes with it.
+//! Invariant: what is made here has a directory of its own, which is removed with it.
 
 use anyhow::{Context, Result, bail, ensure};
 use chiplog::transport::MemoryNetwork;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a cluster may take to take in a member or to elect a leader.
+/// How long a cluster may take to add a member or to elect a leader.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A cluster whose replicas are all in this process, each in a directory of its own.
@@ -72,15 +72,15 @@ impl Replicas {
 impl Drop for Replicas {
     fn drop(&mut self) {
         self.logs.clear();
-        // What stays goes with the whole work directory.
+        // The whole work directory is removed later.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Where to find dragonboat's benchmark: a program that takes `-dir`, `-w w1`, `-secs` and `-nodes`, and prints a
+/// The path of dragonboat's benchmark: a program that takes `-dir`, `-w w1`, `-secs` and `-nodes`, and prints a
 /// line of JSON for each log store and count of appenders.
 pub(crate) const DRAGONBOAT: &str = "CHIPLOG_PEERS_DRAGONBOAT";
-/// What it reached with 128 appenders on two cores, quiet: what to compare with where it is not at hand.
+/// Its figure with 128 appenders on two idle cores elsewhere: used if it is not installed.
 pub(crate) const DRAGONBOAT_SEEN: f64 = 33_000.0;
 
 /// dragonboat v4 in the same arrangement.
@@ -96,7 +96,7 @@ struct Line {
 }
 
 impl Dragonboat {
-    /// The one that the environment names, if it does.
+    /// The program that the environment names, if it does.
     pub(crate) fn at_hand() -> Option<Self> {
         std::env::var_os(DRAGONBOAT).filter(|path| !path.is_empty()).map(|program| Self { program })
     }

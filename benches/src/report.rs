@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// One measured case: a figure, and where there is one, the limit measured beside it.
+/// One measured case: a figure, and the limit measured with it, if there is one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// Name of the workload.
     pub workload: String,
-    /// Which case of it, in words.
+    /// The case, in words.
     pub case: String,
-    /// What varies between the cases: threads, a rate, a size in bytes.
+    /// The parameter that varies between the cases: threads, a rate, a size in bytes.
     pub x: f64,
-    /// What was reached, in `unit`; the median over the rounds.
+    /// The result, in `unit`; the median over the rounds.
     pub figure: f64,
     /// Unit of figure and limit.
     pub unit: String,
-    /// What the machine itself reaches.
+    /// The result of the machine itself.
     pub limit: Option<f64>,
-    /// What that limit is.
+    /// The meaning of that limit.
     pub limit_is: Option<String>,
     /// Median over the rounds of figure / limit.
     pub ratio: Option<f64>,
@@ -31,24 +31,24 @@ pub(crate) struct Row {
     pub latency: Option<Percentiles>,
     /// Latencies of the limit, in microseconds.
     pub limit_latency: Option<Percentiles>,
-    /// Further figures by name; the unit stands in the name.
+    /// Further figures by name; the name contains the unit.
     pub more: BTreeMap<String, f64>,
 }
 
 /// All of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
     /// Seconds of each measurement.
     pub seconds: f64,
-    /// Rounds, of which the medians are shown.
+    /// The number of rounds; medians are shown.
     pub rounds: usize,
     /// The cases, in the order they ran.
     pub rows: Vec<Row>,
 }
 
-/// A number with the digits that mean something: `12,345`, `123`, `12.3`, `1.23`, `0.0123`.
+/// A number with its significant digits: `12,345`, `123`, `12.3`, `1.23`, `0.0123`.
 pub(crate) fn number(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude >= 100.0 {
@@ -80,7 +80,7 @@ impl Report {
         self.rows.iter().filter(|row| row.workload == workload).collect()
     }
 
-    /// The table that a person reads.
+    /// The table as text.
     pub(crate) fn table(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "{}", self.machine);

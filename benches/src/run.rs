@@ -20,29 +20,29 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Workload {
-    /// What the disk and the memory do: the fdatasync loop by size, copies in memory
+    /// The limits of disk and memory: the fdatasync loop by size, copies in memory
     Raw,
-    /// 1, 2, 4 … 128 blocking threads x 2 KiB, beside a bare loop without format or checksum
+    /// 1, 2, 4 … 128 blocking threads x 2 KiB, compared with a bare loop without format or checksum
     AppendThreads,
-    /// 1 to 16 threads x 32 tickets under way x 2 KiB, beside raw writes of the same blocks
+    /// 1 to 16 threads x 32 tickets in flight x 2 KiB, compared with raw writes of the same blocks
     AppendPipelined,
     /// 10 B and 100 B records, singly and in batches of 1,000
     AppendSmall,
     /// Arrivals at a fixed rate, latencies from the moment each was due
     AppendOpenLoop,
-    /// Sequential reads, cached and uncached, beside plain read of the same files
+    /// Sequential reads, cached and uncached, compared with plain read of the same files
     Scan,
-    /// Single records at random places
+    /// Single records at random positions
     Random,
-    /// Checking a packed batch from outside, beside one that is not packed
+    /// Checking a packed batch from outside, compared with an uncompressed one
     BatchCheck,
     /// Opening a log; memory
     Open,
-    /// What an open log uses while nothing happens
+    /// The cost of an open log without activity
     Idle,
 }
 
-/// How much of everything.
+/// The sizes of all workloads.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     /// Thread counts of the curve.
@@ -58,9 +58,9 @@ pub(crate) struct Sizes {
     pub(crate) overload: Duration,
 }
 
-/// The thread counts of the curve, unless others are asked for.
+/// The default thread counts of the curve.
 pub(crate) const THREADS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-/// The record that most figures are about.
+/// The record size of most figures.
 pub(crate) const RECORD_BYTES: usize = 2048;
 
 /// Runs one workload and returns its rows.
@@ -84,7 +84,7 @@ pub(crate) fn workload(
     }
 }
 
-/// A row without limit, latency and more.
+/// A row without limit, latency and further figures.
 fn row(workload: &str, case: impl Into<String>, x: f64, figure: f64, unit: &str) -> Row {
     Row {
         workload: workload.into(),
@@ -176,7 +176,7 @@ fn append_small(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Offered loads, as parts of what the log takes with 4 x 32 under way.
+/// Offered loads, as parts of the log's maximum with 4 x 32 in flight.
 const LOADS: [f64; 6] = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9];
 
 fn append_open_loop(bench: &Bench) -> Result<Vec<Row>> {

@@ -1,9 +1,9 @@
-//! Append workloads: threads that append and wait (closed loop), threads with many appends under way, and
-//! arrivals at a fixed rate (open loop).
+//! Append workloads: threads that append and wait (closed loop), threads with many appends in flight, and arrivals at a
+//! fixed rate (open loop).
 //!
-//! Every workload warms up first; only what completes inside the measured window counts. In a closed loop a
-//! slow append delays the next one, so its latencies say how long a caller waits, not how long a caller that
-//! comes at its own pace would wait; that is what the open loop is for.
+//! Every workload warms up first; only what completes inside the measured window counts. In a closed loop a slow append
+//! delays the next one, so its latencies say how long a caller waits. The open loop measures how long a caller with a
+//! pace of its own would wait.
 //!
 //! Must not know: what a bar is, how results are shown.
 
@@ -23,29 +23,29 @@ pub(crate) trait Appender: Sync {
     /// Appends a record.
     ///
     /// # Errors
-    /// When it is not durable.
+    /// The record is not durable.
     fn append(&self, record: &[u8]) -> Result<()>;
 }
 
 /// How long a workload runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Before anything counts.
+    /// The warm-up, which does not count.
     pub warm_up: Duration,
-    /// While it counts.
+    /// The measured time.
     pub measured: Duration,
 }
 
-/// What a workload did inside its window.
+/// The results of a workload in its window.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     /// Appends (of a record or a batch) completed.
     pub appends: u64,
-    /// The window as it was.
+    /// The actual window.
     pub elapsed: Duration,
     /// Latency of each append.
     pub latencies: Latencies,
-    /// What the process used.
+    /// The process's use of processor and memory.
     pub usage: Usage,
 }
 
@@ -55,17 +55,17 @@ impl Outcome {
         self.appends as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// `total` by append.
+    /// `total` divided by the appends.
     fn each(&self, total: f64) -> f64 {
         total / self.appends.max(1) as f64
     }
 
-    /// Microseconds of processor time an append cost, all threads together.
+    /// Microseconds of processor time an append, all threads together.
     pub(crate) fn cpu_micros_each(&self) -> f64 {
         self.each(self.usage.cpu.as_secs_f64() * 1e6)
     }
 
-    /// Context switches an append cost.
+    /// Context switches an append.
     pub(crate) fn switches_each(&self) -> f64 {
         self.each((self.usage.waits + self.usage.preemptions) as f64)
     }
@@ -75,7 +75,7 @@ const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// What one thread saw.
+/// The results of one thread.
 struct Tally<'a> {
     phase: &'a AtomicU8,
     appends: u64,
@@ -87,7 +87,7 @@ impl Tally<'_> {
         self.phase.load(Ordering::Relaxed) == STOPPED
     }
 
-    /// An append completed just now.
+    /// Records an append that completed just now.
     fn note(&mut self, latency: Duration) {
         if self.phase.load(Ordering::Relaxed) == COUNTING {
             self.appends += 1;
@@ -96,7 +96,7 @@ impl Tally<'_> {
     }
 }
 
-/// Runs `work` on `threads` threads until the window has passed. `look` is called at the window's two ends.
+/// Runs `work` on `threads` threads until the window has passed. Calls `look` at the window's two ends.
 fn drive<S>(
     threads: usize,
     window: Window,
@@ -131,7 +131,7 @@ fn drive<S>(
 /// `threads` threads, each appending one record after the other and waiting for it.
 ///
 /// # Errors
-/// The first append's that fails.
+/// The error of the first append that fails.
 pub(crate) fn blocking<A: Appender>(
     target: &A,
     pool: &Pool,
@@ -152,10 +152,10 @@ pub(crate) fn blocking<A: Appender>(
     Ok(drive(threads, window, || (), work)?.0)
 }
 
-/// `threads` threads, each with `depth` records under way: it waits for the oldest, then sends another.
+/// `threads` threads, each with `depth` records in flight: it waits for the oldest, then sends another.
 ///
 /// # Errors
-/// The first append's that fails.
+/// The error of the first append that fails.
 pub(crate) fn pipelined(
     log: &Log,
     pool: &Pool,
@@ -184,11 +184,11 @@ pub(crate) fn pipelined(
     Ok((outcome, Blocks::between(&before, &after)))
 }
 
-/// `threads` threads, each building a batch of `batch` records, appending it and waiting for it. The
-/// outcome counts batches; building is part of the loop but not of the latency.
+/// `threads` threads, each building a batch of `batch` records, appending it and waiting for it. The result counts
+/// batches; building is part of the loop but not of the latency.
 ///
 /// # Errors
-/// The first append's that fails.
+/// The error of the first append that fails.
 pub(crate) fn batches(
     log: &Log,
     pool: &Pool,
@@ -216,10 +216,10 @@ pub(crate) fn batches(
     Ok((outcome, Blocks::between(&before, &after)))
 }
 
-/// Blocking appends, with the blocks the writer formed.
+/// Blocking appends, with the blocks that the writer formed.
 ///
 /// # Errors
-/// The first append's that fails.
+/// The error of the first append that fails.
 pub(crate) fn blocking_blocks(
     log: &Log,
     pool: &Pool,
@@ -232,12 +232,12 @@ pub(crate) fn blocking_blocks(
     Ok((outcome, Blocks::between(&before, &log.stats())))
 }
 
-/// Records that come at `per_second`, whatever the log does. One thread sends each when it is due, another
-/// waits for the tickets in order. A latency runs from the moment the record was *due*: when the log, or the
-/// sender behind it, stalls, everything that came due meanwhile counts its wait too (no coordinated omission).
+/// Records that arrive at `per_second`, independent of the log. One thread sends each when it is due, another waits for
+/// the tickets in order. A latency runs from the moment the record was *due*: when the log, or the sender behind it,
+/// stalls, the wait of every record that was due meanwhile counts too (no coordinated omission).
 ///
 /// # Errors
-/// The first append's that fails.
+/// The error of the first append that fails.
 pub(crate) fn open_loop(
     log: &Log,
     pool: &Pool,
@@ -252,7 +252,7 @@ pub(crate) fn open_loop(
     let usage = Usage::now()?;
     thread::scope(|scope| {
         let sender = scope.spawn(move || -> Result<()> {
-            // The default slack lets every sleep end 50 us late.
+            // The default slack ends every sleep 50 us late.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
             let mut n = 0u64;
             loop {
@@ -266,7 +266,7 @@ pub(crate) fn open_loop(
                 }
                 let ticket = log.submit(pool.record(n, record_bytes))?;
                 if send.send((due, ticket)).is_err() {
-                    return Ok(()); // the receiver failed and will say why
+                    return Ok(()); // the receiver failed and will return the reason
                 }
                 n += 1;
             }

@@ -1,5 +1,5 @@
-//! The binary does what it says: every workload and every bar gives its lines, and nothing stays behind.
-//! No figure is judged here.
+//! The binary does what its help says: every workload and every bar prints its lines, and no file is left. The figures
+//! are not checked.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use serde_json::Value;
@@ -122,7 +122,7 @@ fn an_unknown_bar_is_refused() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Whoever stops a run finds its directory as it was before.
+/// After a run is stopped, its directory is as it was before.
 #[test]
 fn a_run_that_is_stopped_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

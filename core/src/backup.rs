@@ -1,15 +1,18 @@
-//! Backup: a log's files in a directory of their own, sealed: a copy that follows a log, closed, with a manifest of its
-//! files and their checksums. Made, looked at and checked here; `backup/restore.rs` makes a log of it again.
+//! Backup: a log's files in a directory of their own, sealed. A backup is a closed copy that followed a log, with a
+//! manifest of its files and their checksums. It is made, opened and checked here; `backup/restore.rs` makes a log of
+//! it.
 //!
 //! ```text
-//!  begin ──> chiplog.backup.tmp      nothing but this file: the backup is not finished
-//!    │        + a follower's files   `make` copies a directory; over the network a follower does it
+//!  begin ──> chiplog.backup.tmp      while this file exists the backup is not finished
+//!    │        + a follower's files   from a directory by `make`, over the network by a follower
 //!  seal  ──> all synced, every block read, manifest written to chiplog.backup.tmp, renamed to chiplog.backup
 //! ```
 //!
 //! Invariants:
-//! - a directory with `chiplog.backup` is a finished backup: the manifest comes last, by a rename, after all else is durable;
-//! - it holds exactly the files that the manifest names: a file that is missing, changed or additional is refused by name.
+//! - a directory with `chiplog.backup` is a finished backup: the manifest is renamed last, after everything else is
+//!   durable;
+//! - it holds exactly the files that the manifest names: an error names a file that is missing, changed or
+//!   additional.
 //!
 //! Must not know: how a log is made of it.
 
@@ -40,27 +43,28 @@ use std::sync::Arc;
 use std::time::Duration;
 use still::Still;
 
-/// The manifest.
+/// The manifest's name.
 pub(crate) const MANIFEST_FILE: &str = "chiplog.backup";
-/// It stands here while the backup is being made.
+/// The file's name while the backup is being made.
 const UNFINISHED_FILE: &str = "chiplog.backup.tmp";
-/// The text of the unfinished file. It is shorter than any manifest, which is written over it.
+/// The text of the unfinished file. It is shorter than any manifest, which overwrites it.
 const UNFINISHED: &[u8] = b"this backup is not finished\n";
-/// The same in a directory that was made for the backup, and goes with it.
+/// The same in a directory that was made for the backup and is removed with it.
 const UNFINISHED_IN_NEW: &[u8] = b"this backup is not finished\nits directory is new\n";
-/// No manifest is so long: a hundred thousand segments have 6 MB.
+/// Longer than any manifest: that of a hundred thousand segments has 6 MB.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-/// Read, and fed, at a time.
+/// How many bytes are read, or fed, at once.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
-/// A log that another process writes can be met between two of its states: it is looked at again so often.
+/// How often a log is looked at again that another process is changing.
 const LOOKS_MAX: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A finished backup of a log, in a directory. Made of a directory by [`Self::make`]; of servers by a follower between
-/// [`Self::begin`] and [`Self::seal`], as `chiplog backup` does. [`Self::restore`] makes a log of it.
+/// A finished backup of a log, in a directory. [`Self::make`] makes it from a directory. From servers a follower
+/// makes it between [`Self::begin`] and [`Self::seal`], as `chiplog backup` does. [`Self::restore`] makes a log of
+/// it.
 ///
-/// It holds the records that were committed when it was made, with their indexes and times, the sessions, and the options
-/// of the log. Nothing changes it: it can be copied by any means, and a copy is as good.
+/// It holds the records that were committed when it was made, with their indexes and times, the sessions, and the
+/// options of the log. It never changes. It can be copied by any means, and a copy is itself a backup.
 ///
 /// ```
 /// use chiplog::{Backup, Log, Options, RestoreOptions, ReadOnlyLog};
@@ -69,10 +73,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// let log = Log::open(&live, Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"kept")?;
 /// log.close()?;
-/// // Also beside a process that writes the log.
+/// // This also works while another process writes the log.
 /// let backup = Backup::make(&ReadOnlyLog::open(&live)?, &saved, &mut |_done, _total| {})?;
 /// assert_eq!(backup.info().last.get(), 1);
-/// // Another day, on another machine.
+/// // Later, perhaps on another machine.
 /// let backup = Backup::open(&saved)?;
 /// backup.restore(&again, &RestoreOptions::default(), &mut |_done, _total| {})?;
 /// let log = Log::open(&again, Options::with_segment_bytes(1 << 20))?;
@@ -86,19 +90,20 @@ pub struct Backup {
     manifest: Manifest,
 }
 
-/// Is told how far a long work is: bytes that are done, and all of them.
+/// Called with the progress of a long operation: bytes done, and bytes in total.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Backup {
-    /// Copies the log that `read_only` shows, as far as it is proven durable now, to a backup in `dest`, which must be missing or
-    /// empty. A process may write the log meanwhile. Of a replica it copies what is known committed there.
+    /// Copies the log that `read_only` shows, as far as it is proven durable now, to a backup in `dest`, which must be
+    /// missing or empty. Another process may write the log meanwhile. From a replica it copies the entries that are
+    /// known committed there.
     ///
-    /// `progress` is called with the bytes that are copied and about all of them. Blocks until the backup is finished and
-    /// durable.
+    /// `progress` is called with the bytes copied and an estimate of the total. Blocks until the backup is finished
+    /// and durable.
     ///
     /// # Errors
-    /// `InvalidArgument`: `dest` is not empty. `Corrupt`: the log is damaged. `Full`, `Io`. After an error nothing is in `dest`;
-    /// after a crash it holds an unfinished backup, which [`Self::open`] refuses.
+    /// `InvalidArgument`: `dest` is not empty. `Corrupt`: the log is damaged. `Full`, `Io`. After an error `dest` is
+    /// as it was before. After a crash it holds an unfinished backup, which [`Self::open`] refuses.
     pub fn make(
         read_only: &ReadOnlyLog,
         dest: impl AsRef<Path>,
@@ -107,16 +112,16 @@ impl Backup {
         let dest = dest.as_ref();
         Self::begin(dest)?;
         Self::copy(read_only, dest, progress).inspect_err(|_| {
-            // The error says what happened; what cannot be removed is an unfinished backup.
+            // The caller gets the first error. Files that cannot be removed remain as an unfinished backup.
             let _ = Self::abandon(dest);
         })
     }
 
     fn copy(read_only: &ReadOnlyLog, dest: &Path, progress: Progress<'_>) -> Result<Self> {
         let (target, total) = (read_only.last_entry(), read_only.info().bytes_used);
-        let mut feed = read_only.feed(FollowFrom::First)?;
+        let mut feed = read_only.follow(FollowFrom::First)?;
         let Some(FollowMessage::State(state)) = next(read_only, &mut feed)? else {
-            return Err(Error::new(ErrorKind::Corrupt, "the log has no state to begin a backup with"));
+            return Err(Error::new(ErrorKind::Corrupt, "the log has no state at which a backup can begin"));
         };
         let mut at = state.raft();
         let copy = FollowerLog::create(dest, Self::copy_options(read_only.segment_bytes()), &state)?;
@@ -124,32 +129,32 @@ impl Backup {
         while at < target {
             let Some(fed) = next(read_only, &mut feed)? else {
                 let what =
-                    format!("the log shows entry {target} and gives none behind {at}; back it up again");
+                    format!("the log shows entry {target} and feeds none after {at}; back it up again");
                 return Err(Error::new(ErrorKind::Corrupt, what));
             };
             done += fed.bytes() as u64;
             at = last_entry(&fed).unwrap_or(at);
-            copy.take(fed)?;
+            copy.apply(fed)?;
             progress(done, total.max(done));
         }
         copy.close()?;
         Self::seal(dest)
     }
 
-    /// Makes `dest` the place of a backup: it must be missing or empty. From then on a follower can put a copy there, until
-    /// [`Self::seal`].
+    /// Begins a backup in `dest`, which must be missing or empty. From then on a follower can make its copy there,
+    /// until [`Self::seal`].
     ///
     /// # Errors
-    /// `InvalidArgument`: something is there already. `Io`.
+    /// `InvalidArgument`: `dest` is not empty. `Io`.
     pub fn begin(dest: impl AsRef<Path>) -> Result<()> {
         let text = if dest.as_ref().exists() { UNFINISHED } else { UNFINISHED_IN_NEW };
         let disk = disk_at(dest.as_ref(), true)?;
         let names = list(&*disk)?;
         if let Some(name) = names.iter().min() {
             let what = if names.iter().any(|name| name == MANIFEST_FILE) {
-                "holds a backup already: give another directory".to_owned()
+                "holds a backup already: choose another directory".to_owned()
             } else if names.iter().any(|name| name == UNFINISHED_FILE) {
-                "holds a backup that was interrupted: remove the directory, and begin again".to_owned()
+                "holds a backup that was interrupted: remove the directory and begin again".to_owned()
             } else {
                 format!("is not empty ({name} is there): a backup needs a directory of its own")
             };
@@ -165,10 +170,10 @@ impl Backup {
         mark().map_err(|e| Error::io("begin a backup in", disk.path(), e))
     }
 
-    /// Removes what stands in `dest` of a backup that was begun and not sealed; the directory as well, if [`Self::begin`] made it.
+    /// Removes an unfinished backup from `dest`; removes the directory as well, if [`Self::begin`] made it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no unfinished backup is there. `Locked`: the copy is open. `Io`.
+    /// `InvalidArgument`: there is no unfinished backup. `Locked`: the copy is open. `Io`.
     pub fn abandon(dest: impl AsRef<Path>) -> Result<()> {
         let disk = disk_at(dest.as_ref(), false)?;
         let names = list(&*disk)?;
@@ -187,10 +192,11 @@ impl Backup {
         remove_directory(disk.path()).map_err(|e| Error::io("remove", disk.path(), e))
     }
 
-    /// The options for a follower whose copy becomes a backup: it forgets nothing that its source remembers.
-    /// `segment_bytes`: of its files; at least as large as the blocks of the source.
+    /// The options for a follower whose copy becomes a backup: it remembers everything that its source remembers.
+    /// `segment_bytes`: the size of its files; at least as large as the blocks of the source.
     pub fn copy_options(segment_bytes: u32) -> Options {
-        // Of a copy, the number of sessions limits nothing; and so more batches of each fit its openings.
+        // The number of sessions limits nothing in a copy; a low number leaves room for more batches of each session
+        // in the openings.
         let remembering = |session_window| Options {
             sessions_max: 1,
             session_window,
@@ -200,12 +206,12 @@ impl Backup {
         remembering((1..=REMEMBERED_MAX).rev().find(fits).unwrap_or(1))
     }
 
-    /// Makes a backup of a follower's closed copy in `dest`, where [`Self::begin`] has been. Reads every byte. Durable when it
-    /// returns.
+    /// Makes a backup of a follower's closed copy in `dest`, after [`Self::begin`]. Reads every byte. Blocks until
+    /// the backup is durable.
     ///
     /// # Errors
-    /// `InvalidArgument`: no backup was begun there, or the directory holds something else as well. `Locked`: the copy is
-    /// open. `NotFound`: there is no copy. `Corrupt`: a block of it cannot be read. `Io`.
+    /// `InvalidArgument`: no backup was begun in `dest`, or the directory holds other files as well. `Locked`: the
+    /// copy is open. `NotFound`: there is no copy. `Corrupt`: a block of the copy cannot be read. `Io`.
     pub fn seal(dest: impl AsRef<Path>) -> Result<Self> {
         Self::seal_on(disk_at(dest.as_ref(), false)?)
     }
@@ -216,7 +222,7 @@ impl Backup {
         };
         let names = list(&*disk)?;
         if !names.iter().any(|name| name == UNFINISHED_FILE) {
-            return refuse("is no place where a backup was begun".to_owned());
+            return refuse("holds no backup that was begun: begin one first".to_owned());
         }
         let _lock = lock(&*disk)?;
         let still = Still::look(&disk)?;
@@ -231,7 +237,7 @@ impl Backup {
             if is_spare(&name) {
                 remove(&*disk, &name)?;
             } else if name != UNFINISHED_FILE && !wanted.contains(&name) {
-                return refuse(format!("holds {name}, which is no part of the copy: remove it"));
+                return refuse(format!("holds {name}, which is not part of the copy: remove it"));
             }
         }
         let mut files = Vec::with_capacity(wanted.len());
@@ -262,13 +268,13 @@ impl Backup {
         Ok(Self { disk, manifest })
     }
 
-    /// Opens the backup in `dir`: reads its manifest, and sees that exactly its files are there, with their sizes. Their bytes
-    /// are checked by [`Self::check`] and [`Self::restore`].
+    /// Opens the backup in `dir`: reads its manifest, and checks that exactly its files are there, with their sizes.
+    /// Their bytes are checked by [`Self::check`] and [`Self::restore`].
     ///
     /// # Errors
-    /// `NotFound`: there is no backup, or one that was interrupted before its end. `Corrupt`: the manifest is damaged, or a
-    /// file is missing, additional, or has another size; the message names it. `Unsupported`: a later version of chiplog has made
-    /// it. `Io`.
+    /// `NotFound`: there is no backup, or it is unfinished. `Corrupt`: the manifest is damaged, or a file is missing,
+    /// additional, or of the wrong size; the message names it. `Unsupported`: a later version of chiplog made the
+    /// backup. `Io`.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         let disk = disk_at(dir, false).map_err(|error| match error.kind() {
@@ -284,18 +290,18 @@ impl Backup {
         Ok(backup)
     }
 
-    /// The positions, times and sizes of the backup, as its manifest says.
+    /// The positions, times and sizes of the backup, from its manifest.
     pub fn info(&self) -> BackupInfo {
         self.manifest.info
     }
 
-    /// Its directory.
+    /// The backup's directory.
     pub fn path(&self) -> PathBuf {
         self.disk.path().to_path_buf()
     }
 
-    /// Proves it: every file has the checksum of the manifest, and every block in it is sound. Changes nothing. `progress` is
-    /// called with the bytes that are read and all of them. Blocks until all is read.
+    /// Checks the backup: every file has the checksum in the manifest, and every block in it is sound. Changes
+    /// nothing. `progress` is called with the bytes read and the total. Blocks until everything is read.
     ///
     /// # Errors
     /// `Corrupt`, naming the file; `Unsupported`, `Io`.
@@ -304,7 +310,7 @@ impl Backup {
         self.still()?.walk(PIECE_BYTES)
     }
 
-    /// Every file has the checksum of the manifest.
+    /// Checks that every file has the checksum in the manifest.
     pub(crate) fn check_files(&self, progress: Progress<'_>) -> Result<()> {
         let (mut done, total) = (0, self.manifest.info.bytes);
         self.check_names()?;
@@ -315,7 +321,7 @@ impl Backup {
             })?;
             if found != *crc {
                 let why = format!(
-                    "its checksum is {found:08x}, and the manifest says {crc:08x}: the file was changed"
+                    "its checksum is {found:08x}, and the manifest's is {crc:08x}: the file was changed"
                 );
                 return Err(self.refused(name, &why));
             }
@@ -323,18 +329,18 @@ impl Backup {
         Ok(())
     }
 
-    /// The log in the backup. Its files have to agree with the manifest.
+    /// The log in the backup, after checking that it agrees with the manifest.
     pub(crate) fn still(&self) -> Result<Still> {
         let still = Still::look(&self.disk)?;
         let BackupInfo { log_id, first, last, last_entry, .. } = self.manifest.info;
         let found = (still.identity.log, still.first, still.last, still.last_entry);
         if !still.identity.follows || found != (log_id, first, last, last_entry) {
-            return Err(self.refused(MANIFEST_FILE, "it tells of another log than the one in the files"));
+            return Err(self.refused(MANIFEST_FILE, "it describes another log than the files hold"));
         }
         Ok(still)
     }
 
-    /// Exactly the files of the manifest are there, with their sizes.
+    /// Checks that exactly the files of the manifest are there, with their sizes.
     fn check_names(&self) -> Result<()> {
         let there: BTreeSet<String> = list(&*self.disk)?.into_iter().collect();
         for ManifestFile { name, bytes, .. } in &self.manifest.files {
@@ -345,8 +351,9 @@ impl Backup {
             let found = self.disk.open(name, false).and_then(|file| file.len());
             let found = found.map_err(|e| Error::io("measure", &path, e))?;
             if found != *bytes {
-                let why =
-                    format!("it has {found} bytes, and the manifest says {bytes}: it was cut off or changed");
+                let why = format!(
+                    "it has {found} bytes, and the manifest says {bytes}: it was truncated or changed"
+                );
                 return Err(self.refused(name, &why));
             }
         }
@@ -355,7 +362,7 @@ impl Backup {
         };
         match there.iter().find(|name| !known(name)) {
             Some(name) => {
-                let why = "the manifest does not name it. If it was put there later, move it away; it is no part of the backup";
+                let why = "the manifest does not name it. If it was added later, move it away: it is not part of the backup";
                 Err(unsound(&self.disk.path().join(name), why))
             }
             None => Ok(()),
@@ -363,13 +370,12 @@ impl Backup {
     }
 
     fn refused(&self, name: &str, why: &str) -> Error {
-        let why =
-            format!("{why}. Nothing of this backup is used: take another copy of it, or another backup");
+        let why = format!("{why}. This backup is not used: use another copy of it, or another backup");
         unsound(&self.disk.path().join(name), &why)
     }
 }
 
-/// A file of a backup is not as it was sealed. Where in it, nobody can tell.
+/// The error for a file that is not as it was sealed. The offset of the damage is unknown.
 fn unsound(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{}: {why}", path.display()))
 }
@@ -382,7 +388,7 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
             let dir = disk.path().display();
             let what = if list(disk)?.iter().any(|name| name == UNFINISHED_FILE) {
                 format!(
-                    "the backup at {dir} is not finished: it was interrupted, or is still being made; remove it and back up again"
+                    "the backup at {dir} is not finished: it is still being made, or was interrupted; if so, remove it and back up again"
                 )
             } else {
                 format!("there is no backup at {dir}: {MANIFEST_FILE} is missing")
@@ -412,13 +418,14 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
         }
         Err(ManifestFault::Damaged(why)) => {
             let why =
-                format!("the manifest is damaged: {why}. Take another copy of the backup, or another backup");
+                format!("the manifest is damaged: {why}. Use another copy of the backup, or another backup");
             Err(unsound(&path, &why))
         }
     }
 }
 
-/// The size and the checksum of a file; made durable if `sync` says so. `read` is told of each piece.
+/// Returns the size and the checksum of a file; syncs it if `sync` is true. `read` is called with each piece's
+/// length.
 fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Result<(u64, u32)> {
     let path = disk.path().join(name);
     let mut sum = || {
@@ -440,7 +447,7 @@ fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Re
     sum().map_err(|e| Error::io("read", &path, e))
 }
 
-/// The next part of the feed. Files that the writer reuses meanwhile look damaged for a moment.
+/// The next item of the feed. Retries, because files that the writer reuses meanwhile look damaged for a moment.
 fn next(read_only: &ReadOnlyLog, feed: &mut FollowSource) -> Result<Option<FollowMessage>> {
     let mut looks = 0;
     loop {
@@ -462,17 +469,17 @@ fn last_entry(fed: &FollowMessage) -> Option<EntryIndex> {
     }
 }
 
-/// A file that was prepared for a log and is not one of its own.
+/// Whether `name` is a file that was prepared for a log and not used yet.
 fn is_spare(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|number| file_number(&format!("{number}.seg")).is_some())
 }
 
-/// Whether a log's files have such names.
+/// Whether `name` can be a file of a log.
 fn is_of_log(name: &str) -> bool {
     name == IDENTITY_FILE || is_spare(name) || file_number(name).is_some()
 }
 
-/// Removes the files of a log that did not come to its end; the identity last, which is locked meanwhile.
+/// Removes the files of a log that was not completed; the identity file last, which is locked meanwhile.
 pub(crate) fn remove_log(disk: &dyn Disk) -> Result<()> {
     let _lock = lock(disk)?;
     let names = list(disk)?;
@@ -484,10 +491,8 @@ pub(crate) fn remove_log(disk: &dyn Disk) -> Result<()> {
 fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
-            let what = format!(
-                "{} is open, in this process or another one: it has to be closed first",
-                disk.path().display()
-            );
+            let what =
+                format!("{} is open, in this process or another one: close it first", disk.path().display());
             Error::new(ErrorKind::Locked, what)
         }
         _ => Error::io("lock", &disk.path().join(IDENTITY_FILE), e),

@@ -1,15 +1,15 @@
-//! The seam to storage: one directory of files, with just the calls whose crash behaviour is known.
+//! The interface to storage: one directory of files, with only those calls whose crash behaviour is known.
 //!
-//! Two implementations: `real` (rustix on Linux) and `sim` (in memory: sectors, crashes, faults; feature `sim`).
-//! The engine above is the same over both.
+//! Two implementations: `linux` (rustix) and `sim` (in memory: sectors, crashes, faults; feature `sim`). The code above
+//! is the same over both.
 //!
-//! What holds for every implementation, and all that the engine relies on after a crash:
+//! Every implementation guarantees the following, and the log relies on nothing else after a crash:
 //!
-//! - A write may be lost, or any subset of its 512-byte sectors may arrive, until `sync` of that file has
-//!   returned `Ok`. A single sector arrives whole or not at all.
-//! - A name made, moved or removed may be lost, each independently, until `sync_dir` has returned `Ok`.
-//! - After `sync` has failed nothing is known of what was written since the last good one, and a further
-//!   `sync` may succeed without it.
+//! - Until `sync` of a file has returned `Ok`, a write to it may be lost, or any subset of its 512-byte sectors may
+//!   arrive. A single sector arrives whole or not at all.
+//! - A name that was made, moved or removed may be lost, each independently, until `sync_dir` has returned `Ok`.
+//! - After `sync` has failed, nothing is known about the writes since the last successful one, and a further `sync` may
+//!   succeed without them.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -28,7 +28,7 @@ pub use mmap::Map;
 /// The unit that a disk writes whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
-/// Zeros written at a time.
+/// Bytes of zeros written at a time.
 const ZERO_PIECE_BYTES: usize = 1 << 20;
 
 /// One flat directory of files. `Send + Sync`; calls may block on the device.
@@ -36,36 +36,36 @@ pub trait Disk: Debug + Send + Sync {
     /// The directory's path, for messages.
     fn path(&self) -> &Path;
 
-    /// The names of all files, in no order.
+    /// The names of all files, in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes an empty file; `AlreadyExists` when there is one of that name.
+    /// Makes an empty file. `AlreadyExists` if the name is taken.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Opens a file for reading, and for writing too if `write`.
     fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Gives a file another name, replacing what has it.
+    /// Renames a file, replacing the file that has the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a name; open handles and mappings go on working.
+    /// Removes a name. Open handles and mappings still work.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Makes all names made, moved and removed so far durable.
     fn sync_dir(&self) -> io::Result<()>;
 
-    /// Makes the directory's own name durable, and those of the directories it is in. Needed once, when
-    /// something is first kept in it.
+    /// Makes the names of the directory itself and of its parents durable. Needed once, when the first file is stored
+    /// in it.
     fn sync_ancestors(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Takes the exclusive lock on a file, made if need be, until the guard is dropped or the process
-    /// ends. `WouldBlock` when it is held by anybody, this process included.
+    /// Locks a file exclusively until the guard is dropped or the process ends; makes the file if it is missing.
+    /// `WouldBlock` if any process, including this one, holds the lock.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>>;
 
-    /// Fills `bytes` with chance, for the names of logs, directories and segments: from the operating system,
-    /// except where a run has to be the same twice.
+    /// Fills `bytes` with random bytes, for the ids of logs, directories and segments. They come from the operating
+    /// system, unless a run has to be reproducible.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -75,30 +75,30 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// A held lock. Dropping it lets go.
+/// A held lock. Dropping it releases the lock.
 pub trait Lock: Debug + Send + Sync {}
 
-#[expect(clippy::len_without_is_empty, reason = "nobody asks a file whether it is empty")]
-/// An open file. `Send + Sync`: reads may run beside a write to other places.
+#[expect(clippy::len_without_is_empty, reason = "no caller needs to know whether a file is empty")]
+/// An open file. `Send + Sync`: reads may run beside a write to other offsets.
 pub trait DiskFile: Debug + Send + Sync {
     /// Its length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Fills `buf` from `offset`; `UnexpectedEof` when the file ends before.
+    /// Fills `buf` from `offset`; `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `bufs`, one after the other, from `offset` on; grows the file if need be. On an error
-    /// any part may have been written.
+    /// Writes all of `bufs`, one after the other, from `offset` on; grows the file if needed. After an error any part
+    /// may have been written.
     fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// Takes the space for `bytes` bytes, where that can be asked for: fails at once if there is not enough.
+    /// Reserves space for `bytes` bytes, where the system supports it: fails at once if there is not enough.
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         let _ = bytes;
         Ok(())
     }
 
-    /// Writes zeros over a range, so that no later write inside has to change where the file lies on the disk.
-    /// Not durable before `sync`.
+    /// Writes zeros over a range, so that later writes inside it need not change the file's layout on the disk. Not
+    /// durable before `sync`.
     fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
         let zeros = vec![0; ZERO_PIECE_BYTES];
         let mut at = range.start;
@@ -110,13 +110,13 @@ pub trait DiskFile: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Asks for a range to be read ahead. Advice only.
+    /// Requests read-ahead of a range. Advice only.
     fn will_need(&self, range: Range<u64>) {
         let _ = range;
     }
 
-    /// Lets go of what memory holds of a range that was synced, as far as nobody has it mapped: what is read next
-    /// comes from the device. Advice only.
+    /// Drops a synced range from the page cache, except for mapped pages: the next read gets the bytes from the device.
+    /// Advice only.
     fn forget(&self, range: Range<u64>) {
         let _ = range;
     }
@@ -124,7 +124,7 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Makes the file's contents and length durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 
-    /// Maps the whole file for reading; `Unsupported` where there are no mappings.
+    /// Maps the whole file for reading; `Unsupported` if the implementation has no mappings.
     fn map(&self) -> io::Result<Map> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -1,12 +1,12 @@
-//! The one error type of the crate: a numbered kind, a message that says what, where and what to do.
+//! The one error type of the crate: a numbered kind, and a message that says what happened, where, and what to do.
 //!
-//! The kinds' numbers are shared with C, Python and the wire: a number is never changed and a retired one
-//! never used again. I/O errors carry the path; corruption carries the file and the offset.
+//! C, Python and the wire use the same numbers. A number never changes, and a retired number is never used again. I/O
+//! errors contain the path; corruption contains the file and the offset.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io, sync::Arc};
 
-/// What went wrong, as a number that stays the same in every language and version.
+/// The kind of an error, as a number that is the same in every language and version.
 ///
 /// ```
 /// use chiplog::ErrorKind;
@@ -18,22 +18,22 @@ use std::{fmt, io, sync::Arc};
 #[non_exhaustive]
 #[repr(u32)]
 pub enum ErrorKind {
-    /// The operating system refused or failed a call. The message names the path.
+    /// The operating system refused or failed a call. The message contains the path.
     Io = 1,
-    /// Stored bytes fail their checksum or contradict each other. Nothing corrupt is ever served.
+    /// Stored bytes fail their checksum or contradict each other. Corrupt bytes are never returned.
     Corrupt = 2,
-    /// A write or a sync failed earlier: the log takes nothing more until it is opened again. Appends
-    /// that were under way have an unknown outcome.
+    /// A write or a sync failed earlier. The log accepts no more appends until it is opened again. Appends that were in
+    /// progress have an unknown outcome.
     Poisoned = 3,
-    /// The configured capacity is used up, or the disk is. Nothing was written; discard to make room.
+    /// The configured capacity is used up, or the disk is full. Nothing was written. Discard records to make room.
     Full = 4,
-    /// The queue of waiting appends stayed at its limit for as long as the caller would wait.
+    /// The queue of waiting appends stayed at its limit until the caller's time-out.
     Busy = 5,
     /// The time-out passed. A submitted append may still become durable.
     Timeout = 6,
-    /// The record is below the first index: it was discarded.
+    /// The record was discarded: its index is below the first one.
     Discarded = 7,
-    /// There is no such record yet: the index is beyond the last one.
+    /// The record does not exist yet: its index is above the last one.
     OutOfRange = 8,
     /// An argument or option is out of its bounds.
     InvalidArgument = 9,
@@ -45,42 +45,43 @@ pub enum ErrorKind {
     Closed = 12,
     /// The handle was made before `fork` and used in the child.
     Forked = 13,
-    /// There is no log at this place.
+    /// There is no log in this directory.
     NotFound = 14,
-    /// The files were written by a newer version of the format.
+    /// A newer version of the format wrote the files.
     Unsupported = 15,
     /// The session is not known: it was never opened, was closed, or was idle for too long.
     SessionExpired = 16,
-    /// A sequence number skips one or more that the log has not seen.
+    /// The sequence number skips at least one number that the log has not seen.
     SequenceGap = 17,
-    /// The sequence number was used so long ago that the log no longer remembers its indexes. Where an append is
-    /// repeated this is good news: the record **is in the log**, once, and durable; only where it stands is
-    /// forgotten. Do not append it again under another number; go on with the next one.
+    /// The session used this sequence number so long ago that the log no longer remembers its indexes. For a repeated
+    /// append this is a success: the record **is in the log**, once, and durable; only its index is forgotten. Do not
+    /// append it again under another number; continue with the next one.
     SequenceForgotten = 18,
-    /// As many sessions are open as the log allows.
+    /// The log has its maximum number of open sessions.
     TooManySessions = 19,
-    /// This replica is not the leader; the message says who is, if that is known. This attempt did not get into the
-    /// log; of an earlier one that ended as `Unavailable` or `Poisoned` it says nothing.
+    /// This replica is not the leader. The message names the leader if it is known. This attempt did not get into the
+    /// log; an earlier attempt that ended as `Unavailable` or `Poisoned` may have.
     NotLeader = 20,
-    /// No answer could be had from a majority in time: an election is under way, or too many replicas are down.
-    /// Of an append: the lead was lost before its outcome was known; it may or may not be in the log.
+    /// No majority of replicas answered in time: an election is in progress, or too many replicas are down. For an
+    /// append: the leader stepped down before the outcome was known, so the append may or may not be in the log.
     Unavailable = 21,
-    /// This replica was removed from the cluster, or its directory is not the one the cluster knows. Its data
-    /// can still be read.
+    /// This replica was removed from the cluster, or its directory is not the one that the cluster knows. Its data can
+    /// still be read.
     Removed = 22,
-    /// A change of membership that cannot be made now or at all; the message says why.
+    /// The membership cannot be changed this way, or not now. The message gives the reason.
     Membership = 23,
-    /// Two logs are not the same: what is fed is of another log than what stands here, or of another history of it.
-    /// Nothing of it was taken. The cluster is another one, or one of the two was damaged or set back.
+    /// The entries to copy belong to another log than this one, or to another history of it. None of them were taken.
+    /// The source is another cluster, or one of the two logs was damaged or reset to an earlier state.
     Diverged = 24,
-    /// The server wants a token and got none, or one that it does not know.
+    /// The server requires a token and got none, or one that it does not know.
     Unauthenticated = 25,
     /// The token's role does not allow this call.
     PermissionDenied = 26,
-    /// A batch in the log is as it was appended, and does not unpack: the program that made it was wrong. No damage, the
-    /// same on every replica, and nothing mends it. Readers go on behind it with `skip_batch`, or seek.
+    /// A batch is stored exactly as it was appended, but cannot be decoded: the program that built it was wrong. The
+    /// files are not damaged. The batch is the same on every replica, and repair cannot fix it. Readers continue after
+    /// it with `skip_batch`, or seek.
     Undecodable = 27,
-    /// Somebody ended what this call waited for: see [`Canceller`](crate::Canceller). Nothing was read, and nothing is lost.
+    /// The wait was cancelled: see [`Canceller`](crate::Canceller). Nothing was read, and nothing is lost.
     Cancelled = 28,
 }
 
@@ -90,7 +91,7 @@ impl ErrorKind {
         self as u32
     }
 
-    /// The kind of a number; None for one of a later version.
+    /// The kind with this number; None for a number of a later version.
     ///
     /// ```
     /// use chiplog::ErrorKind;
@@ -101,7 +102,7 @@ impl ErrorKind {
         Self::ALL.iter().copied().find(|kind| kind.code() == code)
     }
 
-    /// All kinds, by their numbers.
+    /// All kinds, in the order of their numbers.
     const ALL: &[Self] = &[
         Self::Io,
         Self::Corrupt,
@@ -133,7 +134,7 @@ impl ErrorKind {
         Self::Cancelled,
     ];
 
-    /// The kind's name in lower case with underscores, as command-line output and metrics use it.
+    /// The kind's name in lower case with underscores, as the command line and metrics show it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Io => "io",
@@ -167,7 +168,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the same call can succeed later without anybody mending anything but room or load.
+    /// Whether the same call can succeed later by itself, for example once there is room, less load, or a leader.
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -181,7 +182,7 @@ impl ErrorKind {
         )
     }
 
-    /// Whether the handle is of no more use for appending.
+    /// Whether the handle can append nothing more.
     pub const fn is_fatal(self) -> bool {
         matches!(self, Self::Poisoned | Self::Closed | Self::Forked | Self::Unsupported | Self::Removed)
     }
@@ -193,7 +194,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// An error of the log. Cheap to clone: many waiters get the same one.
+/// An error of the log. Cheap to clone: many waiters can get the same one.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -210,9 +211,9 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Source>,
-    /// Of corruption: the file, and where in it.
+    /// For corruption: the file and the offset in it.
     place: Option<(PathBuf, u64)>,
-    /// Of corruption: nobody can repair it.
+    /// For corruption: it cannot be repaired.
     lasting: bool,
 }
 
@@ -226,8 +227,8 @@ enum Source {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// With a message that says what, where and what to do. For code around the log that shares its kinds: the
-    /// network's client, a transport, a binding.
+    /// Creates an error. The message should say what happened, where, and what to do. For code around the log that
+    /// shares its kinds: a network client, a transport, a binding.
     ///
     /// ```
     /// use chiplog::{Error, ErrorKind};
@@ -238,14 +239,15 @@ impl Error {
         Self::made(kind, message.into(), None, None)
     }
 
-    /// An I/O error, with what was being done to which path.
+    /// An I/O error: `doing` says what was being done to `path`.
     pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {doing} {}: {source}", path.display());
         Self::made(ErrorKind::Io, message, Some(Source::System(source)), None)
     }
 
-    /// An error that follows from an earlier one, which is its source, and whose error number it keeps.
-    pub fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
+    /// An error that follows from an earlier one. The earlier error becomes its source; the system's error number is
+    /// kept.
+    pub fn with_source(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
         let source = Some(Source::Earlier(cause.clone()));
         Self::made(kind, message.into(), source, None)
     }
@@ -261,7 +263,7 @@ impl Error {
         Self(Arc::new(Inner { kind, message, source, place, lasting: false }))
     }
 
-    /// The same in other words: of the same kind, at the same place.
+    /// The same error with another message: the kind and the location are kept.
     pub(crate) fn retold(&self, message: String) -> Self {
         let place = self.0.place.clone();
         Self(Arc::new(Inner {
@@ -273,7 +275,7 @@ impl Error {
         }))
     }
 
-    /// Marks corruption as what nobody can repair: see [`Self::is_lasting`]. For code that passes errors on.
+    /// Marks corruption as not repairable: see [`Self::is_lasting`]. For code that passes errors on.
     ///
     /// ```
     /// use chiplog::{Error, ErrorKind};
@@ -287,19 +289,20 @@ impl Error {
         Self(Arc::new(Inner { kind, message, source, place, lasting: true }))
     }
 
-    /// Of corruption: whether nobody can repair it, as far as this replica knows: the log has no other replica, or all other
-    /// voters have the same entries damaged. Reading again does not help. False where it is being repaired, and of every other
-    /// error.
+    /// Whether corruption cannot be repaired, as far as this replica knows: the log has no other replica, or all other
+    /// voters have the same entries damaged. Reading again does not help. False while repair is in progress, and for
+    /// every other kind of error.
     pub fn is_lasting(&self) -> bool {
         self.0.lasting
     }
 
-    /// Of corruption that was found in a file here: the file, and where in it. None of corruption that a server told of.
-    pub fn place(&self) -> Option<(&Path, u64)> {
+    /// The file and the offset of corruption that was found in a local file. None for corruption that a server
+    /// reported.
+    pub fn location(&self) -> Option<(&Path, u64)> {
         self.0.place.as_ref().map(|(path, offset)| (path.as_path(), *offset))
     }
 
-    /// What kind of error this is.
+    /// The error's kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -314,7 +317,7 @@ impl Error {
         self.0.kind.is_fatal()
     }
 
-    /// The operating system's error number, when it was one that failed.
+    /// The operating system's error number, if a system call failed.
     pub fn os_error(&self) -> Option<i32> {
         match self.0.source.as_ref()? {
             Source::System(error) => error.raw_os_error(),
@@ -349,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_found_by_its_number() {
+    fn from_code_finds_every_kind() {
         for (n, kind) in ErrorKind::ALL.iter().enumerate() {
             assert_eq!(kind.code() as usize, n + 1);
             assert_eq!(ErrorKind::from_code(kind.code()), Some(*kind));

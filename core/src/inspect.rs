@@ -1,18 +1,18 @@
-//! Looks at a log's files as they are, block by block: what `verify` and `dump` are made of.
+//! Reads a log's files block by block, for `verify` and `dump`.
 //!
-//! Owns: the walk over a directory's segments, and what is said about each thing found wrong. It goes through
-//! the [`Disk`] seam with the format's own functions and never through the engine, so that it can go on past a
-//! bad block, look at a log that the engine refuses to open, and find a fault that the engine shares.
+//! Owns: the walk over a directory's segments, and the description of each fault. It uses the [`Disk`] seam and the
+//! format's own functions, never the engine. So it continues after a bad block, reads a log that the engine refuses
+//! to open, and finds faults that the engine would not notice.
 //!
 //! Must not: write, lock, repair, or panic on any bytes.
 //!
 //! Invariants:
-//! - Safe beside a live writer. What proves a block durable is read before the block itself, so a block that is
-//!   still being written is never called corrupt; a segment that is discarded meanwhile is left out.
+//! - Safe beside a live writer. The walk reads the proof that a block is durable before the block itself, so it never
+//!   reports a block that is still being written as corrupt; a segment that is discarded meanwhile is left out.
 //! - Memory is bounded by one block (at most one segment) and a read window, whatever the log's size.
 //!
 //! ```text
-//! survey: every segment's header and opening -> order, gaps, which are proven by a successor
+//! survey: every segment's header and opening -> order, gaps, segments that a successor proves
 //! then, segment by segment:   prove (last one only: headers, for durable_upto) -> blocks -> index and footer
 //! ```
 
@@ -65,23 +65,23 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Looks at the files of a directory.
+    /// Makes an inspector of a directory.
     ///
     /// # Errors
-    /// `NotFound` when there is no such directory, `Io` when it cannot be read.
+    /// `NotFound`: the directory does not exist. `Io`: it cannot be read.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         check_name(dir)?;
         let disk = RealDisk::open(dir, false).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, format!("there is no {}", dir.display()))
+                Error::new(ErrorKind::NotFound, format!("there is no directory {}", dir.display()))
             }
             _ => cannot_open(dir, e),
         })?;
         Ok(Self::open_on(Arc::new(disk)))
     }
 
-    /// Looks at the files of any disk.
+    /// Makes an inspector of any disk.
     pub fn open_on(disk: Arc<dyn Disk>) -> Self {
         Self { disk, only: None }
     }
@@ -93,7 +93,7 @@ impl Inspector {
         self
     }
 
-    /// Bytes of all the segment files a walk would look at: what [`Report::bytes`] comes to.
+    /// The length of all segment files that a walk would read, in bytes: the final value of [`Report::bytes`].
     ///
     /// # Errors
     /// As [`walk`](Self::walk).
@@ -109,15 +109,14 @@ impl Inspector {
         Ok(total)
     }
 
-    /// Reads every byte of every segment, checks all that can be checked, and tells `visit` what it meets.
+    /// Reads every byte of every segment, checks everything that can be checked, and calls `visit` with each event.
     /// `visit` ends the walk early with `Break`.
     ///
-    /// Blocks for as long as reading takes. A fault is an event, not an error, a file that cannot be read
-    /// included.
+    /// Blocks until everything is read. A fault is an event, not an error, even if a file cannot be read.
     ///
     /// # Errors
-    /// `NotFound` when there is no segment (or not the one asked for), `Unsupported` when a newer version
-    /// wrote the files, `Io` when the directory cannot be listed.
+    /// `NotFound`: there is no segment, or not the requested one. `Unsupported`: a newer version wrote the files.
+    /// `Io`: the directory cannot be listed.
     pub fn walk(&self, visit: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> Result<Report> {
         let found = self.survey()?;
         let mut sink = Sink { visit, report: Report::default(), discarded: Index(0) };
@@ -154,7 +153,7 @@ impl Inspector {
                 Outcome::Stop => return Ok(sink.report),
             }
         }
-        // Of discarded segments any can be left after a crash.
+        // After a crash any of the discarded segments can be left.
         let discarded = sink.discarded;
         for (_, gap) in gaps.into_iter().filter(|(next, _)| !next.is_anew(discarded)) {
             if sink.fault(gap).is_break() {
@@ -168,15 +167,15 @@ impl Inspector {
         Ok(sink.report)
     }
 
-    /// Whether segment `last` is there and the one after it is not, now: a live log's files can come and go while
-    /// they are listed and opened one by one.
+    /// Whether segment `last` exists and the next one does not. This looks again, because a live log's files can
+    /// appear and disappear while they are listed and opened one by one.
     fn is_gap(&self, last: u64) -> Result<bool> {
         let names = self.disk.list().map_err(|e| Error::io("list", self.disk.path(), e))?;
         let has = |number| names.contains(&file_name(number));
         Ok(has(last) && !has(last + 1))
     }
 
-    /// The log's name as the identity file says it, or what is wrong with that file.
+    /// The log's id from the identity file, or the fault of that file.
     fn identity(&self) -> Result<(Option<LogId>, Option<Fault>)> {
         let fault = |bytes, what: String| {
             let file = IDENTITY_FILE.to_string();
@@ -203,7 +202,8 @@ impl Inspector {
         let names = self.disk.list().map_err(|e| Error::io("list", self.disk.path(), e))?;
         let listed: BTreeSet<u64> = names.iter().filter_map(|n| file_number(n)).collect();
         let mut numbers: Vec<u64> = listed.iter().copied().collect();
-        // A list is not made in one moment: a file that got its name meanwhile can be left out, and the one made after it not.
+        // A directory listing is not atomic: it can miss a file that was renamed meanwhile and still contain the one
+        // made after it.
         for (before, after) in listed.iter().zip(listed.iter().skip(1)) {
             let there = |n: &u64| self.disk.open(&file_name(*n), false).is_ok();
             numbers.extend((before + 1..*after).take(GAP_MAX).filter(there));
@@ -223,7 +223,7 @@ impl Inspector {
         Ok(numbers)
     }
 
-    /// Reads all headers and openings, before any block: a segment that has begun proves those before it.
+    /// Reads all headers and openings before any block: a segment that has begun proves those before it.
     fn survey(&self) -> Result<Vec<Found>> {
         let mut all = Vec::new();
         for number in self.numbers()? {
@@ -239,7 +239,7 @@ impl Inspector {
     }
 }
 
-/// Which segments are cut off: the log went on, in a later one, from where they begin or from before that.
+/// Which segments are dead: the log continued in a later segment, at or before the entry at which they begin.
 fn dead(found: &[Found]) -> Vec<bool> {
     let mut goes_on = None;
     let mut dead: Vec<bool> = found
@@ -258,10 +258,10 @@ fn dead(found: &[Found]) -> Vec<bool> {
     dead
 }
 
-/// So many names in a gap are looked for: more files are not made while a list is.
+/// How many missing names in a gap are looked for: fewer files are made while a directory is being listed.
 const GAP_MAX: usize = 16;
 
-/// The fault of segments that are not there, between two that are.
+/// The fault of segments that are missing between two others.
 fn missing(from: u64, next: &Found, chain: &Chain) -> Fault {
     let count = next.number - from;
     let what = match count {

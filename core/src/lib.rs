@@ -1,5 +1,7 @@
-//! chiplog: an embeddable log. Records go in from many threads, durably, under one group commit; come out at
-//! the disk's speed, verified, in order, at the index they were given; and are discarded from the front.
+//! chiplog: an embeddable log.
+//!
+//! Many threads append records; group commit makes them durable together, with one sync. Readers get the records in
+//! order, each at the index it was given, with its checksum verified. Records are discarded from the front.
 //!
 //! ```
 //! use chiplog::{Log, Options, Start};
@@ -13,14 +15,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start with [`Log`]. Many records in one append: [`BatchBuilder`]. Appends without waiting: [`Log::submit`]
-//! and [`Ticket`]. In an event loop: [`Signal`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`ReadOnlyLog`]. A copy that
-//! follows a log from outside: [`FollowSource`] and [`FollowerLog`]. A copy to keep, and a log made of it: [`Backup`].
+//! Start with [`Log`]. The other entry points:
 //!
-//! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
+//! - [`BatchBuilder`]: several records in one append.
+//! - [`Log::submit`] and [`Ticket`]: appends without waiting.
+//! - [`Signal`]: completions and new records in an event loop.
+//! - [`Session`]: exactly-once appends.
+//! - [`ReadOnlyLog`]: reads a log that another process writes.
+//! - [`FollowSource`] and [`FollowerLog`]: a copy that follows a log without being a member of its cluster.
+//! - [`Backup`]: a sealed copy, and a log made from it.
 //!
-//! To read on: every byte of the files and who checks what ([`pages::format`]); how far a log is, and who may see
-//! what ([`pages::positions`]).
+//! Linux only: the log relies on the guarantees that `pwritev`, `fdatasync`, `flock` and futexes give there.
+//!
+//! Two pages describe the log as a whole: [`pages::format`] is the byte format of the files and says which code checks
+//! what; [`pages::positions`] defines every position in a log and who may see it.
 
 #[macro_use]
 mod testing;
@@ -77,14 +85,14 @@ pub use types::{
     DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
 
-/// Messages between replicas: the seam to a network, and a network in memory.
+/// Messages between replicas: the interface to a network, and a network in memory.
 pub mod transport {
     pub use crate::cluster::memory_transport::{MemoryNetwork, Traffic};
     pub use crate::cluster::peer_queue::PeerQueue;
     pub use crate::cluster::transport::*;
 }
 
-/// Pages about the log as a whole, as they stand in the project's `docs/`. Nothing but text.
+/// Pages about the log as a whole, from the project's `docs/`. Text only.
 pub mod pages {
     #[doc = include_str!("../docs/format.md")]
     pub mod format {}

@@ -1,10 +1,10 @@
-//! Counters of what the log did since it was opened: for metrics and benchmarks.
+//! Counters of what the log did since it was opened, for metrics and benchmarks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a log did since it was opened. All only grow, except for `syncing`.
+/// Counters of what a log did since it was opened. All only increase, except `syncing`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -18,46 +18,48 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Batches taken, duplicates of sessions included.
+    /// Batches accepted, including duplicates within sessions.
     pub appends: u64,
     /// Records written.
     pub records: u64,
     /// Blocks written.
     pub blocks: u64,
-    /// Bytes of blocks written, headers and padding included.
+    /// Bytes of blocks written, including headers and padding.
     pub bytes: u64,
     /// Syncs that succeeded.
     pub syncs: u64,
-    /// Time spent in them, in microseconds.
+    /// Total time of these syncs, in microseconds.
     pub sync_micros_total: u64,
-    /// The longest of them, in microseconds.
+    /// The longest of these syncs, in microseconds.
     pub sync_micros_max: u64,
-    /// Segments begun.
+    /// Segments started.
     pub rolls: u64,
     /// Bytes of blocks that the scrub has read and checked.
     pub scrubbed_bytes: u64,
-    /// Places found where blocks are damaged, by the scrub, a reader, or a report: each once, until it is repaired.
+    /// Damaged places found in blocks, by the scrub, a reader, or a report. Each counts once until it is repaired.
     pub damaged: u64,
-    /// Such places that were repaired with what other replicas have.
+    /// Damaged places that were repaired with bytes from other replicas.
     pub repaired: u64,
-    /// Records that were written here, were not known to be committed, and were cut off because another leader has others
-    /// in their place. Their callers were told that the outcome is unknown.
+    /// Records that were written here, were not known to be committed, and were truncated because another leader has
+    /// other records at their indexes. Their appends returned that the outcome is unknown.
     pub truncated_records: u64,
-    /// Records that a discard or retention has taken from the log, whoever led then.
+    /// Records that a discard or retention removed from the log, regardless of which replica led then.
     pub discarded_records: u64,
-    /// How many syncs took less than 2, 4, 8 … microseconds, each counted once; the last one counts all others.
+    /// Histogram of syncs: bucket n counts those that took less than 2, 4, 8 … microseconds and did not fit the bucket
+    /// before. The last bucket counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
-    /// The same of writes that this replica made as the leader: from the write to its commit.
+    /// The same histogram for writes that this replica made as the leader: the time from the write to its commit.
     pub commit_micros_buckets: [u64; SYNC_BUCKETS],
-    /// How long those took together, in microseconds.
+    /// Total time of these writes until their commit, in microseconds.
     pub commit_micros_total: u64,
-    /// How many blocks took up to 256, 512, 1,024 … bytes in a file, each counted once; the last one counts all others.
+    /// Histogram of blocks by bytes in the file: up to 256, 512, 1,024 …, each counted once. The last bucket counts all
+    /// others.
     pub block_bytes_buckets: [u64; BLOCK_BUCKETS],
-    /// How long the sync has run that is running now; none: zero. A disk that hangs shows here, and nowhere else.
+    /// How long the current sync has run; zero if none is running. A disk that hangs shows here and nowhere else.
     pub syncing: Duration,
 }
 
-/// What waits in a log now.
+/// The appends that a log has accepted and not committed yet.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -72,11 +74,11 @@ pub struct Stats {
 pub struct Backlog {
     /// Appends that wait for the writer.
     pub queue_appends: u64,
-    /// Their bytes.
+    /// Bytes of these appends.
     pub queue_bytes: u64,
     /// Bytes of appends that the writer has taken and not written yet.
     pub taken_bytes: u64,
-    /// Bytes that were written and are not committed yet.
+    /// Bytes that are written and not committed yet.
     pub uncommitted_bytes: u64,
 }
 
@@ -84,10 +86,10 @@ pub struct Backlog {
 pub const SYNC_BUCKETS: usize = 24;
 /// How many buckets [`Stats::block_bytes_buckets`] has: the last but one ends at 16 MiB.
 pub const BLOCK_BUCKETS: usize = 18;
-/// The first one ends at 2 to this power.
+/// The first bucket of block sizes ends at 2 to this power.
 const BLOCK_BUCKET_FIRST: u32 = 8;
 
-/// The bucket of a block of so many bytes.
+/// The bucket of a block of `bytes` bytes.
 pub(crate) fn block_bucket(bytes: usize) -> usize {
     let up = bytes.max(1).next_power_of_two().ilog2();
     (up.saturating_sub(BLOCK_BUCKET_FIRST) as usize).min(BLOCK_BUCKETS - 1)
@@ -102,31 +104,31 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Stats {
-    /// The time in microseconds below which this part of all syncs took, to the next power of two; `part` is from 0
-    /// to 1. 0 if there was none.
+    /// The latency that the fraction `part` (0 to 1) of all syncs stayed below, in microseconds, rounded up to a power
+    /// of two. 0 if there was no sync.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
     /// log.append(b"x")?;
-    /// assert!(log.stats().sync_micros_at(0.5) <= log.stats().sync_micros_at(0.99));
+    /// assert!(log.stats().sync_latency(0.5) <= log.stats().sync_latency(0.99));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn sync_micros_at(&self, part: f64) -> u64 {
+    pub fn sync_latency(&self, quantile: f64) -> Duration {
         let all: u64 = self.sync_micros_buckets.iter().sum();
-        let wanted = (all as f64 * part.clamp(0.0, 1.0)).ceil() as u64;
+        let wanted = (all as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64;
         let mut seen = 0;
         for (n, count) in self.sync_micros_buckets.iter().enumerate() {
             seen += count;
             if *count > 0 && seen >= wanted {
-                return 2 << n;
+                return Duration::from_micros(2 << n);
             }
         }
-        0
+        Duration::ZERO
     }
 }
 
-/// The live counters; the writer alone counts.
+/// The live counters. Only the writer counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) appends: AtomicU64,
@@ -146,32 +148,32 @@ pub(crate) struct Counters {
     commit_micros: AtomicU64,
     commit_buckets: [AtomicU64; SYNC_BUCKETS],
     block_buckets: [AtomicU64; BLOCK_BUCKETS],
-    /// Not a count: what is so now.
+    /// A current value, not a count.
     pub(crate) uncommitted_bytes: AtomicU64,
     sync_began: Mutex<Option<Instant>>,
 }
 
 impl Counters {
-    /// A write of the leader is committed, this long after it was made.
+    /// Counts a write of the leader that committed after `took`.
     pub(crate) fn committed(&self, took: Duration) {
         let micros = micros(took);
         self.commit_micros.fetch_add(micros, Ordering::Relaxed);
         self.commit_buckets[micros_bucket(micros)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Blocks were written: how many of each size.
+    /// Counts written blocks by size.
     pub(crate) fn wrote(&self, sizes: &[u64; BLOCK_BUCKETS]) {
         for (bucket, count) in self.block_buckets.iter().zip(sizes).filter(|(_, count)| **count > 0) {
             bucket.fetch_add(*count, Ordering::Relaxed);
         }
     }
 
-    /// A sync begins, or has ended.
+    /// Notes the start or the end of a sync.
     pub(crate) fn syncing(&self, runs: bool) {
         *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner) = runs.then(Instant::now);
     }
 
-    /// A sync succeeded and took this long.
+    /// Counts a successful sync that took `took`.
     pub(crate) fn synced(&self, took: Duration) {
         let micros = micros(took);
         self.syncs.fetch_add(1, Ordering::Relaxed);
@@ -213,9 +215,9 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// A bucket's bound is part of it, as those who show histograms take it.
+    /// A bucket includes its upper bound, as histogram tools expect.
     #[test]
-    fn sizes_go_where_their_bound_is() {
+    fn bucket_includes_its_upper_bound() {
         for (bytes, bucket) in
             [(0, 0), (128, 0), (256, 0), (257, 1), (512, 1), (1 << 24, 16), ((1 << 24) + 1, 17)]
         {

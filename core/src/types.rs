@@ -1,4 +1,4 @@
-//! The numbers of a log, each a type of its own so that one is never passed for another.
+//! The numbers of a log. Each has a type of its own, so that none is passed for another.
 //!
 //! Must not know: files, threads, formats. All are plain values, `Copy`, ordered, and print as numbers.
 
@@ -32,7 +32,7 @@ macro_rules! number {
 }
 
 number! {
-    /// A record's place in the log: 1, 2, 3 … without holes. 0 stands for "before the first record".
+    /// A record's position in the log: 1, 2, 3 … without holes. 0 means "before the first record".
     ///
     /// ```
     /// use chiplog::Index;
@@ -43,7 +43,7 @@ number! {
 }
 
 number! {
-    /// A block's place in the order of raft entries; 0 is "before the first entry".
+    /// A block's position in the order of raft entries. 0 means "before the first entry".
     ///
     /// ```
     /// assert_eq!(chiplog::EntryIndex(3).get(), 3);
@@ -52,7 +52,7 @@ number! {
 }
 
 number! {
-    /// A raft term; an embedded log begins a new one each time it is opened for writing.
+    /// A raft term. An embedded log starts a new one each time it is opened for writing.
     ///
     /// ```
     /// assert!(chiplog::Term(1) < chiplog::Term(2));
@@ -61,8 +61,8 @@ number! {
 }
 
 number! {
-    /// An exactly-once session: the raft index of the entry that opened it, so never given twice. 0 means
-    /// "no session".
+    /// The number of an exactly-once session: the raft index of the entry that opened it, so it is never reused. 0
+    /// means "no session".
     ///
     /// ```
     /// assert!(chiplog::SessionId(0).is_none());
@@ -80,7 +80,7 @@ number! {
 }
 
 number! {
-    /// Wall-clock milliseconds since 1970-01-01 UTC, made monotone along the log.
+    /// Wall-clock milliseconds since 1970-01-01 UTC. Within a log, timestamps never decrease.
     ///
     /// ```
     /// let t = chiplog::Timestamp(1_700_000_000_000);
@@ -90,7 +90,7 @@ number! {
 }
 
 number! {
-    /// Names the log for ever: random, the same in every file and on every replica.
+    /// The permanent id of a log: random, the same in every file and on every replica.
     ///
     /// ```
     /// assert_eq!(chiplog::LogId(0xabc).to_string(), "2748");
@@ -99,8 +99,8 @@ number! {
 }
 
 number! {
-    /// A segment file's random id. It salts every checksum in the file, so that what an earlier life of
-    /// the same file left behind is never taken for new.
+    /// The random id of a segment file. It salts every checksum in the file, so that bytes from an earlier use of the
+    /// same file never pass as new.
     ///
     /// ```
     /// assert_eq!(chiplog::SegmentId(9).get(), 9);
@@ -109,7 +109,7 @@ number! {
 }
 
 number! {
-    /// A replica's name in its cluster, from 1; never given twice. 0 means "nobody". A log of its own is node 1.
+    /// A replica's number in its cluster, from 1; never reused. 0 means "no node". A log on its own is node 1.
     ///
     /// ```
     /// assert!(chiplog::NodeId(0).is_none());
@@ -118,8 +118,8 @@ number! {
 }
 
 number! {
-    /// Names one copy of the log: random, made with the directory. A replica is (node, directory): an emptied
-    /// disk is told by it.
+    /// The random id of one copy of the log, made with the directory. The pair (node, directory) identifies a replica,
+    /// so the cluster notices when a replica's disk was emptied.
     ///
     /// ```
     /// assert_ne!(chiplog::DirectoryId(1), chiplog::DirectoryId(2));
@@ -128,7 +128,7 @@ number! {
 }
 
 impl NodeId {
-    /// Whether this stands for "nobody".
+    /// Whether this is 0, "no node".
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -145,7 +145,7 @@ impl Index {
         Self(self.0.saturating_sub(1))
     }
 
-    /// `count` places further on, saturating.
+    /// The index `count` positions further on, saturating.
     pub const fn plus(self, count: u64) -> Self {
         Self(self.0.saturating_add(count))
     }
@@ -159,7 +159,7 @@ impl EntryIndex {
 }
 
 impl SessionId {
-    /// Whether this stands for "no session".
+    /// Whether this is 0, "no session".
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }

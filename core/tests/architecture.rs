@@ -1,8 +1,8 @@
-//! Which room may use which: the arrows of ARCHITECTURE.md, checked against what the sources say.
+//! The order of rooms in ARCHITECTURE.md, checked against the sources.
 //!
 //! [`HOUSES`] lists the rooms of each crate from the ground up: a folder, or a file on its own. The files of a room may use
-//! each other, without a circle, and those of the rooms above theirs in the list. The other tables say where a thing may be
-//! touched at all; a file's line `Must not know: …` is held against its `use` lines, as far as [`WORDS`] has its words.
+//! each other, without a cycle, and those of the rooms before theirs in the list. The other tables restrict where a thing may be
+//! used at all. A file's line `Must not know: …` is checked against its `use` lines, as far as [`WORDS`] has its words.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 struct House {
     /// The crate's folder in the workspace.
     folder: &'static str,
-    /// Every room, lowest first. A new one gets its place here: as low as what it uses allows.
+    /// Every room, lowest first. A new room is listed here, as low as the rooms that it uses allow.
     rooms: &'static [&'static str],
-    /// Modules whose own files extend its type, and so name it: one state machine in several files.
+    /// Modules whose own files extend its type, and so use it: one state machine in several files.
     parts_of_one: &'static [&'static str],
 }
 
@@ -49,7 +49,7 @@ const CORE: House = House {
         "replica::open",
         "replica::repair",
         "replica::node",
-        // What a program holds.
+        // The handles that a program holds.
         "follower",
         "api",
         "backup",
@@ -97,7 +97,7 @@ const HOUSES: &[House] = &[
     },
 ];
 
-/// What the words of a line `Must not know` mean: paths that the file then does not use.
+/// The paths that a file must not use because of a word in its line `Must not know`.
 const WORDS: &[(&str, &[&str])] = &[
     ("raft", &["raft::", "crate::replica::raft"]),
     ("raft's types", &["raft::"]),
@@ -121,9 +121,9 @@ const WORDS: &[(&str, &[&str])] = &[
     ("hosts", &["crate::testing::sim::host"]),
 ];
 
-/// What may be named in a few files only, and why.
+/// Names that only a few files may use, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[
-    ("unsafe", &["disk::mmap"], "unsafe code stays where its reasons are written down"),
+    ("unsafe", &["disk::mmap"], "unsafe code stays where its reasons are documented"),
     (
         "std::fs",
         &["disk::mmap", "disk::linux"],
@@ -131,14 +131,14 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ),
     ("SystemTime", &["options"], "time comes from Options::clock, so that tests can set it"),
     ("tokio", &[], "the log is synchronous"),
-    ("std::net", &[], "the log knows no network"),
+    ("std::net", &[], "the log has no network"),
     ("process::exit", &[], "a library does not end its program"),
-    ("thread::spawn", &[], "a thread's stack has a stated size, else its size is read from the environment"),
+    ("thread::spawn", &[], "a thread's stack has a fixed size, else its size is read from the environment"),
     ("thread::Builder", &["sync::threads"], "as above"),
     ("thread::scope", &[], "as above"),
 ];
 
-/// Whether a module is the crate's root, which only lists and re-exports, or only starts.
+/// Whether a module is the crate's root, which only lists, re-exports or starts.
 fn is_root(module: &str) -> bool {
     module == "lib" || module == "main"
 }
@@ -148,7 +148,7 @@ impl House {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(self.folder).join("src")
     }
 
-    /// The room of a module: the longest name of a room that it is, or lies below.
+    /// The room of a module: the room with the longest name that is the module or contains it.
     fn room(&self, module: &str) -> Option<usize> {
         let holds = |room: &str| {
             module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -199,7 +199,7 @@ fn every_arrow_points_downward() {
 fn no_files_use_each_other_in_a_circle() {
     for house in HOUSES {
         let mut arrows = house.arrows();
-        // A file that uses none of those left is in no circle, and nor is what only such files use.
+        // A file that uses no remaining file is in no circle. A file that only such files use is in none either.
         loop {
             let left: BTreeSet<String> = arrows.keys().cloned().collect();
             arrows.values_mut().for_each(|targets| targets.retain(|target| left.contains(target)));
@@ -208,7 +208,11 @@ fn no_files_use_each_other_in_a_circle() {
                 break;
             }
         }
-        assert!(arrows.is_empty(), "{}: circles of files, and what uses them: {arrows:#?}", house.folder);
+        assert!(
+            arrows.is_empty(),
+            "{}: circles of files, and the files that use them: {arrows:#?}",
+            house.folder
+        );
     }
 }
 
@@ -223,7 +227,7 @@ fn every_file_has_a_room_and_every_room_a_file() {
             let has_file = modules.keys().any(|m| m == room || m.starts_with(&format!("{room}::")));
             assert!(has_file, "{folder}: no file in {room}");
         }
-        // A folder of rooms has a file of its own, which holds nothing but their list.
+        // A folder of rooms has a file of its own, which holds only their list.
         let lists =
             |source: &str| source.lines().all(|l| l.is_empty() || l.contains("mod ") || l.starts_with("#["));
         let homeless =
@@ -232,7 +236,7 @@ fn every_file_has_a_room_and_every_room_a_file() {
     }
 }
 
-/// What a file says that it must not know is not among what it uses.
+/// A file uses nothing that its header says it must not know.
 #[test]
 fn files_do_not_use_what_they_must_not_know() {
     let root = CORE.src();
@@ -268,7 +272,7 @@ fn files_do_not_use_what_they_must_not_know() {
 }
 
 #[test]
-fn some_things_are_touched_in_few_places() {
+fn confined_names_are_used_in_their_files_only() {
     let mut wrong = Vec::new();
     for (module, source) in modules(&CORE.src()) {
         for (word, places, why) in CONFINED {
@@ -280,9 +284,9 @@ fn some_things_are_touched_in_few_places() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The checks above see what they have to see.
+/// The checks above find what they are made for.
 #[test]
-fn the_checker_reads_every_form_of_use() {
+fn checker_reads_every_form_of_use() {
     let source = "use crate::types::{Index, Term};\nuse crate::{error::Error, batch};\nuse super::block::{self, x};\n\
                   fn f() { crate::disk::real::open(); let s = \"crate::not\"; } // crate::comment\n\
                   use super::*;\nlet x = super::super::log::Log;\npub(crate) fn g() {}";
@@ -313,7 +317,7 @@ fn modules(root: &Path) -> BTreeMap<String, String> {
         let parts: Vec<_> = relative.iter().map(|p| p.to_str().unwrap()).filter(|p| *p != "mod").collect();
         parts.join("::")
     };
-    // Files that are tests as a whole may use anything.
+    // Files that consist of tests may use anything.
     let files = files.iter().filter(|f| !name(f).split("::").any(|p| p == "tests" || p == "models"));
     files.map(|f| (name(f), strip(&fs::read_to_string(f).unwrap()))).collect()
 }
@@ -329,7 +333,7 @@ fn walk(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Drops line comments and string literals, and all from the first unit-test module on (they stand last).
+/// Drops line comments and string literals, and everything from the first unit-test module on (these come last).
 fn strip(source: &str) -> String {
     let mut out = String::new();
     let mut lines = source.lines();
@@ -356,7 +360,7 @@ fn strip(source: &str) -> String {
     out
 }
 
-/// All paths below the crate's root that a module's source names, braces opened out.
+/// All paths below the crate's root in a module's source, with braces expanded.
 fn uses(module: &str, source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let words = ["crate::", "super::"];
@@ -381,7 +385,7 @@ fn uses(module: &str, source: &str) -> Vec<String> {
     found
 }
 
-/// Follows one path from `rest` on; returns what stands behind it.
+/// Reads one path from `rest` on; returns the text after it.
 fn expand<'a>(base: &str, rest: &'a str, found: &mut Vec<String>) -> &'a str {
     let join = |part: &str| if base.is_empty() { part.to_owned() } else { format!("{base}::{part}") };
     let rest = rest.trim_start();
@@ -412,7 +416,7 @@ fn expand<'a>(base: &str, rest: &'a str, found: &mut Vec<String>) -> &'a str {
     }
 }
 
-/// The module that a path leads into: the longest one that is a file.
+/// The module of a path: the longest prefix that is a file.
 fn owner(path: &str, modules: &BTreeMap<String, String>) -> Option<String> {
     let mut parts: Vec<&str> = path.split("::").collect();
     while !parts.is_empty() {

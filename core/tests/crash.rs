@@ -1,13 +1,12 @@
-//! Power cuts at every point of a workload, in every way that a disk may take them.
+//! Power cuts at every point of a workload, with every outcome that a disk allows.
 //!
-//! A workload runs on a simulated disk that records its operations. For each prefix of them, and each subset
-//! of what was not yet synced (all subsets up to 12 sectors, a sample above), the shipped engine recovers and
-//! is judged: nothing acknowledged is lost, nothing doubled or reordered, nothing half there; sessions still
-//! know what they took; the log goes on; and a second crash in the middle of the recovery changes nothing of
-//! that.
+//! A workload runs on a simulated disk that records its operations. For each prefix of them, and each subset of the
+//! unsynced writes (all subsets up to 12 sectors, a sample above), the shipped engine recovers and is checked. No
+//! acknowledged record is lost, no record is duplicated, reordered or partly there, sessions still know their
+//! batches, and the log accepts appends. A second crash during the recovery changes none of this.
 //!
-//! `CHIPLOG_CRASH_STATES` says how many different states are wanted, 100,000 if it is not set;
-//! `CHIPLOG_SEED` the first workload's seed.
+//! `CHIPLOG_CRASH_STATES` sets how many different states are explored (default 100,000), `CHIPLOG_SEED` the first
+//! workload's seed.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod support;
@@ -36,7 +35,7 @@ fn workload(n: u64) -> Vec<Step> {
     script(n, mix)
 }
 
-/// The plainest life of a log: make it, append, idle, append, discard, close.
+/// The simplest life of a log: create, append, idle, append, discard, close.
 fn plain_script() -> Vec<Step> {
     let append = |n: u64, bytes: usize| Step::Append {
         session: None,
@@ -55,8 +54,8 @@ fn plain_script() -> Vec<Step> {
     ]
 }
 
-/// Options of the log, set in the first segment, behind a roll, and not any more: the header of a segment asks for newer
-/// readers before the block that needs them is written.
+/// Options of the log are set in the first segment, and after a roll, and unset. The header of a segment requires
+/// newer readers before the block that needs them is written.
 fn options_script() -> Vec<Step> {
     let append = |n: u64, bytes: usize| Step::Append {
         session: None,
@@ -84,7 +83,7 @@ fn options_script() -> Vec<Step> {
 }
 
 #[test]
-fn every_power_cut_leaves_what_was_acknowledged() {
+fn every_power_cut_leaves_the_acknowledged_records() {
     let wanted = number("CHIPLOG_CRASH_STATES", 100_000) as usize;
     let first = number("CHIPLOG_SEED", 1);
     let tally = Tally::default();
@@ -94,7 +93,7 @@ fn every_power_cut_leaves_what_was_acknowledged() {
     while tally.states() < wanted {
         let steps = scripts.next().unwrap();
         let disk = SimDisk::default();
-        // In every other workload like a device that takes its time, so that appends gather.
+        // Every other workload has a device with slow syncs, so that appends gather.
         disk.set_sync_time(Duration::from_micros(if workloads % 2 == 0 { 0 } else { 300 }));
         let trace = run(&disk, &steps).unwrap();
         assert!(trace.error.is_none(), "{:?}", trace.error);
@@ -117,15 +116,15 @@ fn every_power_cut_leaves_what_was_acknowledged() {
         count(&tally.kills),
     );
     assert!(tally.states() >= wanted);
-    // What never happened was not tested. (A short run does not get to the larger workloads.)
+    // A situation that never occurred was not tested. (A short run does not reach the larger workloads.)
     let Happened { rolls, reuses, removals, shared_writes } = happened;
     let ways = [&tally.exhaustive, &tally.sampled, &tally.second_crashes, &tally.kills].map(count);
     let all = ways.iter().chain(&[rolls, reuses, removals, shared_writes]).all(|n| *n > 0);
-    assert!(all || wanted < 50_000, "something never happened: {ways:?}, {happened:?}");
+    assert!(all || wanted < 50_000, "a situation never occurred: {ways:?}, {happened:?}");
 }
 
-/// Whether a reader of version 1 of the format would not understand a block: a command of another operation, an opening
-/// with a part more.
+/// Whether a reader of format version 1 cannot decode a block: a command of a new operation, or an opening with a new
+/// part.
 fn is_newer(header: &[u8], body: &[u8]) -> bool {
     let length = |at: usize| at + 4 + u32::from_le_bytes(body[at..at + 4].try_into().unwrap()) as usize;
     match header[60] {
@@ -135,9 +134,9 @@ fn is_newer(header: &[u8], body: &[u8]) -> bool {
     }
 }
 
-/// A reader of version 1 would take such a block for a torn write, and cut it off.
+/// A reader of version 1 would treat such a block as a torn write, and truncate it.
 #[test]
-fn no_power_cut_leaves_a_newer_block_in_a_segment_that_asks_for_older_readers() {
+fn no_power_cut_leaves_a_newer_block_in_a_segment_for_older_readers() {
     let disk = SimDisk::default();
     let trace = run(&disk, &options_script()).unwrap();
     assert!(trace.error.is_none(), "{:?}", trace.error);
@@ -166,14 +165,14 @@ fn no_power_cut_leaves_a_newer_block_in_a_segment_that_asks_for_older_readers() 
     assert!(raised > 0 && newer > 0, "{raised} raised headers, {newer} newer blocks");
 }
 
-/// What the workloads made the log do.
+/// The operations that the workloads caused.
 #[derive(Clone, Copy, Debug, Default)]
 struct Happened {
     rolls: usize,
-    /// Files of discarded segments that became new ones.
+    /// Files of discarded segments that were reused for new ones.
     reuses: usize,
     removals: usize,
-    /// Writes of more than one block.
+    /// Writes of several blocks at once.
     shared_writes: usize,
 }
 
@@ -194,9 +193,9 @@ impl Happened {
     }
 }
 
-/// A judge must be shown to judge: disks that break their word, each of which has to be noticed.
+/// The checks themselves are tested: each of these faulty disks has to be detected.
 #[test]
-fn a_disk_that_lies_is_found_out() {
+fn faulty_disk_is_detected() {
     let lie = |call, nth, lasting| Fault { call: Some(call), nth, lasting, trouble: Trouble::Lie };
     let lies = [
         ("ignores every sync", lie(Call::Sync, 1, true)),
@@ -220,7 +219,7 @@ fn a_disk_that_lies_is_found_out() {
             let found = explore(what, &disk.history(), &trace, effort, &Tally::default(), usize::MAX).err();
             found.or_else(|| trace.error.map(|e| format!("{e:?}")))
         });
-        let found = found.unwrap_or_else(|| panic!("a disk that {what} was not found out"));
+        let found = found.unwrap_or_else(|| panic!("a disk that {what} was not detected"));
         println!("a disk that {what}: {found}");
     }
 }

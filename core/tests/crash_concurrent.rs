@@ -1,10 +1,9 @@
-//! Power cuts while many threads append, each in a session of its own, and another one discards.
+//! Power cuts while many threads append, each in its own session, and another thread discards.
 //!
-//! Which appends share a block is up to the threads, so there is no model beforehand. But there is one order
-//! of events: once all is acknowledged, every index has one record for good, and whatever a crash at an earlier
-//! moment leaves has to be a piece of that, from a first index that was asked for to a last one that lies
-//! between what was acknowledged and what was submitted, ending with a whole batch. What was lost is sent
-//! again under the same numbers, and comes in once.
+//! The threads decide which appends share a block, so there is no model beforehand. But there is one order of events.
+//! Once everything is acknowledged, every index has one record for good. A crash at an earlier moment must leave a
+//! part of that. It begins at a first index that was requested. It ends with a whole batch, between the acknowledged
+//! and the submitted records. Lost batches are retried under the same numbers, and are appended once.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod support;
@@ -21,7 +20,7 @@ use support::{Wrong, open, record};
 const THREADS: usize = 4;
 const BATCHES: usize = 40;
 
-/// What one thread sent, and where it went.
+/// The batches that one thread sent, and their indexes.
 type Sent = Vec<(Batch, Appended)>;
 
 /// The whole run.
@@ -29,11 +28,11 @@ struct Run {
     history: History,
     sent: Vec<Sent>,
     records: BTreeMap<Index, Vec<u8>>,
-    /// Where batches end: one beyond their last records.
+    /// Where batches end: the index after their last records.
     ends: BTreeSet<Index>,
 }
 
-/// What happened, as a note in the history.
+/// An event, as a note in the history.
 #[derive(Clone, Copy)]
 enum Event {
     Submitted { thread: usize, batch: usize },
@@ -64,7 +63,7 @@ impl Event {
     }
 }
 
-/// The bounds within which a crash at some moment may leave the log.
+/// The bounds of the log's state after a crash at some moment.
 #[derive(Clone, Debug)]
 struct Bounds {
     submitted: [usize; THREADS],
@@ -95,7 +94,7 @@ fn bounds(history: &History) -> Vec<Bounds> {
     all
 }
 
-/// A run of all threads on a fresh disk; ends in good order.
+/// Runs all threads on a fresh disk, and closes the log.
 fn run(seed: u64) -> Run {
     let disk = SimDisk::default();
     disk.set_sync_time(Duration::from_micros(100));
@@ -139,7 +138,7 @@ fn run(seed: u64) -> Run {
     Run { history: disk.history(), sent, records, ends }
 }
 
-/// One thread's appends, a few in flight.
+/// One thread's appends, a few of them in flight.
 fn append_all(
     disk: &SimDisk,
     log: &Log,
@@ -172,7 +171,7 @@ fn append_all(
     batches.into_iter().zip(answered).collect()
 }
 
-/// The judge: see the head of this file.
+/// The checks: see the head of this file.
 fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
     let info = log.info();
     ensure!(
@@ -180,7 +179,7 @@ fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
         "the first record is {}, of {bounds:?}",
         info.first
     );
-    ensure!(run.ends.contains(&info.last.next()), "the last record {} ends no batch", info.last);
+    ensure!(run.ends.contains(&info.last.next()), "the last record {} is not the end of a batch", info.last);
     for (thread, sent) in run.sent.iter().enumerate() {
         for (n, (_, appended)) in sent.iter().enumerate() {
             let there = appended.last() <= info.last;
@@ -188,24 +187,27 @@ fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
                 there || n >= bounds.acknowledged[thread],
                 "batch {n} of thread {thread} is lost: {bounds:?}"
             );
-            ensure!(!there || n < bounds.submitted[thread], "batch {n} of thread {thread} is of the future");
+            ensure!(
+                !there || n < bounds.submitted[thread],
+                "batch {n} of thread {thread} was not submitted yet"
+            );
         }
     }
     let mut reader = log.reader(Start::First)?;
     let mut next = info.first;
     while let Some(record) = reader.next_record()? {
-        ensure!(record.index == next, "record {} comes where {next} should", record.index);
+        ensure!(record.index == next, "record {} was returned instead of {next}", record.index);
         ensure!(
             run.records.get(&next).map(Vec::as_slice) == Some(record.data),
             "record {next} has other bytes"
         );
         next = next.next();
     }
-    ensure!(next == info.last.next(), "the reader stops before {next}, the last is {}", info.last);
+    ensure!(next == info.last.next(), "the reader stops before {next}, the last record is {}", info.last);
     Ok(())
 }
 
-/// Each thread sends again what it has no answer for; all of that is in the log once then.
+/// Each thread retries the batches that have no answer; afterwards each is in the log once.
 fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
     let last = log.info().last;
     let mut next = last.next();
@@ -218,7 +220,7 @@ fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
             next = next.max(got.last().next());
         }
     }
-    ensure!(log.info().last.next() == next, "something came in twice");
+    ensure!(log.info().last.next() == next, "a batch was appended twice");
     Ok(())
 }
 
@@ -231,12 +233,12 @@ fn recover(run: &Run, image: Image, bounds: &Bounds) -> Result<(), Wrong> {
     let after = disk.crash(|_| 0);
     drop(log);
     let log = open(&after)?;
-    ensure!((log.info().first, log.info().last) == (first, last), "what was sent again is lost again");
+    ensure!((log.info().first, log.info().last) == (first, last), "retried batches are lost again");
     Ok(log.close()?)
 }
 
 #[test]
-fn threads_and_power_cuts() {
+fn power_cuts_under_concurrent_appends_lose_nothing() {
     let rounds = std::env::var("CHIPLOG_CRASH_ROUNDS").ok().map_or(3, |v| v.parse().unwrap());
     let seen = Mutex::new(BTreeSet::new());
     let mut shared = 0;

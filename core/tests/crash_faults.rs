@@ -1,8 +1,8 @@
-//! Every single call to the disk fails once, with EIO and with ENOSPC, in every way that it can fail: nothing
-//! acknowledged is ever lost, every error has its name, and once the disk is sound again so is the log.
+//! Every call to the disk fails once, with EIO and with ENOSPC, in every way that it can fail. No acknowledged record
+//! is ever lost, every error has a kind, and the log works once the disk does.
 //!
-//! After each failure the log is opened again *on the same disk*, whose page cache shows what a failed sync
-//! lost (the false `Ok`): whatever the reopened log shows has to survive the power cut that follows.
+//! After each failure the log is opened again *on the same disk*. Its page cache shows the bytes that a failed sync
+//! lost (the false `Ok`): everything that the reopened log shows has to survive the power cut that follows.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod support;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{Mix, Step, Trace, Wrong, bounds, open, options, record, run, script};
 
-/// What can be wrong with a call.
+/// The ways in which a call can fail.
 const TROUBLES: [Trouble; 5] = [
     Trouble::Eio(Landed::Nothing),
     Trouble::Eio(Landed::Some(1)),
@@ -28,7 +28,7 @@ fn append(n: u64, bytes: usize) -> Step {
     Step::Append { session: None, records: vec![record(n, bytes)], codec: Codec::None }
 }
 
-/// A life with everything in it: two rolls, a proven and an unproven tail, sessions, discards, a reopening.
+/// A life with every operation: two rolls, a proven and an unproven tail, sessions, discards, a reopening.
 fn full_life() -> Vec<Step> {
     let mut steps = vec![Step::OpenSession, append(1, 10), append(2, 5000), Step::Wait];
     for n in 0..14 {
@@ -57,30 +57,30 @@ fn full_life() -> Vec<Step> {
     steps
 }
 
-/// Carries on after a failure: opens the log on the same disk, judges it, appends, cuts the power so that
-/// only what was really synced is left (or, by `luck`, some more), judges again.
+/// Continues after a failure: opens the log on the same disk, checks it, appends, cuts the power so that only the
+/// synced bytes are left (or, by `luck`, some more), and checks again.
 fn survives(disk: &SimDisk, trace: &Trace, legal: RangeInclusive<usize>, luck: u64) -> Result<(), Wrong> {
     disk.heal();
-    let log = open(disk).map_err(|e| format!("it does not open once the disk is sound: {e:?}"))?;
+    let log = open(disk).map_err(|e| format!("the log does not open once the disk works: {e:?}"))?;
     let ks = trace.judge(&log, legal)?;
     let k = *ks.end();
     let mut after = trace.clone();
     after.forget_after(&ks);
-    // As long as what was lost, so that nothing old is passed over by mere luck.
+    // As long as the lost block, so that an old block after it is found.
     let next = after.snapshots[k].next;
     let lost = |n: u64| trace.records.get(&next.plus(n)).map_or(30, Vec::len);
     after.extend(disk, &log, &[record(1_000_001, lost(0)), record(1_000_002, lost(1))])?;
     let mut rng = Rng::new(luck);
     let cut = disk.crash(|versions| if luck % 2 == 1 { rng.below(versions) } else { 0 });
     drop(log);
-    let log = open(&cut).map_err(|e| format!("it does not open after the power cut: {e:?}"))?;
+    let log = open(&cut).map_err(|e| format!("the log does not open after the power cut: {e:?}"))?;
     after
         .judge(&log, after.acknowledged..=after.submitted)
         .map_err(|e| format!("after the power cut: {e}"))?;
     Ok(log.close()?)
 }
 
-/// Runs `check` for 1, 2, 3 … on all cores until it says that the fault no longer happened (false).
+/// Runs `check` for 1, 2, 3 … on all cores until it returns false: the fault no longer occurred.
 fn for_every_call(check: impl Fn(u64) -> bool + Sync) -> u64 {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     let (next, done) = (AtomicU64::new(1), AtomicBool::new(false));
@@ -99,7 +99,7 @@ fn for_every_call(check: impl Fn(u64) -> bool + Sync) -> u64 {
 }
 
 #[test]
-fn a_failure_of_any_call_loses_nothing() {
+fn failure_of_any_call_loses_nothing() {
     let steps = full_life();
     let sound = SimDisk::default();
     let trace = run(&sound, &steps).unwrap();
@@ -137,15 +137,15 @@ fn a_failure_of_any_call_loses_nothing() {
     assert!(kinds.len() >= 2, "{kinds:?}");
 }
 
-/// What crashes leave is recovered on a disk that fails, at every call of the recovery.
+/// Logs after crashes are recovered on a disk that fails, at every call of the recovery.
 #[test]
-fn a_failure_of_any_call_of_recovery_loses_nothing() {
+fn failure_of_any_call_of_recovery_loses_nothing() {
     let mix = Mix { steps: 60, record_bytes: 3000, in_flight: 8, sessions: false, discards: true };
     let mut tried = 0;
     for seed in 0..6 {
         let mut rng = Rng::new(seed);
         let disk = SimDisk::default();
-        // Single records only: what is appended later then falls exactly where a lost block was.
+        // Single records only: a later append is then written exactly where a lost block was.
         let single = |s: &Step| !matches!(s, Step::Append { records, .. } if records.len() > 1);
         let steps: Vec<Step> = script(seed, mix).into_iter().filter(single).collect();
         let trace = run(&disk, &steps).unwrap();
@@ -187,41 +187,41 @@ fn fault(call: Call, nth: u64, trouble: Trouble) -> Fault {
 
 const FIRST_SEGMENT: &str = "00000000000000000001.seg";
 
-/// Linux marks pages clean after a failed write-back. A log that tried the sync again would get `Ok`.
+/// Linux marks pages clean after a failed write-back. A log that retried the sync would get `Ok`.
 #[test]
-fn a_failed_sync_poisons_for_good_and_readers_go_on() {
+fn failed_sync_poisons_for_good_and_readers_continue() {
     let disk = SimDisk::default();
     let log = open(&disk).unwrap();
     log.append(b"safe").unwrap();
     let syncs = Fault { lasting: true, ..fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)) };
-    assert!(disk.plan_on(FIRST_SEGMENT, syncs)); // and no other file: the helper's are not the log's
+    assert!(disk.plan_on(FIRST_SEGMENT, syncs)); // only this file, not those that the helper prepares
     let first = log.append(b"unknown").unwrap_err();
     assert!(matches!(first.kind(), ErrorKind::Io | ErrorKind::Poisoned), "{first:?}");
     let cause = log.poison_cause().unwrap();
     assert_eq!(cause.os_error(), Some(5), "the cause is kept: {cause:?}");
     let status = log.status();
-    assert_eq!((status.role, status.leader), (Role::Follower, None), "it does not claim to lead for ever");
+    assert_eq!((status.role, status.leader), (Role::Follower, None), "it does not report to lead for ever");
     for _ in 0..3 {
         assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(log.discard(Index(2)).unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::Poisoned);
     }
-    assert_eq!(disk.faults_fired(), 1, "a failed sync is never tried again");
+    assert_eq!(disk.faults_fired(), 1, "a failed sync is never retried");
     let image = disk.visible();
     for name in image.names().filter(|name| name.ends_with(".seg") && *name != FIRST_SEGMENT) {
         let begun = image.file(name).unwrap()[4096..].iter().any(|b| *b != 0);
         assert!(!begun, "{name}: no later segment is begun either");
     }
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
-    assert_eq!(log.info().last, Index(1), "what was not acknowledged is not shown");
+    assert_eq!(log.info().last, Index(1), "an unacknowledged record is not published");
     let mut reader = log.reader(Start::First).unwrap();
     assert!(reader.next_record().unwrap().is_some());
     assert!(reader.next_record().unwrap().is_none());
 }
 
-/// The reopened log can show the record whose sync failed; then it is durable.
+/// The reopened log can show the record whose sync failed; then that record is durable.
 #[test]
-fn what_is_shown_after_a_failed_sync_is_durable() {
+fn record_shown_after_a_failed_sync_is_durable() {
     let disk = SimDisk::default();
     let log = open(&disk).unwrap();
     log.append(b"safe").unwrap();
@@ -237,7 +237,7 @@ fn what_is_shown_after_a_failed_sync_is_durable() {
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
 }
 
-/// A disk on which a log could not be made because such a call failed for its identity.
+/// A disk on which creating a log failed at this call for the identity file.
 fn first_failure_at_identity(call: Call, trouble: Trouble) -> SimDisk {
     (1..20)
         .find_map(|nth| {
@@ -250,10 +250,10 @@ fn first_failure_at_identity(call: Call, trouble: Trouble) -> SimDisk {
         .expect("the identity is written and synced")
 }
 
-/// The identity of a new log was written, its sync failed, and the next opening saw it in the page cache and
-/// trusted it. Records were acknowledged; a power cut took the identity alone, and the log refused to open.
+/// The identity of a new log was written, its sync failed, and the next opening saw it in the page cache and trusted
+/// it. Records were acknowledged. A power cut removed the identity alone, and the log did not open.
 #[test]
-fn an_identity_that_was_seen_and_not_durable_is_written_again() {
+fn identity_that_was_visible_but_not_durable_is_written_again() {
     let disk = first_failure_at_identity(Call::Sync, Trouble::Eio(Landed::Nothing));
     assert!(disk.visible().file("chiplog.id").is_some_and(|f| f.starts_with(b"chiplogI")));
     let log = open(&disk).unwrap();
@@ -264,8 +264,8 @@ fn an_identity_that_was_seen_and_not_durable_is_written_again() {
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"acknowledged");
 }
 
-/// A failed write left the first bytes of an identity, and the directory counted as a damaged log for ever,
-/// though no log had been made.
+/// A failed write left the first bytes of an identity, and the directory counted as a damaged log for ever, although
+/// no log had been created.
 #[test]
 fn half_an_identity_is_no_log() {
     for part in 0..8 {
@@ -274,12 +274,12 @@ fn half_an_identity_is_no_log() {
     }
 }
 
-/// The sync of the marker behind the last record failed. After a restart the page cache still showed the
-/// marker, everything before it counted as proven, and new records went behind it. The power cut left a hole
-/// in its place, with acknowledged records on the far side.
+/// The sync of the marker after the last record failed. After a restart the page cache still showed the marker.
+/// Everything before it counted as proven, and new records were written after it. The power cut left a hole in its
+/// place, with acknowledged records after it.
 #[test]
-fn a_marker_that_was_seen_and_not_durable_is_written_again() {
-    // Which sync is the marker's is up to the threads.
+fn marker_that_was_visible_but_not_durable_is_written_again() {
+    // The threads decide which sync is the marker's.
     let disk = (0..20)
         .find_map(|_| {
             let disk = SimDisk::default();
@@ -306,31 +306,31 @@ fn a_marker_that_was_seen_and_not_durable_is_written_again() {
     assert_eq!(&log.read(Index(1)).unwrap().data[..], record(1, 250));
 }
 
-/// Three blocks went in one write; the power cut took the first and left the others. Recovery cuts them off,
-/// but the sync of its zeros fails, so they are in the page cache only. The log opened next appends as many
-/// bytes as were lost. On the disk the old blocks now stand just behind the new ones, and fit.
+/// Three blocks were in one write; the power cut kept the first and lost the others. Recovery truncates them, but the
+/// sync of its zeros fails, so the zeros are in the page cache only. The reopened log appends as many bytes as were
+/// lost. On the disk the old blocks are now directly after the new ones, and fit.
 #[test]
-fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
-    const FRAME_BYTES: usize = 64 + 44; // what a block of one record has besides
-    const SHORT_BYTES: usize = 128; // the block of a few bytes, of a command, or of a term's beginning
+fn truncated_block_never_reappears_after_a_new_one() {
+    const FRAME_BYTES: usize = 64 + 44; // the overhead of a block of one record
+    const SHORT_BYTES: usize = 128; // a block of a few bytes, of a command, or of a new term
     let writes = |disk: &SimDisk| {
         let write = |op: &Op| if let Op::Write { offset, .. } = op { Some(*offset as usize) } else { None };
         disk.history().ops.iter().filter_map(write).collect::<Vec<_>>()
     };
-    // Which appends go together is up to the threads.
+    // The threads decide which appends share a write.
     let (state, offset, lost_bytes) = (0..20)
         .find_map(|_| {
             let disk = SimDisk::default();
             let log = open(&disk).unwrap();
             log.append(b"first").unwrap();
-            std::thread::sleep(Duration::from_millis(50)); // the helper is done, the marker written
+            std::thread::sleep(Duration::from_millis(50)); // the helper has finished, the marker is written
             disk.set_sync_time(Duration::from_millis(40));
             let before = writes(&disk).len();
             let busy = log.submit(b"busy").unwrap();
             while writes(&disk).len() == before && busy.poll().is_none() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // The lost block ends where a page does: a write fills its last page with zeros.
+            // The lost block ends at the end of a page: a write fills its last page with zeros.
             let offset = writes(&disk)[before] + SHORT_BYTES;
             let lost_bytes = (offset + 1000).next_multiple_of(4096) - offset;
             std::thread::scope(|scope| {
@@ -348,7 +348,7 @@ fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
             history.states().nth(n + 1).map(|state| (state, offset, lost_bytes))
         })
         .expect("an append, a command and an append in one write");
-    // Of the file's dirty sectors those of the later blocks are kept, and no others.
+    // Of the file's dirty sectors only those of the later blocks are kept.
     let mut sector = offset / 512;
     let image = state.crash(|versions| {
         let keep = sector >= (offset + lost_bytes) / 512;
@@ -357,7 +357,7 @@ fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
     });
     let disk = SimDisk::new(image);
     disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
-    assert_eq!(open(&disk).unwrap_err().kind(), ErrorKind::Io, "the cut cannot be made durable");
+    assert_eq!(open(&disk).unwrap_err().kind(), ErrorKind::Io, "the truncation cannot be made durable");
     disk.heal();
     let log = open(&disk).unwrap();
     let new = log.append(&record(77, lost_bytes - SHORT_BYTES - FRAME_BYTES)).unwrap();
@@ -367,14 +367,14 @@ fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
     drop(log);
     let log = open(&after).unwrap();
     let now = log.info();
-    assert_eq!((now.last, now.sessions), (new, 0), "what was never acknowledged, and was gone, is back");
+    assert_eq!((now.last, now.sessions), (new, 0), "unacknowledged records that were gone are back");
     assert_eq!(log.append(b"on").unwrap(), new.next());
 }
 
-/// A full disk refuses appends by name and takes nothing back; discarding makes room again, also after a
-/// restart on the full disk.
+/// A full disk refuses appends as `Full` and loses nothing. A discard makes room, also after a restart on the full
+/// disk.
 #[test]
-fn a_full_disk_is_full_and_discard_makes_room() {
+fn full_disk_refuses_appends_and_discard_makes_room() {
     for space_kib in [200, 256, 300, 333, 400] {
         let disk = SimDisk::default();
         disk.limit_space(Some(space_kib << 10));
@@ -418,10 +418,9 @@ fn a_full_disk_is_full_and_discard_makes_room() {
     }
 }
 
-/// The configured capacity is a limit like the disk's, told apart by nobody who only wants to know that it is
-/// full.
+/// The capacity is a limit like the disk's, with the same error kind.
 #[test]
-fn a_log_at_its_capacity_is_full_and_discard_makes_room() {
+fn log_at_its_capacity_refuses_appends_and_discard_makes_room() {
     let disk = SimDisk::default();
     let options = Options { capacity_bytes: Some(128 << 10), ..options() };
     let log = Log::open_on(Arc::new(disk), options).unwrap();
@@ -439,9 +438,9 @@ fn a_log_at_its_capacity_is_full_and_discard_makes_room() {
     log.append(&record(n, 2000)).unwrap();
 }
 
-/// Helper threads that meet a failing disk do not take the log with them.
+/// Helper threads on a failing disk do not make the log fail.
 #[test]
-fn a_footer_or_a_removal_that_fails_is_made_up_for() {
+fn failed_footer_or_removal_is_made_up_for() {
     for call in [Call::Remove, Call::Open, Call::Rename] {
         let disk = SimDisk::default();
         let steps: Vec<Step> =

@@ -28,7 +28,7 @@ fn check(log: &Log, from: u64, to: u64) {
 }
 
 #[test]
-fn records_come_back_in_order_over_rolls_and_reopening() {
+fn records_are_read_in_order_over_rolls_and_reopening() {
     for read_mode in [ReadMode::Map, ReadMode::Read] {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { read_mode, ..small() };
@@ -53,7 +53,7 @@ fn records_come_back_in_order_over_rolls_and_reopening() {
 }
 
 #[test]
-fn many_threads_append_and_each_finds_its_record() {
+fn each_of_many_threads_reads_its_record() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
     std::thread::scope(|s| {
@@ -74,7 +74,7 @@ fn many_threads_append_and_each_finds_its_record() {
 }
 
 #[test]
-fn discard_inside_a_segment_across_segments_and_beyond_the_end() {
+fn discard_works_in_a_segment_across_segments_and_beyond_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     let tickets: Vec<_> = (1..=1000).map(|i| log.submit(&record(i)).unwrap()).collect();
@@ -103,7 +103,7 @@ fn discard_inside_a_segment_across_segments_and_beyond_the_end() {
 }
 
 #[test]
-fn sessions_take_each_number_once_also_after_reopening_and_discard() {
+fn sessions_append_each_number_once_also_after_reopening_and_discard() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     let mut session = log.open_session().unwrap();
@@ -132,7 +132,7 @@ fn sessions_take_each_number_once_also_after_reopening_and_discard() {
 }
 
 #[test]
-fn batches_of_every_codec_and_of_great_size() {
+fn batches_of_every_codec_and_of_large_size_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::default()).unwrap();
     let mut next = 1;
@@ -164,7 +164,7 @@ fn batches_of_every_codec_and_of_great_size() {
 }
 
 #[test]
-fn a_second_opener_is_refused_until_the_first_closes() {
+fn second_opening_is_refused_until_the_first_closes() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     assert_eq!(Log::open(dir.path(), small()).unwrap_err().kind(), ErrorKind::Locked);
@@ -173,9 +173,9 @@ fn a_second_opener_is_refused_until_the_first_closes() {
     Log::open(dir.path(), small()).unwrap();
 }
 
-/// What a name is that holds no log, and why none could be made there, was told as a directory that does not exist.
+/// A path that cannot hold a log was reported as a directory that does not exist.
 #[test]
-fn a_directory_that_cannot_be_is_told_for_what_it_is() {
+fn impossible_directory_is_reported_with_its_cause() {
     for error in [Log::open("", small()).unwrap_err(), ReadOnlyLog::open("").unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("is empty"), "{error}");
@@ -222,7 +222,7 @@ fn retention_by_size_keeps_the_newest() {
     for i in 1..=2000 {
         log.append(&record(i)).unwrap();
     }
-    // One discard comes after the other, so the last ones can come after the last append.
+    // One discard follows another, so the last ones can come after the last append.
     let end = Instant::now() + Duration::from_secs(20);
     while log.info().bytes_used > 200 << 10 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -233,7 +233,7 @@ fn retention_by_size_keeps_the_newest() {
 }
 
 #[test]
-fn a_viewer_follows_a_live_log() {
+fn read_only_log_follows_a_live_log() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     log.append(&record(1)).unwrap();
@@ -262,9 +262,9 @@ fn a_viewer_follows_a_live_log() {
     assert_eq!(read_only.info().last, Index(2000));
 }
 
-/// The last handle dropped by a callback runs on the writer thread, which cannot wait for itself to end.
+/// The last handle dropped by a callback runs on the writer thread, which cannot wait for its own end.
 #[test]
-fn the_last_handle_may_be_dropped_in_a_callback() {
+fn last_handle_may_be_dropped_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     let (tx, rx) = std::sync::mpsc::channel();
@@ -285,10 +285,10 @@ fn the_last_handle_may_be_dropped_in_a_callback() {
     assert_eq!(log.info().last, Index(1));
 }
 
-/// A record that was read holds the mapping of its segment, also when the log is closed then. A second handle on the
-/// same directory knew nothing of it: it discarded the segment and wrote the next ones into the same file.
+/// A record that was read keeps the mapping of its segment, also after the log is closed. A second handle on the same
+/// directory did not know this: it discarded the segment and wrote the next ones into the same file.
 #[test]
-fn what_was_read_stays_when_a_later_handle_discards_it() {
+fn record_that_was_read_stays_when_a_later_handle_discards_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = || Options::with_segment_bytes(64 << 10);
     let log = Log::open(dir.path(), options()).unwrap();
@@ -311,16 +311,16 @@ fn what_was_read_stays_when_a_later_handle_discards_it() {
     }
 }
 
-/// With retention or discard a log goes round in the same files: nothing is filled with zeros any more.
+/// With retention or discard a log reuses its files: no new file is filled with zeros.
 #[test]
 fn discarded_files_are_used_again() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
     let options = Options { retention_bytes: Some(256 << 10), ..small() };
     let log = Log::open(dir.path(), options).unwrap();
-    // A file is told by its number and when it was made: numbers are given again.
+    // A file is identified by its number and its creation time: numbers are given again.
     if std::fs::metadata(dir.path()).unwrap().created().is_err() {
-        return eprintln!("SKIPPED: this file system does not tell when a file was made");
+        return eprintln!("SKIPPED: this file system does not record when a file was created");
     }
     let files = || -> std::collections::BTreeSet<_> {
         let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap());
@@ -329,7 +329,7 @@ fn discarded_files_are_used_again() {
     };
     let fill = || (0..400).for_each(|_| assert!(log.append(&[5; 4000]).unwrap() > Index(0)));
     fill();
-    // Where the log is quicker than its discards, new files are made: not for ever.
+    // Where the log is faster than its discards, new files are made: not for ever.
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
         let before = files();
@@ -343,9 +343,9 @@ fn discarded_files_are_used_again() {
     }
 }
 
-/// Retention by age had no room for its discard in a full segment, and tried again every millisecond.
+/// Retention by age had no room for its discard in a full segment, and retried every millisecond.
 #[test]
-fn retention_by_age_goes_on_without_appends() {
+fn retention_by_age_continues_without_appends() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { retention_age: Some(Duration::from_millis(300)), ..small() };
     let log = Log::open(dir.path(), options).unwrap();
@@ -360,9 +360,9 @@ fn retention_by_age_goes_on_without_appends() {
     assert!(log.info().first > Index(1));
 }
 
-/// A reader asks for its wake-up again and again while nothing comes; only the last request is kept.
+/// A reader asks for its wake-up again and again while no record arrives; only the last request is kept.
 #[test]
-fn polling_a_reader_piles_nothing_up() {
+fn polling_a_reader_keeps_one_waker() {
     use std::sync::atomic::{AtomicU32, Ordering};
     struct Count(AtomicU32);
     impl std::task::Wake for Count {
@@ -386,7 +386,7 @@ fn polling_a_reader_piles_nothing_up() {
 }
 
 #[test]
-fn a_reader_goes_on_anywhere() {
+fn reader_can_be_moved_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     for i in 1..=20 {
@@ -402,14 +402,14 @@ fn a_reader_goes_on_anywhere() {
 
 /// A read-only log whose segment was discarded while it did not look was stuck for ever.
 #[test]
-fn a_viewer_that_was_left_behind_catches_up() {
+fn lagging_read_only_log_catches_up() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     log.append(&record(1)).unwrap();
     let read_only = ReadOnlyLog::open(dir.path()).unwrap();
     let mut n = 1;
     for _ in 0..5 {
-        // More than the read-only log can take in one look, and gone at once.
+        // More than the read-only log can read in one look, and discarded at once.
         for _ in 0..300 {
             n += 1;
             let _unwatched = log.submit(&record(n)).unwrap();
@@ -424,9 +424,9 @@ fn a_viewer_that_was_left_behind_catches_up() {
     assert_eq!(read_only.read(Index(n)).unwrap().data, record(n));
 }
 
-/// The files hold what clients sent: they were readable for everybody on the machine.
+/// The files hold the records of clients: every user of the machine could read them.
 #[test]
-fn files_are_their_owners_unless_the_directory_admits_its_group() {
+fn files_are_private_unless_the_directory_admits_its_group() {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
     let top = tempfile::tempdir().unwrap();
@@ -443,7 +443,7 @@ fn files_are_their_owners_unless_the_directory_admits_its_group() {
     let made = top.path().join("above/log");
     fill(&made);
     assert_eq!((mode(&made), mode(made.parent().unwrap())), (0o700, 0o700));
-    // A mode that a directory has by chance says nothing of its files; that of a group and nobody else does.
+    // The usual mode of a directory determines nothing for its files; a mode for a group and no others does.
     for (directory, file) in [(0o700, 0o600), (0o755, 0o600), (0o777, 0o600), (0o750, 0o640)] {
         let dir = top.path().join(format!("{directory:o}"));
         fs::create_dir(&dir).unwrap();
@@ -458,9 +458,10 @@ fn files_are_their_owners_unless_the_directory_admits_its_group() {
     }
 }
 
-/// A batch of 130 KiB kept the window of 256 KiB that it was read in, and so did each feed: a server counted half of it.
+/// A batch of 130 KiB kept the window of 256 KiB that it was read in, and so did each feed: a server counted half of
+/// it.
 #[test]
-fn what_is_handed_on_without_a_mapping_keeps_nothing_else() {
+fn body_without_a_mapping_keeps_no_other_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(4 << 20) };
     let log = Log::open(dir.path(), options).unwrap();
@@ -475,7 +476,7 @@ fn what_is_handed_on_without_a_mapping_keeps_nothing_else() {
         batches.push(batch);
     }
     assert_eq!(batches.len(), 5);
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let mut count = 0;
     while let Some(fed) = feed.next(200 << 10).unwrap() {
         let (_, bodies) = fed.encode();

@@ -1,6 +1,6 @@
-//! Followers on a disk that loses power, processes that are killed, calls that fail, disks that are full: at any point
-//! of taking entries, syncing, discarding and jumping. What is left is always the log as of some entry that was fed, at
-//! least the last one that was synced; and what is fed again leads to the same.
+//! Followers on a disk that loses power, killed processes, failing calls, full disks: at any point of taking entries,
+//! syncing, discarding and jumping. The log left behind is always the log as of some fed entry, at least the last
+//! synced one. Feeding it again leads to the same log.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "support/hooked.rs"]
@@ -22,7 +22,7 @@ use std::time::Duration;
 use support::explore::at_every_point;
 use support::{Wrong, options, record};
 
-/// What happens to a follower.
+/// A step in a follower's life.
 #[derive(Clone, Debug)]
 enum Step {
     Take(FollowMessage),
@@ -31,17 +31,17 @@ enum Step {
     Idle,
 }
 
-/// A life, and what it should come to after each entry.
+/// A life, and the expected state after each entry.
 struct Life {
     begin: FollowSnapshot,
     steps: Vec<Step>,
-    /// The first record and the one to come after each entry.
+    /// The first record and the next one after each entry.
     after: BTreeMap<EntryIndex, (Index, Index)>,
     records: BTreeMap<Index, Vec<u8>>,
     last: EntryIndex,
 }
 
-/// How much of it happened: what a mark in the history says.
+/// The kinds of marks in the history.
 const SUBMITTED: u64 = 0;
 const TAKEN: u64 = 1;
 const SYNCED: u64 = 2;
@@ -64,11 +64,11 @@ impl Life {
         let mut rng = Rng::new(seed);
         let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
         source.append(b"before all").unwrap();
-        let begin = match source.feed(FollowFrom::Newest).unwrap().next(1).unwrap() {
+        let begin = match source.follow(FollowFrom::Newest).unwrap().next(1).unwrap() {
             Some(FollowMessage::State(state)) => state,
             other => panic!("{other:?}"),
         };
-        // One entry at a time, to learn what each leads to.
+        // One entry at a time, to learn the state after each.
         let reference = FollowerLog::create_on(Arc::new(SimDisk::default()), options(), &begin).unwrap();
         let mut life = Self {
             last: begin.raft(),
@@ -98,7 +98,7 @@ impl Life {
                 source.discard(Index(first + rng.below((last - first + 3) as usize) as u64)).unwrap();
             }
             if n == steps / 3 || n == 2 * steps / 3 {
-                // So much that it is gone before it was fed.
+                // Enough appends that records are discarded before they are fed.
                 for m in 0..20 {
                     source.append(&record(900_000 + m, 10_000)).unwrap();
                 }
@@ -118,16 +118,16 @@ impl Life {
     }
 
     fn learn(&mut self, source: &Log, reference: &FollowerLog, bytes: usize) {
-        let from = reference.want().unwrap();
-        let mut feed = source.feed(from).unwrap();
+        let from = reference.resume_point().unwrap();
+        let mut feed = source.follow(from).unwrap();
         while let Some(fed) = feed.next(bytes).unwrap() {
             self.last = last_of(&fed);
             self.steps.push(Step::Take(fed));
         }
-        let mut feed = source.feed(from).unwrap();
+        let mut feed = source.follow(from).unwrap();
         while let Some(fed) = feed.next(1).unwrap() {
             let raft = last_of(&fed);
-            let jumped = reference.take(fed).unwrap();
+            let jumped = reference.apply(fed).unwrap();
             let info = reference.log().info();
             self.after.insert(raft, (info.first, info.last.next()));
             assert!(jumped.is_none_or(|j| j.to == info.first && info.last < info.first));
@@ -138,7 +138,7 @@ impl Life {
         }
     }
 
-    /// Lives it on `disk`, up to the first error if there is one.
+    /// Runs the steps on `disk`, up to the first error.
     fn run(&self, disk: &SimDisk, options: Options) -> chiplog::Result<()> {
         mark(disk, self.begin.raft(), SUBMITTED);
         let follower = FollowerLog::create_on(Arc::new(disk.clone()), options, &self.begin)?;
@@ -154,11 +154,11 @@ impl Life {
         match step {
             Step::Take(fed) => {
                 mark(disk, last_of(fed), SUBMITTED);
-                follower.take(fed.clone())?;
+                follower.apply(fed.clone())?;
                 mark(disk, last_of(fed), TAKEN);
             }
             Step::Sync => {
-                let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+                let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
                 follower.sync()?;
                 mark(disk, raft, SYNCED);
             }
@@ -167,30 +167,31 @@ impl Life {
         Ok(())
     }
 
-    /// The log has to be what it was after an entry within `legal`. Returns which. `own_retention`: it may begin later.
+    /// Checks that the log is as it was after an entry within `legal`, and returns that entry. `own_retention`: it
+    /// may begin later.
     fn judge(
         &self,
         follower: &FollowerLog,
         legal: &RangeInclusive<u64>,
         own_retention: bool,
     ) -> Result<EntryIndex, Wrong> {
-        let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+        let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
         let info = follower.log().info();
         if !legal.contains(&raft.get()) {
             return Err(Wrong(format!("it ends with entry {raft}; legal is {legal:?}")));
         }
         let Some((first, next)) = self.after.get(&raft).copied() else {
-            return Err(Wrong(format!("it ends with entry {raft}, after which it never was")));
+            return Err(Wrong(format!("it ends with entry {raft}, at which no state is known")));
         };
         let begins = info.first == first || (own_retention && info.first > first && info.first <= next);
         if !begins || info.last.next() != next.max(info.first) {
-            return Err(Wrong(format!("after entry {raft} {info:?}, not {first} and up to {next}")));
+            return Err(Wrong(format!("after entry {raft} {info:?}, not from {first} to before {next}")));
         }
         let mut reader = follower.log().reader(Start::First)?;
         let mut index = info.first;
         while let Some(record) = reader.next_record()? {
             if record.index != index || self.records.get(&index).is_none_or(|r| r != record.data) {
-                return Err(Wrong(format!("record {} is wrong where {index} should come", record.index)));
+                return Err(Wrong(format!("record {} is wrong; expected record {index}", record.index)));
             }
             index = index.next();
         }
@@ -200,10 +201,10 @@ impl Life {
         Ok(raft)
     }
 
-    /// Takes all that is missing, and ends as if nothing had happened.
+    /// Takes everything that is missing, and ends as without a crash.
     fn finish(&self, disk: &SimDisk, follower: &FollowerLog, own_retention: bool) -> Result<(), Wrong> {
         for step in &self.steps {
-            let FollowFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+            let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
             if let Step::Take(fed) = step
                 && last_of(fed) > raft
             {
@@ -215,8 +216,8 @@ impl Life {
     }
 }
 
-/// From the last entry synced to the last one submitted, before the first operation of `history` and after each; and
-/// the last one taken.
+/// From the last synced entry to the last submitted one, before the first operation of `history` and after each; and
+/// the last entry that was taken.
 fn bounds(history: &History) -> Vec<(RangeInclusive<u64>, u64)> {
     let (mut synced, mut taken, mut submitted) = (0, 0, 0);
     let mut bounds = vec![(0..=0, 0)];
@@ -233,7 +234,7 @@ fn bounds(history: &History) -> Vec<(RangeInclusive<u64>, u64)> {
     bounds
 }
 
-/// What a crash has left is opened, judged, and goes on; then the power is cut again.
+/// Opens the log after a crash, checks it and continues; then the power is cut again.
 fn recover(
     life: &Life,
     disk: &SimDisk,
@@ -254,19 +255,19 @@ fn recover(
     let found = life.judge(&follower, &legal, own_retention)?;
     let info = follower.log().info();
     if info.durable < info.last {
-        return Err(Wrong(format!("opened, and not durable: {info:?}")));
+        return Err(Wrong(format!("opened, but not durable: {info:?}")));
     }
     if !deep {
         return Ok(());
     }
-    // At any time of what follows.
+    // At any later operation.
     let before = disk.history_len();
     life.finish(disk, &follower, own_retention)?;
     follower.sync()?;
     let durable = disk.crash(|_| 0);
     drop(follower);
     life.judge(&open(&durable)?, &(life.last.get()..=life.last.get()), own_retention)
-        .map_err(|w| w.within("after it went on"))?;
+        .map_err(|w| w.within("after it continued"))?;
     let history = disk.history();
     let states: Vec<_> = history.states().collect();
     let mut rng = Rng::new(seed);
@@ -287,7 +288,7 @@ fn crash_everywhere(name: &str, life: &Life, options: &Options, images: usize) -
     let tried = AtomicUsize::new(0);
     let explored = at_every_point(name, &history, |point, state| {
         let (legal, taken) = &bounds[point];
-        // A kill takes nothing that was taken.
+        // A kill loses nothing that was taken.
         if *taken > 0 && point % 5 == 0 {
             let alive = (*taken).max(*legal.start())..=*legal.end();
             recover(life, &SimDisk::resume(state.clone()), options, &alive, point as u64, false)
@@ -308,7 +309,7 @@ fn crash_everywhere(name: &str, life: &Life, options: &Options, images: usize) -
 }
 
 #[test]
-fn a_power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
+fn power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
     let mut images = 0;
     for (seed, record_bytes, steps) in [(1, 300, 12), (2, 3000, 30), (3, 9000, 24)] {
         let life = Life::new(seed, record_bytes, steps);
@@ -321,14 +322,14 @@ fn a_power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
 }
 
 #[test]
-fn a_power_cut_at_any_point_of_retention_leaves_the_log_as_of_an_entry() {
+fn power_cut_at_any_point_of_retention_leaves_the_log_as_of_an_entry() {
     let life = Life::new(5, 9000, 40);
     let few = Options { retention_bytes: Some(128 << 10), ..options() };
     assert!(crash_everywhere("retention", &life, &few, 4) > 200);
 }
 
 #[test]
-fn a_failure_of_any_call_loses_nothing() {
+fn failure_of_any_call_loses_nothing() {
     let life = Life::new(7, 6000, 15);
     let sound = SimDisk::default();
     life.run(&sound, options()).unwrap();
@@ -356,15 +357,16 @@ fn a_failure_of_any_call_loses_nothing() {
     assert!(named.len() >= 2, "{named:?}");
 }
 
-/// On a full disk it takes what has room, says so, and goes on when there is more; a discard in what is fed needs none.
+/// On a full disk a follower takes the entries that fit, returns `Full`, and continues when there is room. A fed
+/// discard needs no room.
 #[test]
-fn a_full_disk_poisons_nobody() {
-    // In one large segment: what is discarded is still fed, and never jumped over.
+fn full_disk_poisons_no_follower() {
+    // In one large segment: discarded records are still fed, and never jumped over.
     let large =
         Options { read_mode: ReadMode::Read, block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
     let source = Log::open_on(Arc::new(SimDisk::default()), large).unwrap();
     source.append(b"x").unwrap();
-    let Some(FollowMessage::State(begin)) = source.feed(FollowFrom::First).unwrap().next(1).unwrap() else {
+    let Some(FollowMessage::State(begin)) = source.follow(FollowFrom::First).unwrap().next(1).unwrap() else {
         panic!()
     };
     let disk = SimDisk::default();
@@ -375,9 +377,9 @@ fn a_full_disk_poisons_nobody() {
     disk.limit_space(Some(6 << 16));
     let fill = || {
         loop {
-            let mut feed = source.feed(follower.want()?)?;
+            let mut feed = source.follow(follower.resume_point()?)?;
             match feed.next(30_000)? {
-                Some(fed) => assert_eq!(follower.take(fed)?, None),
+                Some(fed) => assert_eq!(follower.apply(fed)?, None),
                 None => return Ok::<(), chiplog::Error>(()),
             }
         }
@@ -403,7 +405,7 @@ fn a_full_disk_poisons_nobody() {
 
 type Call = Box<dyn Fn() + Send>;
 
-/// Calls somebody before an opening block is written.
+/// Calls a function before an opening block is written.
 #[derive(Default)]
 struct BeforeOpening(Mutex<Option<Call>>);
 
@@ -419,25 +421,26 @@ impl Hooks for BeforeOpening {
     }
 }
 
-/// Had the segments left the log before its first index moved, a reader between the two would have looked for its record
-/// in a segment that never had it, and found "damage".
+/// If the segments had left the log before its first index moved, a reader in between would have looked for its
+/// record in a segment that never had it, and reported damage.
 #[test]
-fn a_jump_moves_the_first_index_before_any_segment_leaves() {
+fn jump_moves_the_first_index_before_any_segment_leaves() {
     let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
     source.append(b"x").unwrap();
-    let Some(FollowMessage::State(begin)) = source.feed(FollowFrom::First).unwrap().next(1).unwrap() else {
+    let Some(FollowMessage::State(begin)) = source.follow(FollowFrom::First).unwrap().next(1).unwrap() else {
         panic!()
     };
     let hooks = Arc::<BeforeOpening>::default();
     let follower = FollowerLog::create_on(Arc::new(Hooked::new(hooks.clone())), options(), &begin).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
-        follower.take(fed).unwrap();
+        follower.apply(fed).unwrap();
     }
     for n in 0..10 {
         source.append(&record(n, 100)).unwrap();
     }
-    let Some(FollowMessage::State(ahead)) = source.feed(FollowFrom::Newest).unwrap().next(1).unwrap() else {
+    let Some(FollowMessage::State(ahead)) = source.follow(FollowFrom::Newest).unwrap().next(1).unwrap()
+    else {
         panic!()
     };
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -445,7 +448,7 @@ fn a_jump_moves_the_first_index_before_any_segment_leaves() {
     *hooks.0.lock().unwrap() = Some(Box::new(move || {
         told.lock().unwrap().push(log.read(Index(1)).map_err(|e| e.kind()));
     }));
-    assert!(follower.begin(&ahead).unwrap().is_some());
+    assert!(follower.install_snapshot(&ahead).unwrap().is_some());
     *hooks.0.lock().unwrap() = None;
     let seen = seen.lock().unwrap();
     assert!(matches!(seen[..], [Err(ErrorKind::Discarded)]), "{seen:?}");

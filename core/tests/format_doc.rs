@@ -1,5 +1,5 @@
-//! `docs/format.md` held against the code: its numbers, its tables of fields, the kinds of blocks, and the
-//! decision table. The bytes themselves are pinned by `golden.rs`.
+//! Checks `docs/format.md` against the code: its numbers, its tables of fields, the kinds of blocks, and the decision
+//! table. The bytes themselves are pinned by `golden.rs`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::fuzzing;
@@ -27,7 +27,7 @@ fn tables() -> Vec<(Vec<&'static str>, Vec<Vec<&'static str>>)> {
     tables
 }
 
-/// The rows of the one table with these first columns.
+/// The rows of the only table with these first columns.
 fn table(heading: &[&str]) -> Vec<Vec<&'static str>> {
     let mut found: Vec<_> = tables().into_iter().filter(|(h, _)| h.starts_with(heading)).collect();
     assert_eq!(found.len(), 1, "tables with the heading {heading:?}");
@@ -35,7 +35,7 @@ fn table(heading: &[&str]) -> Vec<Vec<&'static str>> {
 }
 
 #[test]
-fn numbers_are_the_code_s() {
+fn numbers_are_those_of_the_code() {
     let written: Vec<(String, u64)> = table(&["constant", "value"])
         .iter()
         .map(|row| (row[0].to_owned(), row[1].parse().unwrap()))
@@ -111,7 +111,7 @@ fn magics_are_the_golden_files() {
 }
 
 #[test]
-fn kinds_of_blocks_are_the_code_s() {
+fn kinds_of_blocks_are_those_of_the_code() {
     let written: Vec<_> = table(&["kind", "name", "raft entry"])
         .iter()
         .map(|row| (row[0].parse::<u8>().unwrap(), row[1].replace(' ', "-"), row[2] == "yes"))
@@ -122,7 +122,7 @@ fn kinds_of_blocks_are_the_code_s() {
 }
 
 #[test]
-fn the_decision_table_is_the_code_s() {
+fn decision_table_is_that_of_the_code() {
     let written = table(&["clean", "proven later", "successor", "reached"]);
     let expected: Vec<_> = fuzzing::decisions().iter().map(|row| row.to_vec()).collect();
     assert_eq!(written, expected);

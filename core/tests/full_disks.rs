@@ -1,4 +1,4 @@
-//! Disks without room: the lead goes to where there is some, if that helps.
+//! Full disks: a leader without room transfers leadership to a voter with room, if that helps.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,7 +16,7 @@ struct Three {
 }
 
 impl Three {
-    /// The first one leads, and all know by now that they need files ahead.
+    /// Node 1 leads, and all have prepared files ahead.
     fn new(election_timeout: Duration) -> Self {
         let network = MemoryNetwork::new();
         let mut three = Self { logs: Vec::new(), disks: Vec::new() };
@@ -45,37 +45,37 @@ impl Three {
         three
     }
 
-    /// No room for one more file.
+    /// Takes away the room for one more file.
     fn fill(&self, n: usize) {
         self.disks[n].limit_space(Some(self.disks[n].space_used()));
     }
 
-    /// Appends until the first one is told that there is no room.
+    /// Appends until the leader returns `Full`.
     fn append_until_full(&self) {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.logs[0].append(&[4; 1000]) {
-                Ok(_) => assert!(Instant::now() < end, "it is never full"),
+                Ok(_) => assert!(Instant::now() < end, "the leader is never full"),
                 Err(error) => return assert_eq!(error.kind(), ErrorKind::Full, "{error}"),
             }
         }
     }
 }
 
-/// It led on and refused every append, though the others had room.
+/// The leader kept leading and refused every append, although the others had room.
 #[test]
-fn leader_without_room_hands_over() {
+fn leader_without_room_transfers_leadership() {
     let three = Three::new(Duration::from_millis(500));
     three.fill(0);
     three.append_until_full();
     let end = Instant::now() + PATIENCE;
     let leads = |log: &&Log| log.status().role == Role::Leader;
     loop {
-        let _ = three.logs[0].append(&[4; 1000]); // it looks for others when it has to refuse
+        let _ = three.logs[0].append(&[4; 1000]); // a refusal makes it look for another leader
         if three.logs[1..].iter().filter(leads).any(|log| log.append(&[5; 1000]).is_ok()) {
             break;
         }
-        assert!(Instant::now() < end, "the lead stays where there is no room");
+        assert!(Instant::now() < end, "a leader without room keeps leading");
         std::thread::sleep(Duration::from_millis(10));
     }
     // With room again it catches up.
@@ -84,12 +84,12 @@ fn leader_without_room_hands_over() {
     three.logs[0].wait_for(last, PATIENCE).unwrap();
 }
 
-/// With room on one of three nothing could be committed: an append would wait for ever that is refused now.
+/// With room on one of three replicas nothing could be committed: an append that is refused now would wait for ever.
 #[test]
 fn leader_keeps_the_lead_unless_a_majority_has_room() {
-    let three = Three::new(Duration::from_secs(30)); // nobody is elected meanwhile
+    let three = Three::new(Duration::from_secs(30)); // no election meanwhile
     three.fill(1);
-    (0..3000).for_each(|_| _ = three.logs[0].append(&[3; 1000]).unwrap()); // it uses up what it had
+    (0..3000).for_each(|_| _ = three.logs[0].append(&[3; 1000]).unwrap()); // it uses up its files
     three.fill(0);
     three.append_until_full();
     let term = three.logs[0].status().term;

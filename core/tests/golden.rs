@@ -1,7 +1,7 @@
 //! Bytes of format versions 1 and 2, kept for ever: every later version has to read them, and encode the same.
 //!
-//! The files in `golden/` were made once, those of blocks, header and footer by a program that shares no code
-//! with this crate. **Never make them again**: when one of these tests fails the format has changed.
+//! The files in `golden/` were made once; those of blocks, header and footer by a program that shares no code with
+//! this crate. **Never make them again**: if one of these tests fails, the format has changed.
 #![cfg(feature = "sim")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -24,7 +24,7 @@ fn golden(name: &str) -> Vec<u8> {
     fs::read(path(name)).unwrap()
 }
 
-/// What the three golden batches hold.
+/// The records in the three golden batches.
 fn records() -> Vec<Vec<u8>> {
     let mut records = vec![vec![], b"one".to_vec(), vec![b'x'; 300]];
     records.extend((0..20).map(|i| format!("record number {i}").into_bytes()));
@@ -43,9 +43,9 @@ fn batches_of_every_codec_are_read() {
     }
 }
 
-/// A compressor may pack differently one day; what is not packed may not.
+/// A compressor may pack differently one day; the encoding of unpacked batches may not change.
 #[test]
-fn an_unpacked_batch_is_encoded_the_same() {
+fn unpacked_batch_is_encoded_the_same() {
     let mut builder = BatchBuilder::new();
     builder.session(SessionId(7), Sequence(3), 2);
     for record in records() {
@@ -69,7 +69,7 @@ fn blocks_of_every_kind_are_read_and_encoded_the_same() {
 }
 
 #[test]
-fn the_fixed_parts_of_a_segment_are_read_and_encoded_the_same() {
+fn fixed_parts_of_a_segment_are_read_and_encoded_the_same() {
     let header = golden("segment-header.bin");
     assert_eq!(fuzzing::segment_header(&header), Some(header));
     let footer = golden("segment-footer.bin");
@@ -78,9 +78,10 @@ fn the_fixed_parts_of_a_segment_are_read_and_encoded_the_same() {
     assert_eq!(fuzzing::opening(&opening), Some(opening));
 }
 
-/// Options of the log, which version 1 refuses. Made by a program that shares no code with this crate, as the others.
+/// Options of the log, which version 1 refuses. Made by a program that shares no code with this crate, like the
+/// others.
 #[test]
-fn the_parts_of_version_2_are_read_and_encoded_the_same() {
+fn parts_of_version_2_are_read_and_encoded_the_same() {
     let header = golden("segment-header-2.bin");
     assert_eq!(fuzzing::segment_header(&header), Some(header));
     let opening = golden("opening-options-body.bin");
@@ -101,9 +102,9 @@ fn golden_options() -> LogOptions {
     options
 }
 
-/// Ten records of 9,000 bytes, the options behind the third, the first five discarded.
+/// Ten records of 9,000 bytes, the options after the third, the first five discarded.
 #[test]
-fn the_log_of_version_2_is_opened_and_goes_on() {
+fn log_of_version_2_is_opened_and_appended_to() {
     let dir = copy_of("log-2");
     let read_only = ReadOnlyLog::open(dir.path()).unwrap();
     assert_eq!(read_only.log_options(), golden_options());
@@ -122,9 +123,9 @@ fn the_log_of_version_2_is_opened_and_goes_on() {
     assert_eq!(asked, [2, 2]);
 }
 
-/// Makes the golden log of version 2. It was run once; what it made is not to be made again.
+/// Makes the golden log of version 2. It was run once; its files must never be made again.
 #[test]
-#[ignore = "the golden files are there"]
+#[ignore = "the golden files exist"]
 fn make_the_log_of_version_2() {
     let at = path("log-2");
     assert!(!at.exists(), "never make golden files again");
@@ -140,10 +141,10 @@ fn make_the_log_of_version_2() {
     log.close().unwrap();
 }
 
-/// Record `n` of the golden log: 600 of them, the first 42 discarded. Of every ten, the first five are one batch
-/// (of each codec in turn), the other five were appended one by one in session 1, as its sequence numbers 1 to
-/// 300. Session 2 was opened and closed. One millisecond's tenfold is the number: record `n` was appended at
-/// `TIME + 10 n`, a batch at the time of its first.
+/// Record `n` of the golden log: 600 of them, the first 42 discarded. Of every ten, the first five are one batch (of
+/// each codec in turn), the other five were appended one by one in session 1, as its sequence numbers 1 to 300.
+/// Session 2 was opened and closed. Times follow from the number: record `n` was appended at `TIME + 10 n`
+/// milliseconds, a batch at the time of its first record.
 fn record(n: u64) -> Vec<u8> {
     format!("record {n}, ").into_bytes().repeat((n % 60) as usize)
 }
@@ -174,7 +175,7 @@ fn options() -> Options {
     }
 }
 
-/// A copy of the golden log that may be written to.
+/// A writable copy of the golden log.
 fn golden_log() -> tempfile::TempDir {
     copy_of("log")
 }
@@ -198,7 +199,7 @@ fn check_records(mut reader: Reader) {
 }
 
 #[test]
-fn the_log_is_opened_read_and_goes_on() {
+fn log_is_opened_read_and_appended_to() {
     let dir = golden_log();
     let read_only = ReadOnlyLog::open(dir.path()).unwrap();
     check_records(read_only.reader(Start::First).unwrap());
@@ -214,7 +215,7 @@ fn the_log_is_opened_read_and_goes_on() {
     let mut from = log.reader(Start::Timestamp(timestamp(300))).unwrap();
     assert_eq!(from.next_record().unwrap().unwrap().index, Index(300));
 
-    // The session is where it was: what it appended is known, what comes next is new.
+    // The session has its state: it knows its last appends, and the next one is new.
     let mut session = log.resume_session(SessionId(1), Sequence(298));
     for n in 598..=600 {
         assert_eq!(session.append(&record(n)).unwrap(), Index(n));
@@ -228,9 +229,9 @@ fn the_log_is_opened_read_and_goes_on() {
     assert_eq!(log.read(Index(602)).unwrap().data[..], b"newer"[..]);
 }
 
-/// Every header, block and footer in the golden log's files, by the decoders alone, encoded again.
+/// Decodes every header, block and footer in the golden log's files, and encodes it again.
 #[test]
-fn the_log_s_every_part_is_encoded_the_same() {
+fn every_part_of_the_log_is_encoded_the_same() {
     let (mut blocks, mut footers) = (0, 0);
     for number in 1..=6 {
         let file = golden(&format!("log/{number:020}.seg"));

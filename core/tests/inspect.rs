@@ -1,5 +1,6 @@
-//! The inspector held against the engine: two readers of one format, written apart. Whatever happens to a
-//! log's files, what one calls sound the other serves, and what one calls lost the other does not serve.
+//! Checks the inspector against the engine: two readers of one format, written apart. After any damage to a log's
+//! files, the engine returns the records that the inspector calls sound, and does not return those that it calls
+//! lost.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Its records, and the directory they are in.
+/// A log's records, and the directory of the log.
 struct Sample {
     dir: TempDir,
     first: u64,
@@ -61,7 +62,7 @@ impl Sample {
         copy
     }
 
-    /// Which records the engine serves from `dir`, each checked against what was appended. None: it does not
+    /// The records that the engine returns from `dir`, each checked against the appended one. `None`: it does not
     /// open the log.
     fn served(&self, dir: &Path) -> Option<Vec<u64>> {
         let read_only = match ReadOnlyLog::open(dir) {
@@ -94,7 +95,7 @@ fn inspect(dir: &Path) -> (Report, Vec<Fault>) {
 }
 
 #[test]
-fn what_the_engine_writes_is_sound() {
+fn engine_writes_sound_files() {
     let sample = Sample::new();
     let (report, faults) = inspect(sample.dir.path());
     assert_eq!(faults, []);
@@ -108,7 +109,7 @@ fn what_the_engine_writes_is_sound() {
 
 /// Bytes all over every file, a different bit each time.
 #[test]
-fn inspector_and_engine_agree_about_every_damage() {
+fn inspector_and_engine_agree_on_all_damage() {
     let sample = Sample::new();
     let all: Vec<u64> = (sample.first..=sample.records.len() as u64).collect();
     let (mut refused, mut partly, mut untouched) = (0, 0, 0);
@@ -122,7 +123,10 @@ fn inspector_and_engine_agree_about_every_damage() {
             let told = format!("{name} byte {at}: {faults:?} {report:?}");
             let Some(served) = sample.served(copy.path()) else {
                 refused += 1;
-                assert!(report.corrupt > 0, "the engine refuses what the inspector calls sound: {told}");
+                assert!(
+                    report.corrupt > 0,
+                    "the engine refuses a log that the inspector calls sound: {told}"
+                );
                 continue;
             };
             if served == all {
@@ -133,17 +137,17 @@ fn inspector_and_engine_agree_about_every_damage() {
             assert!(report.corrupt > 0, "{} of {} served; {told}", served.len(), all.len());
             for (first, last) in faults.iter().filter_map(|f| f.records) {
                 let lost = served.iter().find(|i| (first.get()..=last.get()).contains(*i));
-                assert_eq!(lost, None, "served, and called unreadable: {told}");
+                assert_eq!(lost, None, "returned by the engine, but called unreadable: {told}");
             }
         }
     }
-    // Each kind of damage was met.
+    // Each kind of damage occurred.
     assert!(refused > 0 && partly > 0 && untouched > 0, "{refused} {partly} {untouched}");
 }
 
 /// Before the first record, and with the log open.
 #[test]
-fn an_empty_log_is_sound() {
+fn empty_log_is_sound() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::with_segment_bytes(64 << 10)).unwrap();
     let (report, faults) = inspect(dir.path());
@@ -156,9 +160,9 @@ fn an_empty_log_is_sound() {
     assert_eq!(reader.next_record().unwrap().unwrap().data, b"one");
 }
 
-/// The last block of a writer that was killed is sound, and nothing proves it: a read-only log leaves it out and counts it.
+/// The last block of a writer that was killed is sound, but nothing proves it: a read-only log leaves it out and counts it.
 #[test]
-fn records_that_nothing_proves_are_counted() {
+fn unproven_records_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::with_segment_bytes(64 << 10)).unwrap();
     for record in [&b"one"[..], b"two", b"three"] {
@@ -170,7 +174,7 @@ fn records_that_nothing_proves_are_counted() {
         (read_only.info().last.0, read_only.unproven())
     };
     assert_eq!(shown(), (3, 0));
-    // What proves the last record was never written.
+    // The proof of the last record is removed: the markers after it.
     let mut markers = Vec::new();
     let mut file = String::new();
     let walked = Inspector::open(dir.path()).unwrap().walk(&mut |event| {

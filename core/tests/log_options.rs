@@ -1,4 +1,4 @@
-//! Options of the log: they stand in the log, every replica has the same ones, and whoever leads obeys them.
+//! Options of the log: they are set in the log, every replica has the same ones, and every leader uses them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
@@ -22,7 +22,7 @@ fn set(log: &Log, option: LogOption, value: u64) {
     log.set_log_options(&[(option, Some(value))], PATIENCE).unwrap();
 }
 
-/// The version that each segment file asks of its readers, oldest first; and the file's name.
+/// The format version that each segment file requires of its readers, oldest first.
 fn versions(dir: &Path) -> Vec<u32> {
     let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     names.retain(|p| p.extension().is_some_and(|e| e == "seg"));
@@ -34,7 +34,7 @@ fn versions(dir: &Path) -> Vec<u32> {
     names.iter().map(asked).collect()
 }
 
-/// Appends until the log has begun so many more segments.
+/// Appends until the log has begun this many more segments.
 fn fill(log: &Log, segments: usize) {
     for _ in 0..segments * 7 {
         log.append(&[7; 10_000]).unwrap();
@@ -42,7 +42,7 @@ fn fill(log: &Log, segments: usize) {
 }
 
 #[test]
-fn they_are_there_after_a_restart_and_after_rolls_and_discards() {
+fn options_survive_restarts_rolls_and_discards() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     assert_eq!(log.log_options(), LogOptions::default());
@@ -53,27 +53,27 @@ fn they_are_there_after_a_restart_and_after_rolls_and_discards() {
     let mut wanted = LogOptions::default();
     changes.iter().for_each(|(option, value)| wanted.set(*option, *value));
     assert_eq!(log.log_options(), wanted);
-    log.set_log_options(&changes, PATIENCE).unwrap(); // what is so already
+    log.set_log_options(&changes, PATIENCE).unwrap(); // no change
     log.close().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
-    assert_eq!(log.log_options(), wanted, "as the command says");
+    assert_eq!(log.log_options(), wanted, "as in the command");
     fill(&log, 3);
     log.discard(log.info().last).unwrap();
     log.close().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
-    assert_eq!(log.log_options(), wanted, "as an opening says");
+    assert_eq!(log.log_options(), wanted, "as in an opening");
     log.set_log_options(&[(LogOption::SessionsMax, None)], PATIENCE).unwrap();
     wanted.set(LogOption::SessionsMax, None);
-    assert_eq!(log.log_options(), wanted, "those that are not named stay");
+    assert_eq!(log.log_options(), wanted, "options that are not named stay");
     log.set_log_options(&[(LogOption::RetentionBytes, None)], PATIENCE).unwrap();
     log.close().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     assert!(log.log_options().is_empty());
 }
 
-/// A reader of version 1 meets nothing of version 2 in a segment that asks for readers of version 1.
+/// A segment for readers of version 1 holds nothing of version 2.
 #[test]
-fn segments_ask_for_newer_readers_from_the_command_on_and_no_others_do() {
+fn only_segments_from_the_command_on_require_newer_readers() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     fill(&log, 2);
@@ -92,7 +92,7 @@ fn segments_ask_for_newer_readers_from_the_command_on_and_no_others_do() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn impossible_options_are_refused_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     for (option, value) in [
@@ -115,7 +115,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn leader_obeys_the_log_and_not_its_own_options() {
+fn leader_uses_the_options_of_the_log_and_not_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let own = Options { capacity_bytes: Some(1 << 20), ..small() };
     let log = Log::open(dir.path(), own).unwrap();
@@ -151,15 +151,15 @@ fn leader_obeys_the_log_and_not_its_own_options() {
     set(&log, LogOption::RetentionBytes, 256 << 10);
     let end = Instant::now() + PATIENCE;
     while log.info().bytes_used > 320 << 10 {
-        assert!(Instant::now() < end, "retention of the log discards nothing: {:?}", log.info());
+        assert!(Instant::now() < end, "the log's retention discards nothing: {:?}", log.info());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(log.info().first > Index(1));
 }
 
-/// A session that was idle for as long as the log's options allow expires, whatever the replica was opened with.
+/// An idle session expires after the time set for the log, whatever option the replica was opened with.
 #[test]
-fn sessions_are_opened_with_the_log_s_idle_time() {
+fn sessions_are_opened_with_the_idle_time_of_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     set(&log, LogOption::SessionIdleMax, 1);
@@ -198,7 +198,7 @@ impl Cast {
         cast
     }
 
-    /// One more replica, over this transport. The number of the new node.
+    /// Adds a replica with this transport. Returns the number of the new node.
     fn join(&mut self, own: Options, transport: Arc<dyn Transport>, votes: bool) -> u64 {
         let node = self.logs.len() as u64 + 1;
         let bootstrap = match self.logs.first() {
@@ -238,7 +238,7 @@ impl Cast {
         }
     }
 
-    /// Lets this node lead.
+    /// Makes this node the leader.
     fn lead(&self, node: u64) -> &Log {
         let end = Instant::now() + PATIENCE;
         while self.leader() != node {
@@ -248,7 +248,7 @@ impl Cast {
         self.log(node)
     }
 
-    /// Waits until a replica knows these options.
+    /// Waits until a replica has these options.
     fn knows(&self, node: u64, wanted: LogOptions) {
         let end = Instant::now() + PATIENCE;
         while self.log(node).log_options() != wanted {
@@ -258,7 +258,7 @@ impl Cast {
     }
 }
 
-/// A fail-over to a server whose file had a smaller `retention_bytes` discarded what it called too much, everywhere.
+/// After a fail-over to a server with a smaller `retention_bytes` in its file, records were discarded everywhere.
 #[test]
 fn leader_with_less_retention_of_its_own_discards_nothing_more() {
     let less = Options { retention_bytes: Some(128 << 10), ..small() };
@@ -275,7 +275,7 @@ fn leader_with_less_retention_of_its_own_discards_nothing_more() {
         log.append(&[2; 10_000]).unwrap();
     }
     assert_eq!(log.info().first, Index(1));
-    // What comes is obeyed as well, from a leader that never had it in its own options.
+    // A later change is used as well, by a leader that never had it in its own options.
     let last = log.info().last;
     cast.lead(1);
     set(cast.log(1), LogOption::RetentionBytes, 256 << 10);
@@ -293,7 +293,7 @@ fn leader_with_less_retention_of_its_own_discards_nothing_more() {
     cast.knows(leader, wanted);
 }
 
-/// The command is discarded, and the file that it stood in is gone: the learner gets an opening.
+/// The command is discarded, and its file is removed: the learner gets an opening.
 #[test]
 fn learner_that_joins_after_the_command_was_discarded_has_the_options() {
     let mut cast = Cast::new(&[small()]);
@@ -305,7 +305,7 @@ fn learner_that_joins_after_the_command_was_discarded_has_the_options() {
     let first_file = cast.dirs[0].path().join("00000000000000000001.seg");
     let end = Instant::now() + PATIENCE;
     while first_file.exists() {
-        assert!(Instant::now() < end, "the first segment stays");
+        assert!(Instant::now() < end, "the first segment is not removed");
         std::thread::sleep(Duration::from_millis(5));
     }
     let node = cast.join(small(), cast.network.transport(), true);
@@ -320,14 +320,14 @@ fn learner_that_joins_after_the_command_was_discarded_has_the_options() {
 
 /// A copy from outside has the log's options, from the beginning and from a state.
 #[test]
-fn followers_know_them() {
+fn followers_have_the_options() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     set(&log, LogOption::SessionWindow, 5);
     fill(&log, 3);
     log.discard(log.info().last).unwrap();
     let copy_dir = tempfile::tempdir().unwrap();
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let state = match feed.next(1 << 20).unwrap().unwrap() {
         chiplog::FollowMessage::State(state) => state,
         other => panic!("{other:?}"),
@@ -337,7 +337,7 @@ fn followers_know_them() {
     assert!(versions(copy_dir.path()).contains(&2));
 }
 
-/// A transport of a replica of an earlier version: it knows neither the question nor the answer.
+/// The transport of a replica of an earlier version: it drops the question and the answer.
 #[derive(Debug)]
 struct Earlier(Arc<dyn Transport>);
 
@@ -358,7 +358,7 @@ impl Transport for Earlier {
     }
 }
 
-/// It was promoted, and from then on a majority could hang on a replica that cannot read the log.
+/// It was promoted, and from then on a majority could depend on a replica that cannot read the log.
 #[test]
 fn newcomer_of_an_earlier_version_is_not_promoted() {
     let mut cast = Cast::new(&[small(), small()]);
@@ -372,14 +372,14 @@ fn newcomer_of_an_earlier_version_is_not_promoted() {
     let votes =
         |cast: &Cast| cast.log(cast.leader()).status().members.iter().filter(|m| m.is_voter()).count();
     assert_eq!(votes(&cast), 2);
-    // It is brought to this version.
+    // It is upgraded to this version.
     let gone = cast.logs[old as usize - 1].take().unwrap();
     gone.close().unwrap();
     let options = cast.options(old, Bootstrap::Existing, cast.network.transport(), small());
     cast.logs[old as usize - 1] = Some(Log::open(cast.dirs[old as usize - 1].path(), options).unwrap());
     cast.log(cast.leader()).change_members(&promote, PATIENCE).unwrap();
     assert_eq!(votes(&cast), 3);
-    // And one of this version at once.
+    // A replica of this version is promoted at once.
     cast.join(small(), cast.network.transport(), true);
     assert_eq!(votes(&cast), 4);
 }
@@ -397,7 +397,7 @@ fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
     for dir in &cast.dirs {
         assert!(versions(dir.path()).iter().all(|v| *v == 1), "{:?}", versions(dir.path()));
     }
-    // Another one that is not there is named as well.
+    // A replica that is down is named as well.
     let gone = cast.logs[old as usize - 1].take().unwrap();
     gone.close().unwrap();
     let patience = Duration::from_secs(1);
@@ -405,7 +405,7 @@ fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
         cast.log(leader).set_log_options(&[(LogOption::SessionsMax, Some(3))], patience).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains(&format!("node {old}")), "{refused}");
-    // It is brought to this version.
+    // It is upgraded to this version.
     let options = cast.options(old, Bootstrap::Existing, cast.network.transport(), small());
     cast.logs[old as usize - 1] = Some(Log::open(cast.dirs[old as usize - 1].path(), options).unwrap());
     set(cast.log(leader), LogOption::SessionsMax, 3);
@@ -418,7 +418,8 @@ fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
     assert_eq!(refused.kind(), ErrorKind::NotLeader);
 }
 
-/// Each replica writes what the leader orders: one whose segments hold no such record would stop all commits.
+/// Every replica writes the entries of the leader: one whose segments are too small for a record would stop all
+/// commits.
 #[test]
 fn options_that_a_smaller_member_cannot_hold_are_refused() {
     let large = Options::with_segment_bytes(1 << 20);
@@ -436,7 +437,7 @@ fn options_that_a_smaller_member_cannot_hold_are_refused() {
     set(cast.log(1), LogOption::RecordBytesMax, 20_000);
     cast.log(1).append(&[1; 20_000]).unwrap();
 
-    // A member that joins with too little room is not promoted until it has more.
+    // A member that joins with too small segments is not promoted until it has larger ones.
     cast.lead(1);
     cast.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
     cast.logs[1].take().unwrap().close().unwrap();
@@ -447,12 +448,12 @@ fn options_that_a_smaller_member_cannot_hold_are_refused() {
     let refused = loop {
         let refused = cast.log(cast.leader()).change_members(&promote, Duration::from_secs(1)).unwrap_err();
         if refused.kind() == ErrorKind::InvalidArgument {
-            break refused; // Unsupported, as long as it has not answered
+            break refused; // Unsupported until it has answered
         }
         assert!(Instant::now() < end, "{refused}");
     };
     assert!(refused.to_string().contains(&format!("node {new} has segments of 65536 bytes")), "{refused}");
-    // Started again with larger ones it is.
+    // Started again with larger segments it is promoted.
     cast.logs[new as usize - 1].take().unwrap().close().unwrap();
     let larger = Options::with_segment_bytes(1 << 20);
     let options = cast.options(new, Bootstrap::Existing, cast.network.transport(), larger);

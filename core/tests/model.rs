@@ -1,7 +1,7 @@
-//! The log against a model: any sequence of appends, batches, retries, discards, fast-forwards, reopenings,
-//! crashes and reads gives what a plain list would give.
+//! The log against a model: any sequence of appends, batches, retries, discards, fast-forwards, reopenings, crashes
+//! and reads has the same results as a plain list.
 //!
-//! `PROPTEST_CASES` raises the number of sequences.
+//! `PROPTEST_CASES` sets the number of sequences.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod support;
@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn the_log_is_a_list(wishes in proptest::collection::vec(wish(), 1..60), sync_micros in prop_oneof![Just(0), Just(200)]) {
         let disk = SimDisk::default();
-        // On a disk that takes its time appends gather.
+        // With slow syncs appends gather.
         disk.set_sync_time(Duration::from_micros(sync_micros));
         match run(&disk, &steps(wishes)) {
             Err(wrong) => prop_assert!(false, "{}", wrong),

@@ -1,4 +1,4 @@
-//! Replicas in one process, on real disks, over the in-memory network: what a program that embeds a cluster sees.
+//! Replicas in one process, on real disks, over the in-memory network: a cluster as a program that embeds it sees it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::transport::MemoryNetwork;
@@ -24,7 +24,7 @@ fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork) -> Options 
     Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) }
 }
 
-/// Who was told that a change is in force finds it in the status, at once.
+/// A caller that was told that a change is in force finds it in the status at once.
 #[track_caller]
 fn assert_shown(log: &Log, change: &Change) {
     let status = log.status();
@@ -33,7 +33,7 @@ fn assert_shown(log: &Log, change: &Change) {
         Change::Promote(node) => member(node).is_some_and(chiplog::Member::is_voter),
         Change::Demote(node) => member(node).is_some_and(chiplog::Member::is_learner),
         Change::SetAddress { node, address } => member(node).is_some_and(|m| m.address == *address),
-        other => panic!("not asked of {other:?}"),
+        other => panic!("not checked for {other:?}"),
     };
     assert!(is_shown, "{change:?}: {status:?}");
 }
@@ -70,7 +70,7 @@ impl Trio {
         self.logs[node as usize - 1].as_ref().unwrap()
     }
 
-    /// Waits for a leader among those that run, other than `not`.
+    /// Waits for a leader among the running replicas, other than `not`.
     fn leader(&self, not: u64) -> u64 {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -131,14 +131,14 @@ fn three_replicas_have_the_same_log() {
 }
 
 #[test]
-fn another_leader_takes_over_and_the_old_one_comes_back() {
+fn another_leader_is_elected_and_the_old_one_rejoins() {
     let mut trio = Trio::new(3);
     let first = trio.leader(0);
     for i in 0..100u32 {
         trio.log(first).append(&i.to_le_bytes()).unwrap();
     }
     trio.network.disconnect(NodeId(first));
-    // Appends at the one that is cut off get nowhere, and say so.
+    // Appends at the isolated leader are not committed, and return an error.
     let lost = trio.log(first).submit(b"never seen").unwrap();
     let second = trio.leader(first);
     for i in 100..200u32 {
@@ -163,7 +163,7 @@ fn another_leader_takes_over_and_the_old_one_comes_back() {
 }
 
 #[test]
-fn a_replica_that_lags_behind_the_discarded_prefix_jumps() {
+fn replica_that_lags_behind_a_discard_jumps() {
     let trio = Trio::new(3);
     let leader = trio.leader(0);
     let lagging = (1..=3).find(|n| *n != leader).unwrap();
@@ -180,7 +180,7 @@ fn a_replica_that_lags_behind_the_discarded_prefix_jumps() {
     assert!(trio.log(lagging).info().first >= Index(2));
     assert_eq!(trio.log(lagging).info().first, Index(900));
     assert_eq!(trio.records(lagging), trio.records(leader));
-    // The session came with the jump.
+    // The session was restored by the jump.
     trio.log(leader).transfer_leader(NodeId(lagging), PATIENCE).unwrap();
     let (id, next) = (session.id(), session.next_sequence());
     trio.leader(leader);
@@ -188,10 +188,10 @@ fn a_replica_that_lags_behind_the_discarded_prefix_jumps() {
     assert_eq!(again.append(b"last").unwrap(), last);
 }
 
-/// What a voter knew to be committed was only written when the log was idle or rolled, and not at all once it was on its
-/// own: after a restart it waited for the vote of one that had left long ago.
+/// A voter wrote its commit index only when the log was idle or rolled, and not at all as the only voter: after a
+/// restart it waited for the vote of a voter that had left long ago.
 #[test]
-fn the_last_voter_remembers_that_it_is_the_last() {
+fn last_voter_remembers_that_it_is_the_last() {
     let mut trio = Trio::new(2);
     assert_eq!(trio.leader(0), 1);
     trio.log(1).append(b"with two").unwrap();
@@ -204,9 +204,10 @@ fn the_last_voter_remembers_that_it_is_the_last() {
     assert_eq!(trio.log(1).append(b"again").unwrap(), last.next());
 }
 
-/// Files went that the log still began with after a restart, as it did not know then what was committed.
+/// Files were removed that the log still needed after a restart, because it did not know then which entries were
+/// committed.
 #[test]
-fn what_the_last_voter_discards_is_not_missed() {
+fn last_voter_opens_after_its_discards() {
     let mut trio = Trio::new(2);
     assert_eq!(trio.leader(0), 1);
     for _ in 0..600 {
@@ -225,10 +226,10 @@ fn what_the_last_voter_discards_is_not_missed() {
     assert_eq!(trio.records(1).len(), 51);
 }
 
-/// A leader that may have no more uncommitted lost its lead and refused nothing: appends waited for ever, and so did who
-/// closed the log.
+/// A leader that had reached the limit of uncommitted bytes stepped down and refused nothing. Appends waited for
+/// ever, and so did a call of `close`.
 #[test]
-fn a_leader_without_a_majority_answers_all_that_waits() {
+fn leader_without_a_majority_answers_all_waiting_calls() {
     let mut trio = Trio::new(3);
     let first = trio.leader(0);
     trio.stop(first);
@@ -236,7 +237,7 @@ fn a_leader_without_a_majority_answers_all_that_waits() {
     small.cluster.as_mut().unwrap().uncommitted_bytes_max = 10_000;
     let log = Log::open(trio.dirs[first as usize - 1].path(), small).unwrap();
     let second = trio.leader(first);
-    // It does not stand for election before the others have told what they know of it.
+    // It starts no election before the others have introduced themselves.
     let end = Instant::now() + PATIENCE;
     while trio.log(second).transfer_leader(NodeId(first), PATIENCE).is_err() {
         assert!(Instant::now() < end);
@@ -250,13 +251,13 @@ fn a_leader_without_a_majority_answers_all_that_waits() {
     log.close().unwrap();
 }
 
-/// A leader was deposed; the next one's change took the place of its own in the log, and was taken for it.
+/// A leader was deposed. The next leader's change had the index of its own in the log, and counted as it.
 #[test]
-fn a_change_of_a_deposed_leader_is_not_answered_by_another() {
+fn change_of_a_deposed_leader_is_not_answered_by_another_change() {
     let trio = Trio::new(3);
     let first = trio.leader(0);
     for node in 1..=3 {
-        trio.log(node).barrier(PATIENCE).unwrap(); // all know that they vote
+        trio.log(node).barrier(PATIENCE).unwrap(); // all know that they are voters
     }
     trio.network.disconnect(NodeId(first));
     let add = |node| {
@@ -274,10 +275,10 @@ fn a_change_of_a_deposed_leader_is_not_answered_by_another() {
     });
 }
 
-/// What waits for a learner to catch up was proposed while the lead was being handed over: raft takes nothing then, and
-/// the change failed.
+/// A change that waited for a learner to catch up was proposed during a transfer of leadership. Raft refuses
+/// proposals then, and the change failed.
 #[test]
-fn a_change_waits_while_the_lead_is_handed_over() {
+fn change_waits_during_a_transfer_of_leadership() {
     let trio = Trio::new(3);
     let leader = trio.leader(0);
     let to = (1..=3).find(|n| *n != leader).unwrap();
@@ -290,10 +291,10 @@ fn a_change_waits_while_the_lead_is_handed_over() {
     std::thread::scope(|scope| {
         let promoted =
             scope.spawn(|| trio.log(leader).change_members(&[Change::Promote(NodeId(4))], PATIENCE));
-        // Asked while the lead is being handed over already, it would be refused.
+        // During a transfer of leadership the request itself would be refused.
         std::thread::sleep(Duration::from_millis(200));
         trio.network.disconnect(NodeId(to));
-        // Whether this thread runs while the lead is handed over is up to the machine.
+        // Whether this thread runs during the transfer depends on the machine.
         let is_refused = (0..20).any(|_| {
             let handed =
                 scope.spawn(|| trio.log(leader).transfer_leader(NodeId(to), Duration::from_millis(150)));
@@ -303,7 +304,10 @@ fn a_change_waits_while_the_lead_is_handed_over() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if let Some(error) = &refused {
-                assert!(error.to_string().contains(&format!("hands over the lead to node {to}")), "{error}");
+                assert!(
+                    error.to_string().contains(&format!("is transferring leadership to node {to}")),
+                    "{error}"
+                );
                 trio.network.connect(NodeId(4));
             }
             assert_eq!(handed.join().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
@@ -314,9 +318,9 @@ fn a_change_waits_while_the_lead_is_handed_over() {
     });
 }
 
-/// The number of members told the status that it was stale: so a change that leaves it as it was showed late.
+/// Only a new number of members refreshed the status: a change that kept it was shown late.
 #[test]
-fn the_status_shows_a_change_to_whoever_was_answered() {
+fn status_shows_an_answered_change_at_once() {
     let trio = Trio::new(3);
     for round in 0..10 {
         let leader = trio.leader(0);
@@ -335,9 +339,9 @@ fn the_status_shows_a_change_to_whoever_was_answered() {
     }
 }
 
-/// An idle log that was on its own showed for ever what it was like before its last append.
+/// The status of an idle log of one replica always showed the state before its last append.
 #[test]
-fn the_status_of_a_log_at_rest_is_that_of_its_last_append() {
+fn status_of_an_idle_log_includes_its_last_append() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::with_segment_bytes(256 << 10)).unwrap();
     let end = Instant::now() + PATIENCE;
@@ -351,11 +355,11 @@ fn the_status_of_a_log_at_rest_is_that_of_its_last_append() {
     }
 }
 
-/// A follower took data with the file that is kept for discards, then found no file at all and was poisoned; opened again
-/// it met the same entry before the discard that would have made room.
+/// A follower accepted data with the file that is reserved for discards. Then it found no file at all and was
+/// poisoned. Opened again it met the same entry before the discard that would have made room.
 #[cfg(feature = "sim")]
 #[test]
-fn a_follower_without_room_waits_for_it() {
+fn follower_without_room_waits_for_it() {
     use chiplog::disk::sim::SimDisk;
     use std::sync::Arc;
     let trio = Trio::new(2);
@@ -369,7 +373,7 @@ fn a_follower_without_room_waits_for_it() {
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     trio.log(leader).change_members(&[Change::Promote(NodeId(3))], PATIENCE).unwrap();
     let append = |n: u32| (0..n).fold(Index(0), |_, _| trio.log(leader).append(&[3; 1000]).unwrap());
-    let before = append(300); // it knows by now that it will need files
+    let before = append(300); // by now it prepares files ahead
     third.wait_for(before, PATIENCE).unwrap();
     disk.limit_space(Some(disk.space_used()));
     append(2000);
@@ -377,18 +381,19 @@ fn a_follower_without_room_waits_for_it() {
     let follows = |log: &Log| log.poison_cause().is_none() && log.status().role == Role::Follower;
     assert!(follows(&third), "{:?} {:?}", third.status(), third.poison_cause());
     assert!(third.info().last < Index(2300));
-    // It hears the leader and is heard by it; closed and opened it is as before.
+    // It hears the leader and the leader hears it; closed and opened it is as before.
     assert!(trio.log(leader).status().peers.iter().any(|p| p.node == NodeId(3) && p.active));
     third.close().unwrap();
     let third = open(Bootstrap::Existing);
     std::thread::sleep(Duration::from_millis(600));
     assert!(third.poison_cause().is_none(), "{:?}", third.poison_cause());
-    // The others discard what it has and what it lacks: it makes room, and goes on from there.
+    // The others discard records, some of which it has and some of which it lacks: it makes room, and continues from
+    // there.
     trio.log(leader).discard(Index(2200)).unwrap();
     let last = append(100);
     third.wait_for(last, PATIENCE).unwrap();
     assert!(follows(&third));
-    // The same once more, and room comes from elsewhere.
+    // The same again, but the disk gets more space.
     append(1500);
     std::thread::sleep(Duration::from_millis(300));
     assert!(third.info().last < Index(3900) && follows(&third), "{:?}", third.status());
@@ -399,7 +404,7 @@ fn a_follower_without_room_waits_for_it() {
 /// A follower whose segments are too small for a block was poisoned by it, each time it was opened.
 #[cfg(feature = "sim")]
 #[test]
-fn a_follower_with_small_segments_is_not_poisoned_by_a_large_block() {
+fn follower_with_small_segments_is_not_poisoned_by_a_large_block() {
     let trio = Trio::new(2);
     let leader = trio.leader(0);
     let dir = tempfile::tempdir().unwrap();
@@ -420,10 +425,10 @@ fn a_follower_with_small_segments_is_not_poisoned_by_a_large_block() {
     third.wait_for(Index(1), PATIENCE).unwrap();
 }
 
-/// A new voter died right after its promotion: the change was committed, could not come into force, and the caller was told
-/// nothing of why; each entry behind it was kept in memory.
+/// A new voter stopped right after its promotion. The change was committed but could not come into force, and the
+/// caller got no reason; each later entry was kept in memory.
 #[test]
-fn a_change_that_waits_for_its_new_voter_says_so() {
+fn change_that_waits_for_its_new_voter_names_it() {
     let trio = Trio::new(1);
     let dir = tempfile::tempdir().unwrap();
     let second = Log::open(dir.path(), options(2, Bootstrap::Join(trio.id), &trio.network)).unwrap();
@@ -440,7 +445,7 @@ fn a_change_that_waits_for_its_new_voter_says_so() {
     for change in [Change::Promote(NodeId(2)), add(3, chiplog::DirectoryId::default())] {
         let error = trio.log(1).change_members(&[change], patience).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(error.to_string().contains("this was not heard of node 2"), "{error}");
+        assert!(error.to_string().contains("missing: node 2"), "{error}");
     }
     let last = (0..50).fold(Index(0), |_, _| trio.log(1).append(b"it leads").unwrap());
     trio.network.connect(NodeId(2));
@@ -450,9 +455,9 @@ fn a_change_that_waits_for_its_new_voter_says_so() {
     assert!(trio.log(1).status().members.iter().any(|m| m.node == NodeId(2) && m.is_voter()));
 }
 
-/// Closing a leader that was cut off waited two election time-outs for a majority that did not come.
+/// Closing an isolated leader waited two election time-outs for a majority that did not answer.
 #[test]
-fn a_leader_that_is_cut_off_is_closed_at_once() {
+fn isolated_leader_closes_at_once() {
     let mut trio = Trio::new(3);
     let leader = trio.leader(0);
     trio.stop(leader);
@@ -480,10 +485,10 @@ fn a_leader_that_is_cut_off_is_closed_at_once() {
     });
 }
 
-/// A node whose disk was emptied joined again under its old number: both sides dropped what came, and it took itself for a
-/// learner.
+/// A node with an emptied disk joined again under its old number. Both sides dropped all messages, and the node
+/// believed to be a learner.
 #[test]
-fn a_node_that_lost_its_directory_is_told() {
+fn node_that_lost_its_directory_learns_of_its_removal() {
     let mut trio = Trio::new(3);
     let leader = trio.leader(0);
     let lost = (1..=3).find(|n| *n != leader).unwrap();
@@ -510,14 +515,14 @@ fn a_node_that_lost_its_directory_is_told() {
     let last = trio.log(leader).append(b"for all").unwrap();
     log.wait_for(last, PATIENCE).unwrap();
     log.close().unwrap();
-    // Whoever brings back the old directory then is told as well.
+    // If the old directory is put back, that replica learns of it as well.
     trio.start(lost);
     is_in(trio.log(lost), Role::Removed);
 }
 
-/// A learner that was removed while it was away never learnt of it: it asks nobody for votes.
+/// A learner that was removed while it was down never learnt of it: it asks no replica for votes.
 #[test]
-fn a_learner_that_was_removed_while_it_was_away_is_told() {
+fn learner_removed_while_it_was_down_learns_of_it() {
     let trio = Trio::new(1);
     let dir = tempfile::tempdir().unwrap();
     let open = |bootstrap| Log::open(dir.path(), options(2, bootstrap, &trio.network)).unwrap();
@@ -537,9 +542,9 @@ fn a_learner_that_was_removed_while_it_was_away_is_told() {
     }
 }
 
-/// A log that was on its own is that of node 1. As another node's it opened, and followed nobody for ever.
+/// A standalone log is node 1's. Opened as another node's, it followed no leader for ever.
 #[test]
-fn a_log_that_was_on_its_own_is_that_of_node_1() {
+fn standalone_log_opens_as_node_1_only() {
     let dir = tempfile::tempdir().unwrap();
     let network = MemoryNetwork::new();
     Log::open(dir.path(), Options::with_segment_bytes(256 << 10)).unwrap().append(b"alone").unwrap();
@@ -550,7 +555,8 @@ fn a_log_that_was_on_its_own_is_that_of_node_1() {
     assert_eq!(log.append(b"in a cluster").unwrap(), Index(2));
 }
 
-/// A discard that made no room took the last file on a full disk, and records filled it up: the next discard found no place.
+/// A discard that made no room used the last file on a full disk, and records filled it: the next discard had no
+/// room.
 #[cfg(feature = "sim")]
 #[test]
 fn records_leave_the_last_file_to_discards() {
@@ -574,7 +580,7 @@ fn records_leave_the_last_file_to_discards() {
     }
     disk.limit_space(Some(disk.space_used()));
     let last = fill();
-    // None of these makes room; those that need one go into the last file.
+    // None of these discards makes room; those that need a file use the last one.
     for first in 2..200 {
         log.discard(Index(first)).unwrap();
         assert_eq!(log.append(&[5; 100]).unwrap_err().kind(), ErrorKind::Full);
@@ -583,10 +589,10 @@ fn records_leave_the_last_file_to_discards() {
     assert!(fill() > last);
 }
 
-/// Raft forgets its leader when it stands for election. A learner never does: cut off, it sent everybody to a leader that it
-/// had not heard for hours.
+/// Raft forgets its leader when it starts an election. A learner never does: an isolated one referred all clients to
+/// a leader that it had not heard for hours.
 #[test]
-fn a_learner_that_is_cut_off_knows_no_leader() {
+fn isolated_learner_knows_no_leader() {
     let trio = Trio::new(2);
     let leader = trio.leader(0);
     let dir = tempfile::tempdir().unwrap();

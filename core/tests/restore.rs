@@ -1,5 +1,5 @@
-//! Backups, and logs that are made of them: all that a log holds comes back, a backup that is not whole is refused by
-//! name, and nothing is left that is half made.
+//! Backups, and logs that are restored from them. Everything in a log is restored, an incomplete backup is refused
+//! with the name of the file, and no partial result is left.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod support;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Records = Vec<(Index, Vec<u8>, Timestamp)>;
 
-/// Small segments, so that a short log rolls; a clock that shows another time each time.
+/// Small segments, so that a short log rolls; a clock that shows another time at each look.
 fn small() -> Options {
     Options {
         block_bytes_max: 4096,
@@ -40,7 +40,7 @@ fn records(log: &Log) -> Records {
     records
 }
 
-/// Directories of one test: the log, its backup, what is made of it.
+/// Directories of one test: the log, its backup, and the restored logs.
 struct Place {
     dir: TempDir,
 }
@@ -73,7 +73,7 @@ impl Place {
         (restored, log)
     }
 
-    /// The names of what is in the test's directory.
+    /// The names in the test's directory.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path()).unwrap();
         let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -88,7 +88,7 @@ fn upto(to: RestoreTo) -> RestoreOptions {
     options
 }
 
-/// Records of all sizes over some segments, single and in batches, in a session and without.
+/// Records of all sizes over some segments, single and in batches, with and without a session.
 fn live(log: &Log, rounds: u64) -> Session {
     let mut session = log.open_session().unwrap();
     for n in 0..rounds {
@@ -102,7 +102,7 @@ fn live(log: &Log, rounds: u64) -> Session {
 }
 
 #[test]
-fn all_comes_back_records_times_sessions_options_and_what_was_discarded_stays_so() {
+fn records_times_sessions_options_and_discards_are_restored() {
     let place = Place::new();
     let log = place.log();
     let session = live(&log, 60);
@@ -132,7 +132,7 @@ fn all_comes_back_records_times_sessions_options_and_what_was_discarded_stays_so
     assert_eq!(log.read(Index(100)).unwrap_err().kind(), ErrorKind::Discarded);
     assert_eq!(log.info().sessions, 2);
 
-    // The last append of the session again: it has its place already. The next one takes the next place.
+    // A retry of the session's last append returns its index. The next append gets the next index.
     let last = session.next_sequence().get() - 1;
     let again = log.resume_session(session.id(), Sequence(last)).append(b"in a session: 59").unwrap();
     assert_eq!(again, info.last);
@@ -152,7 +152,7 @@ fn all_comes_back_records_times_sessions_options_and_what_was_discarded_stays_so
 }
 
 #[test]
-fn the_id_is_kept_if_that_is_asked_for() {
+fn log_id_is_kept_on_request() {
     let place = Place::new();
     let log = place.log();
     log.append(b"one").unwrap();
@@ -169,9 +169,9 @@ fn the_id_is_kept_if_that_is_asked_for() {
     assert_eq!(segment.len(), 1 << 20);
 }
 
-/// A log that was never appended to, and one whose records are all discarded, go on where they stood.
+/// A log that was never appended to, and one whose records are all discarded, continue at their positions.
 #[test]
-fn empty_logs_go_on_where_they_stood() {
+fn empty_logs_continue_at_their_positions() {
     for discarded in [false, true] {
         let place = Place::new();
         let log = place.log();
@@ -191,7 +191,7 @@ fn empty_logs_go_on_where_they_stood() {
     }
 }
 
-/// The writer goes on meanwhile: what is backed up is the log as it was at one moment.
+/// The writer continues meanwhile: the backup has the log as it was at one moment.
 #[test]
 fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
     let place = Place::new();
@@ -201,7 +201,7 @@ fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
     let end = Instant::now() + PATIENCE;
     let read_only = ReadOnlyLog::open(place.path("log")).unwrap();
     while read_only.info().last < appended {
-        assert!(Instant::now() < end, "the view stays behind");
+        assert!(Instant::now() < end, "the view lags behind");
         std::thread::sleep(Duration::from_millis(2));
     }
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -222,11 +222,11 @@ fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
 }
 
 #[test]
-fn cut_at_any_record_leaves_the_log_as_it_was_then() {
+fn restore_to_any_record_has_the_log_as_it_was_then() {
     let place = Place::new();
     let log = place.log();
     let session = live(&log, 4);
-    // Of one block, with many appends in it.
+    // With one block of many appends in it.
     let tickets: Vec<_> = (0..30u64).map(|n| log.submit(&n.to_le_bytes()).unwrap()).collect();
     tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
     log.discard(Index(3)).unwrap();
@@ -236,7 +236,7 @@ fn cut_at_any_record_leaves_the_log_as_it_was_then() {
     place.back_up();
     for to in 2..=last.get() {
         let (restored, log) = place.restored(&format!("to{to}"), &upto(RestoreTo::Index(Index(to))));
-        // Batches of three stand at 2, 7, 12 and 17: such a one comes whole or not at all.
+        // Batches of three are at 2, 7, 12 and 17: a batch is restored whole or not at all.
         let ends = match to {
             2..4 => 1,
             7 | 8 => 6,
@@ -249,7 +249,7 @@ fn cut_at_any_record_leaves_the_log_as_it_was_then() {
         let kept = here.iter().filter(|r| r.0 >= Index(3)).cloned().collect::<Records>();
         assert_eq!(kept, all.iter().filter(|r| r.0 <= Index(ends)).cloned().collect::<Records>(), "to {to}");
         if to == 5 {
-            // Of the session the first append is there, and no later one.
+            // The session's first append is there, and no later one.
             let mut then = log.resume_session(session.id(), Sequence(1));
             assert_eq!(then.append(b"in a session: 0").unwrap(), Index(5));
             assert_eq!(then.append(b"another history").unwrap(), Index(6));
@@ -264,7 +264,7 @@ fn cut_at_any_record_leaves_the_log_as_it_was_then() {
 }
 
 #[test]
-fn cut_at_a_time_keeps_what_was_written_until_then() {
+fn restore_to_a_time_has_the_records_up_to_it() {
     let place = Place::new();
     let log = place.log();
     live(&log, 40);
@@ -285,9 +285,9 @@ fn cut_at_a_time_keeps_what_was_written_until_then() {
     assert_eq!(records(&log), all);
 }
 
-/// Whatever is wrong with a backup is named, and nothing is made.
+/// Any fault of a backup is named, and nothing is written.
 #[test]
-fn a_backup_that_is_not_whole_is_refused_by_name_and_nothing_is_made() {
+fn incomplete_backup_is_refused_by_name_and_nothing_is_written() {
     let place = Place::new();
     let log = place.log();
     live(&log, 40);
@@ -314,7 +314,7 @@ fn a_backup_that_is_not_whole_is_refused_by_name_and_nothing_is_made() {
             refused(file, &format!("byte {at} changed"));
         }
         fs::write(file, &whole[..whole.len() - 1]).unwrap();
-        refused(file, "cut off");
+        refused(file, "truncated");
         fs::write(file, [&whole[..], b"x"].concat()).unwrap();
         refused(file, "longer");
         fs::remove_file(file).unwrap();
@@ -333,9 +333,9 @@ fn a_backup_that_is_not_whole_is_refused_by_name_and_nothing_is_made() {
     place.restore("again", &RestoreOptions::default()).unwrap();
 }
 
-/// A backup that was interrupted is none, whatever of it is there; and no place for another one.
+/// An unfinished backup is refused, whatever files it has; and its directory cannot hold another one.
 #[test]
-fn unfinished_backups_and_places_that_are_taken_are_refused() {
+fn unfinished_backups_and_used_directories_are_refused() {
     let place = Place::new();
     let log = place.log();
     live(&log, 3);
@@ -360,7 +360,7 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
     );
     assert_eq!(kind(Backup::seal(place.path("unfinished"))), ErrorKind::NotFound, "nothing was copied");
 
-    // A directory that was there before stays: its owner and its place were chosen.
+    // A directory that existed before stays: its owner and its path were chosen.
     fs::create_dir(place.path("made")).unwrap();
     for (name, stays) in [("unfinished", false), ("made", true)] {
         if stays {
@@ -374,7 +374,7 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
     make("backup").unwrap();
     let taken = make("backup").unwrap_err();
     assert!(taken.to_string().contains("holds a backup already"), "{taken}");
-    // Nobody appends to it.
+    // It does not open for appends.
     assert_eq!(Log::open(place.path("backup"), small()).unwrap_err().kind(), ErrorKind::InvalidArgument);
 
     for (name, is_file) in [("full", false), ("file", true)] {
@@ -388,7 +388,7 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
         assert!(place.path(name).exists());
     }
-    // What stands beside it is not touched, whatever it is; an empty directory is taken.
+    // The directory beside it is never touched, whatever it holds; an empty directory is accepted.
     fs::create_dir(place.path("empty")).unwrap();
     let (_, beside) = place.restored("empty.restoring", &RestoreOptions::default());
     beside.append(b"confirmed").unwrap();
@@ -397,7 +397,7 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
     for name in ["empty", "link"] {
         let refused = place.restore(name, &RestoreOptions::default()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
-        assert!(refused.to_string().contains(".restoring is there"), "{refused}");
+        assert!(refused.to_string().contains(".restoring exists"), "{refused}");
     }
     let beside = Log::open(place.path("empty.restoring"), small()).unwrap();
     assert_eq!(beside.info().last, Index(16));
@@ -408,9 +408,9 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
     assert!(!place.path("empty.restoring").exists());
 }
 
-/// With one record an entry in both histories, and the same elections, their entries stand at the same places.
+/// With one record per entry in both histories, and the same elections, their entries have the same indexes.
 #[test]
-fn copy_of_the_old_history_finds_that_a_restored_log_of_its_id_is_another() {
+fn copy_of_the_old_history_refuses_a_restored_log_with_the_same_id() {
     let place = Place::new();
     let log = place.log();
     log.append(b"in both").unwrap();
@@ -423,11 +423,11 @@ fn copy_of_the_old_history_finds_that_a_restored_log_of_its_id_is_another() {
     };
     let log = place.log();
     go_on(&log, "lost");
-    let mut feed = log.feed(FollowFrom::First).unwrap();
+    let mut feed = log.follow(FollowFrom::First).unwrap();
     let Some(FollowMessage::State(state)) = feed.next(1 << 20).unwrap() else { panic!("no state") };
     let copy = FollowerLog::create(place.path("copy"), small(), &state).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
-        copy.take(fed).unwrap();
+        copy.apply(fed).unwrap();
     }
     log.close().unwrap();
 
@@ -436,11 +436,11 @@ fn copy_of_the_old_history_finds_that_a_restored_log_of_its_id_is_another() {
     let (_, log) = place.restored("again", &options);
     go_on(&log, "new");
     log.append(b"further").unwrap();
-    let fed = log.feed(copy.want().unwrap()).and_then(|mut feed| feed.next(1 << 20));
+    let fed = log.follow(copy.resume_point().unwrap()).and_then(|mut feed| feed.next(1 << 20));
     assert_eq!(fed.unwrap_err().kind(), ErrorKind::Diverged);
 }
 
-/// Wherever the power is cut, or a call fails, while a log is restored: the whole log is there, or none.
+/// The power is cut, or a call fails, at every point of a restore: afterwards there is the whole log, or none.
 #[test]
 fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     let place = Place::new();
@@ -456,12 +456,12 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     };
     let judge = |disk: &SimDisk, complete: bool| match open(disk) {
         Ok(log) if records(&log) == all => {
-            let next = log.append(b"next").map_err(|e| Wrong(format!("it takes no append: {e}")))?;
+            let next = log.append(b"next").map_err(|e| Wrong(format!("the log accepts no append: {e}")))?;
             let follows = next == all.last().unwrap().0.next();
             if follows { Ok(true) } else { Err(Wrong(format!("the next record is {next}"))) }
         }
-        Ok(log) => Err(Wrong(format!("a part of it opens: {:?}", log.info()))),
-        Err(error) if complete => Err(Wrong(format!("it was restored, and does not open: {error}"))),
+        Ok(log) => Err(Wrong(format!("a part of the log opens: {:?}", log.info()))),
+        Err(error) if complete => Err(Wrong(format!("the log was restored but does not open: {error}"))),
         Err(_) => Ok(false),
     };
 
@@ -483,8 +483,8 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
         panic!("{wrong}");
     }
     let (whole, none) = (whole.into_inner(), none.into_inner());
-    println!("restore: {points} points, {none} images without a log, {whole} with all of it");
-    assert!(whole > 0 && none > points, "both outcomes are met");
+    println!("restore: {points} points, {none} images without a log, {whole} with the whole log");
+    assert!(whole > 0 && none > points, "both outcomes occur");
 
     // Every write, sync, creation and renaming fails once.
     let mut failures = 0;
@@ -507,9 +507,9 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     assert!(failures > 10, "{failures}");
 }
 
-/// The members of a cluster are not in what is made of its backup: it is node 1's alone, and others can join it.
+/// The members of a cluster are not in a restored log: it is node 1's alone, and other members can join it.
 #[test]
-fn a_cluster_s_log_becomes_one_of_its_own_that_others_join() {
+fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
     let place = Place::new();
     let network = MemoryNetwork::new();
     let options = |node, bootstrap, network: &MemoryNetwork| {
@@ -565,10 +565,10 @@ fn a_cluster_s_log_becomes_one_of_its_own_that_others_join() {
     assert_eq!(nodes(&joined), [NodeId(1), NodeId(2)]);
 }
 
-/// A session remembers as much as it did, whatever the limits of the one who makes the backup, and whether they stand in the
-/// log or not.
+/// A session remembers as much as before, whatever the limits of the program that makes the backup, and whether the
+/// limits are set in the log or not.
 #[test]
-fn sessions_remember_all_that_they_did() {
+fn restored_sessions_remember_everything() {
     for in_the_log in [false, true] {
         let place = Place::new();
         let own = match in_the_log {
@@ -582,7 +582,7 @@ fn sessions_remember_all_that_they_did() {
         }
         let options = log.log_options();
         let id = log.open_session().unwrap().id();
-        // The client has no answer for any of those before: all of them are remembered.
+        // The client has no answer for any of the earlier appends: all of them are remembered.
         let append = |log: &Log, n: u64| {
             let mut batch = BatchBuilder::new();
             batch.session(id, Sequence(n + 1), 199).push(&n.to_le_bytes()).unwrap();

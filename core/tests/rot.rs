@@ -1,5 +1,5 @@
-//! Bytes that change on the disk, and files that go: detected, with the file and the offset, or harmless.
-//! Never served, never cut off silently when they may have been acknowledged, never a panic.
+//! Bytes that change on the disk, and missing files: detected, with the file and the offset, or harmless. Damaged
+//! bytes are never returned, acknowledged records are never truncated silently, and no damage causes a panic.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod support;
@@ -15,15 +15,15 @@ use support::{open, record};
 
 const SEGMENT_HEADER_BYTES: u64 = 4096;
 const SEGMENT_BYTES: u64 = 64 << 10;
-/// What the markers behind the last block take.
+/// The length of the markers after the last block.
 const MARKERS_BYTES_MAX: u64 = 512 + 64;
 
-/// A log at rest, and what is in it.
+/// A closed log, and its contents.
 struct Sample {
     image: Image,
     first: Index,
     records: BTreeMap<Index, Vec<u8>>,
-    /// Which `last` an opening may find; more than one where the end is not proven.
+    /// The possible values of `last` after opening; more than one where the end is not proven.
     last: RangeInclusive<Index>,
 }
 
@@ -31,7 +31,7 @@ fn segment(number: u64) -> String {
     format!("{number:020}.seg")
 }
 
-/// `sizes` are appended one by one, each a block of its own. With `proven`, the log is closed in good order.
+/// The records of `sizes` are appended one by one, each in its own block. With `proven`, the log is closed properly.
 fn sample(sizes: &[usize], proven: bool) -> Sample {
     let disk = SimDisk::default();
     let log = open(&disk).unwrap();
@@ -60,21 +60,21 @@ fn small(proven: bool) -> Sample {
     sample(&[5, 0, 300, 17, 64, 900], proven)
 }
 
-/// Three segments and a bit, the first ones sealed.
+/// More than three segments, the first ones sealed.
 fn large() -> Sample {
     sample(&[3000; 60], true)
 }
 
-/// How an opening went.
+/// The result of an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Found {
     /// The log refused to open.
     Refused,
     /// It opened, and some read failed.
     OnReading,
-    /// Every record is there.
+    /// Every record was read.
     Harmless,
-    /// The unproven end was cut off.
+    /// The unproven end was truncated.
     Cut,
 }
 
@@ -95,7 +95,7 @@ fn examine(sample: &Sample, image: &Image, what: &dyn Fn() -> String) -> Found {
     assert_eq!(info.first, sample.first, "{}", what());
     assert!(
         sample.last.contains(&info.last),
-        "{}: proven records were cut off; the last is {}",
+        "{}: proven records were truncated; the last is {}",
         what(),
         info.last
     );
@@ -112,7 +112,7 @@ fn examine(sample: &Sample, image: &Image, what: &dyn Fn() -> String) -> Found {
     }
 }
 
-/// Reads from the front until the end or the first error. True if nothing failed.
+/// Reads from the first record until the end or the first error. True if there was no error.
 fn read_all(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String) -> bool {
     let mut next = sample.first;
     let outcome = log.reader(Start::First).and_then(|mut reader| {
@@ -135,7 +135,7 @@ fn read_all(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String) 
     }
 }
 
-/// Reads every record alone. True if nothing failed.
+/// Reads every record alone. True if there was no error.
 fn read_each(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String) -> bool {
     let mut whole = true;
     for index in (sample.first.0..=last.0).step_by(7).map(Index) {
@@ -152,7 +152,7 @@ fn read_each(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String)
     whole
 }
 
-/// Examines every damage of a list, on all cores; counts how each was found.
+/// Examines every damage of a list, on all cores; counts the results.
 fn examine_all(sample: &Sample, name: &str, damages: &[Damage]) -> BTreeMap<Found, Vec<Damage>> {
     let next = AtomicUsize::new(0);
     let found = std::sync::Mutex::new(BTreeMap::<Found, Vec<Damage>>::new());
@@ -215,7 +215,7 @@ fn every_bit_of_a_small_log_is_detected_or_harmless() {
         let byte = sample.image.file(&segment(1)).unwrap()[(bit / 8) as usize];
         assert!(
             byte == 0 || bit / 8 >= end - MARKERS_BYTES_MAX,
-            "{damage:?} hits byte {byte} and nobody noticed"
+            "{damage:?} changes byte {byte} and was not detected"
         );
     }
 }
@@ -234,7 +234,7 @@ fn every_byte_of_the_fixed_parts_is_detected_or_harmless() {
     for number in numbers.clone() {
         let name = segment(number);
         let found = examine_all(&sample, &name, &bytes(0..SEGMENT_HEADER_BYTES, 1));
-        // The first segments' headers are read when they are; all of them belong to the log.
+        // The first segments' headers are read with them; all of them belong to the log.
         assert_eq!(
             count(&found, Found::Refused),
             SEGMENT_HEADER_BYTES as usize,
@@ -264,9 +264,10 @@ fn every_payload_byte_is_detected_or_harmless() {
     }
 }
 
-/// A later block says what was durable: before that, rot; behind it, a torn write that nobody was promised.
+/// A later block says up to where bytes were durable. Damage before that is rot; after it, a torn write without an
+/// acknowledgement.
 #[test]
-fn only_the_unproven_end_is_ever_cut() {
+fn only_the_unproven_end_is_truncated() {
     let sample = small(false);
     let end = used(&sample, 1);
     let found = examine_all(&sample, &segment(1), &bits(SEGMENT_HEADER_BYTES..end));
@@ -275,13 +276,13 @@ fn only_the_unproven_end_is_ever_cut() {
     let refused: Vec<u64> = found[&Found::Refused].iter().map(place).collect();
     let (first_cut, last_refused) = (cut.iter().min().unwrap(), refused.iter().max().unwrap());
     assert!(first_cut > last_refused, "cut from {first_cut} on, refused up to {last_refused}");
-    // The last record has 900 bytes and stands in a block of its own.
+    // The last record has 900 bytes and its own block.
     assert!((900..1100).contains(&(end - first_cut)), "{first_cut} {end}");
 }
 
 #[test]
 fn swapped_lost_and_misdirected_sectors_are_detected_or_harmless() {
-    // Where the end is not proven, a sector can hold the end of a block and all that proves it.
+    // Where the end is not proven, a sector can hold the end of a block and everything that proves it.
     for sample in [small(true), large()] {
         let busy = used(&sample, 1).div_ceil(SECTOR_BYTES as u64) as usize;
         let some: Vec<usize> = (0..busy + 1).filter(|n| busy < 30 || n % 9 == 0 || *n < 12).collect();
@@ -302,7 +303,7 @@ fn swapped_lost_and_misdirected_sectors_are_detected_or_harmless() {
 }
 
 #[test]
-fn a_missing_segment_is_noticed() {
+fn missing_segment_is_detected() {
     let sample = large();
     for number in 1..=4 {
         let mut image = sample.image.clone();
@@ -318,9 +319,9 @@ fn a_missing_segment_is_noticed() {
     assert_eq!(examine(&sample, &image, &|| "all segments removed".into()), Found::Refused);
 }
 
-/// Files made ahead and not begun hold nothing: it does not matter what becomes of them.
+/// Files that were prepared and not used hold nothing: any change of them is harmless.
 #[test]
-fn a_missing_prepared_file_does_not_matter() {
+fn missing_prepared_file_is_harmless() {
     let sample = large();
     for name in sample.image.names().filter(|n| n.ends_with(".seg") && **n > *segment(4)) {
         let mut image = sample.image.clone();
@@ -329,9 +330,9 @@ fn a_missing_prepared_file_does_not_matter() {
     }
 }
 
-/// Without its identity a directory with records in it is no place to make a new log.
+/// Without its identity, a directory with records in it must not get a new log.
 #[test]
-fn a_log_without_its_identity_is_not_made_anew() {
+fn log_without_its_identity_is_not_created_again() {
     for sample in [small(true), large()] {
         let mut image = sample.image.clone();
         image.remove("chiplog.id");
@@ -348,7 +349,7 @@ fn a_log_without_its_identity_is_not_made_anew() {
 }
 
 #[test]
-fn a_copy_is_ignored_and_a_different_one_refused() {
+fn copied_segment_is_ignored_and_a_changed_copy_refused() {
     let sample = large();
     let beyond = 90;
     for number in 1..=4 {
@@ -363,7 +364,7 @@ fn a_copy_is_ignored_and_a_different_one_refused() {
 }
 
 #[test]
-fn a_shortened_file_is_refused() {
+fn shortened_file_is_refused() {
     let sample = large();
     for number in 1..=4 {
         for len in [0, 1, 511, 4095, 4096, 5000, SEGMENT_BYTES - 129, SEGMENT_BYTES - 1] {
@@ -376,7 +377,7 @@ fn a_shortened_file_is_refused() {
 }
 
 #[test]
-fn segments_in_each_other_s_place_are_refused() {
+fn swapped_segments_are_refused() {
     let sample = large();
     for (a, b) in [(1, 2), (2, 3), (1, 4), (3, 4)] {
         let mut image = sample.image.clone();
@@ -389,7 +390,7 @@ fn segments_in_each_other_s_place_are_refused() {
 }
 
 #[test]
-fn another_log_s_segment_is_refused() {
+fn segment_of_another_log_is_refused() {
     let (sample, other) = (large(), large());
     for number in 1..=4 {
         let mut image = sample.image.clone();
@@ -398,7 +399,7 @@ fn another_log_s_segment_is_refused() {
     }
 }
 
-/// Rot under a log that is open: reads notice, appends go on.
+/// Rot under an open log: reads detect it, appends continue.
 #[test]
 fn rot_under_an_open_log_is_never_served() {
     let disk = SimDisk::default();
@@ -422,15 +423,15 @@ fn rot_under_an_open_log_is_never_served() {
     log.close().unwrap();
 }
 
-/// Look-ups remember where the batches of a block stand. What they remember is not trusted: another batch at that
-/// place, sound in itself, is not served, nor is one with any bit turned over.
+/// Look-ups remember where the batches of a block are. These positions are not trusted: another batch there, although
+/// sound, is not returned, nor is one with any flipped bit.
 #[test]
-fn a_look_up_that_knows_its_block_verifies_all_the_same() {
+fn look_up_of_a_remembered_block_still_verifies() {
     const COUNT: u64 = 12;
     let disk = SimDisk::default();
     let log = open(&disk).unwrap();
     disk.set_sync_time(Duration::from_millis(200));
-    // One record keeps the disk busy; the others gather behind it in one block.
+    // One record keeps the disk busy; the others gather in one block after it.
     let mut tickets = vec![log.submit(&record(1, 60)).unwrap()];
     let written = |n: u64| {
         let file = disk.visible().file(&segment(1)).unwrap();
@@ -450,7 +451,7 @@ fn a_look_up_that_knows_its_block_verifies_all_the_same() {
     }
     let before = reads();
     assert_eq!(read(7).unwrap(), record(7, 60));
-    assert_eq!(reads() - before, 1, "a known block costs one read");
+    assert_eq!(reads() - before, 1, "a remembered block costs one read");
 
     let sound = disk.visible().file(&segment(1)).unwrap();
     let restore = |range: Range<usize>| {
@@ -487,6 +488,6 @@ fn a_look_up_that_knows_its_block_verifies_all_the_same() {
     }
     disk.set_sync_time(Duration::ZERO);
     log.discard(Index(5)).unwrap();
-    assert_eq!(read(4).unwrap_err().kind(), ErrorKind::Discarded, "known or not");
+    assert_eq!(read(4).unwrap_err().kind(), ErrorKind::Discarded, "remembered or not");
     log.close().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Exactly once, end to end: clients that lose answers and try again, over rolls, discards and restarts.
+//! Exactly once, end to end: clients that lose answers and retry, over rolls, discards and restarts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
@@ -27,7 +27,7 @@ impl Dice {
     }
 }
 
-/// A client as it can know itself after a crash: its session, and the first append that it has no answer for.
+/// The state of a client after a crash: its session, and the first append without an answer.
 struct Client {
     id: SessionId,
     unanswered: u64,
@@ -44,8 +44,8 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Reads what is retained: for each client its sequences, ascending without a gap and each once, and every
-/// one that was answered at the index of the answer.
+/// Reads the retained records. Each client's sequences must be ascending, without a gap and once each, and every
+/// answered one must be at the index of its answer.
 fn check_stream(log: &Log, placed: &BTreeMap<(usize, u64), Index>) {
     let (mut newest, mut answers) = (BTreeMap::new(), 0);
     let mut reader = log.reader(Start::First).unwrap();
@@ -55,7 +55,7 @@ fn check_stream(log: &Log, placed: &BTreeMap<(usize, u64), Index>) {
             assert_eq!(sequence, before + 1, "client {client}: once each, in order");
         }
         if let Some(answer) = placed.get(&(client, sequence)) {
-            assert_eq!(*answer, record.index, "client {client} was told where {sequence} is");
+            assert_eq!(*answer, record.index, "client {client} got the index of {sequence}");
             answers += 1;
         }
     }
@@ -83,7 +83,7 @@ fn clients_that_lose_answers_append_exactly_once() {
             let n = dice.below(clients.len() as u64) as usize;
             let client = &mut clients[n];
             let last = log.info().last;
-            // A burst in flight; the client crashes before it saw all answers, or sees them all.
+            // Several appends in flight; the client crashes before it has seen all answers, or sees them all.
             let tickets: Vec<_> = (0..=dice.below(8))
                 .map(|_| {
                     let sequence = client.session.next_sequence().get();
@@ -103,7 +103,7 @@ fn clients_that_lose_answers_append_exactly_once() {
                     }
                     Ok(_) => {}
                     Err(e) => {
-                        // Says that it is in the log, which is all that a retry wants to know.
+                        // The error means that the record is in the log, which is all that a retry needs.
                         assert_eq!(e.kind(), ErrorKind::SequenceForgotten, "{e}");
                         repeated += 1;
                     }
@@ -141,7 +141,7 @@ fn clients_that_lose_answers_append_exactly_once() {
 
 /// A batch is one number, however many records it has.
 #[test]
-fn a_batch_is_taken_once_as_a_whole() {
+fn batch_is_appended_once_as_a_whole() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     let mut session = log.open_session().unwrap();
@@ -150,7 +150,7 @@ fn a_batch_is_taken_once_as_a_whole() {
     let first = session.append_batch(&mut first_try).unwrap();
     assert_eq!((first.first, first.last()), (Index(1), Index(3)));
     assert_eq!(session.append(b"d").unwrap(), Index(4));
-    // In one flight, so that duplicates and new ones share blocks.
+    // All in flight at once, so that duplicates and new batches share blocks.
     let mut again = log.resume_session(session.id(), Sequence(2));
     let tickets: Vec<_> = (0..3).map(|_| again.submit(b"e").unwrap()).collect();
     let got: Vec<_> = tickets.iter().map(|t| t.wait().unwrap().first).collect();
@@ -158,10 +158,10 @@ fn a_batch_is_taken_once_as_a_whole() {
     assert_eq!(log.info().last, Index(6));
 }
 
-/// As many sessions as the options allow, each with a full window: the table still fits the start of the
-/// next segments, and comes back whole.
+/// The largest number of sessions, each with a full window: the table still fits the start of the next segments, and
+/// is restored completely.
 #[test]
-fn the_fullest_table_outlives_rolls_and_restarts() {
+fn largest_table_survives_rolls_and_restarts() {
     let options = small();
     let (sessions, window) = (options.sessions_max, u64::from(options.session_window));
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn the_fullest_table_outlives_rolls_and_restarts() {
         }
     }
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
-    // The largest batches: they need what the table leaves.
+    // The largest batches: they need all the room that the table leaves.
     for _ in 0..4 {
         log.append(&vec![7; options.record_bytes_max as usize]).unwrap();
     }
@@ -193,7 +193,7 @@ fn the_fullest_table_outlives_rolls_and_restarts() {
         }
         log.close().unwrap();
     }
-    // Fewer are allowed from now on: those that are there stay, new ones are refused.
+    // Fewer are allowed from now on: existing sessions stay, new ones are refused.
     let log = Log::open(dir.path(), Options { sessions_max: 1, ..options }).unwrap();
     assert_eq!(log.info().sessions, sessions);
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
@@ -201,9 +201,9 @@ fn the_fullest_table_outlives_rolls_and_restarts() {
     session.append(b"y").unwrap();
 }
 
-/// Who opened as many sessions as there may be, and did nothing with them, kept everybody out for a day.
+/// A client that opened the largest number of sessions without using them kept all others out for a day.
 #[test]
-fn who_never_appended_makes_room_the_oldest_first() {
+fn oldest_unused_session_is_closed_for_a_new_one() {
     let options = Options { sessions_max: 4, ..small() };
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), options.clone()).unwrap();
@@ -213,9 +213,9 @@ fn who_never_appended_makes_room_the_oldest_first() {
     }
     open.push(log.open_session().unwrap());
     assert_eq!(log.info().sessions, 4);
-    // Whose session went is told so, and has lost nothing.
+    // The client whose session was closed gets the error, and has lost nothing.
     assert_eq!(open[1].append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
-    // Those that are there still can append, and then stay.
+    // The remaining sessions can append, and are kept from then on.
     open[3].append(b"x").unwrap();
     open[4].append(b"x").unwrap();
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
@@ -223,7 +223,7 @@ fn who_never_appended_makes_room_the_oldest_first() {
     log.resume_session(open[0].id(), Sequence(2)).close().unwrap();
     open.push(log.open_session().unwrap());
     log.close().unwrap();
-    // The log says all of that, to one who would allow more sessions too.
+    // The log holds all of that, also for a program that allows more sessions.
     let log = Log::open(dir.path(), Options { sessions_max: 5, ..options }).unwrap();
     assert_eq!(log.info().sessions, 4);
     let ids: Vec<_> = open.iter().map(Session::id).collect();
@@ -238,7 +238,7 @@ fn who_never_appended_makes_room_the_oldest_first() {
 struct ByHand(AtomicU64);
 
 impl ByHand {
-    /// Goes on by so much. So does the process's own clock, by which the log judges this one.
+    /// Moves on by `ms`. So does the process's own clock, against which the log checks this one.
     fn pass(&self, ms: u64) {
         std::thread::sleep(Duration::from_millis(ms));
         self.0.fetch_add(ms, Ordering::SeqCst);
@@ -251,9 +251,9 @@ impl Clock for ByHand {
     }
 }
 
-/// An idle session expires by the log's own clock, over a restart too, and its number is never given again.
+/// An idle session expires by the log's own clock, also over a restart, and its number is never given again.
 #[test]
-fn an_idle_session_expires_and_makes_room() {
+fn idle_session_expires_and_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Arc::new(ByHand(AtomicU64::new(1000)));
     let options = Options {
@@ -273,7 +273,7 @@ fn an_idle_session_expires_and_makes_room() {
     first.append(b"in time again: the last append counts").unwrap();
     clock.pass(51);
     assert_eq!(first.append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
-    // A clock that is set back brings nothing to life.
+    // A clock that is set back brings no session back.
     clock.0.store(1100, Ordering::SeqCst);
     assert_eq!(first.append(b"still late").unwrap_err().kind(), ErrorKind::SessionExpired);
     let second = log.open_session().unwrap();
@@ -281,7 +281,7 @@ fn an_idle_session_expires_and_makes_room() {
     assert_eq!((log.info().sessions, log.info().last), (1, Index(2)));
 }
 
-/// A refusal dropped sessions by the leader's clock, without an entry: the others kept them, and so did the files.
+/// A refusal removed sessions by the leader's clock, without an entry: the other replicas and the files kept them.
 #[test]
 fn refused_session_changes_no_table() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,11 +302,11 @@ fn refused_session_changes_no_table() {
         log.open_session().unwrap().append(b"long").unwrap();
     }
     log.close().unwrap();
-    // Lower than the number of open sessions: no session that leaves makes room.
+    // Lower than the number of open sessions: the end of one session makes no room.
     let log = open(2, 50);
     clock.pass(60);
     for _ in 0..2 {
-        // The second answer proves that the turn of the first one is over.
+        // The second answer proves that the step of the first one is over.
         assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     }
     assert_eq!(log.info().sessions, 3, "no entry carries the time at which one is expired");
@@ -314,7 +314,7 @@ fn refused_session_changes_no_table() {
     assert_eq!(log.info().sessions, 2);
 }
 
-/// One look at a clock that showed the far future expired all sessions and stamped all that came after.
+/// One look at a clock that showed the far future expired all sessions and stamped all later entries.
 #[test]
 fn clock_that_jumps_ahead_expires_no_session() {
     const DAY_MS: u64 = 24 * 3_600_000;
@@ -337,15 +337,15 @@ fn clock_that_jumps_ahead_expires_no_session() {
     assert!(stamped <= right + DAY_MS + 2 * passed, "{stamped}");
 }
 
-/// A session took an append for answered as soon as it saw the answer itself. The log then forgot the indexes of
-/// appends whose tickets nobody had looked at, and a client that crashed there could not repeat them.
+/// A session counted an append as answered as soon as it saw the answer itself. The log then forgot the indexes of
+/// appends whose tickets the program had not polled, and a client that crashed there could not repeat them.
 #[test]
-fn what_the_application_has_not_asked_for_can_be_repeated() {
+fn append_with_an_unpolled_ticket_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
     let mut session = log.open_session().unwrap();
     let tickets: Vec<_> = (0..10).map(|n: u8| session.submit(&[n]).unwrap()).collect();
-    tickets[9].wait().unwrap(); // and so the others are durable too, but their indexes were not asked for
+    tickets[9].wait().unwrap(); // so the others are durable too, but their tickets were not polled
     session.append(b"one more").unwrap();
     let (id, next) = (session.id(), session.next_sequence());
     for (n, ticket) in (1..).zip(&tickets) {
@@ -355,9 +355,9 @@ fn what_the_application_has_not_asked_for_can_be_repeated() {
     assert_eq!((next, log.info().last), (Sequence(12), Index(11)));
 }
 
-/// It was answered with `SequenceForgotten`: that the record is in the log.
+/// The answer was `SequenceForgotten`, which means that the record is in the log.
 #[test]
-fn there_is_no_number_0() {
+fn sequence_number_0_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     let id = log.open_session().unwrap().id();
@@ -369,15 +369,15 @@ fn there_is_no_number_0() {
     assert_eq!(log.resume_session(id, Sequence(1)).append(b"x").unwrap(), Index(1));
 }
 
-/// Whoever waited for room in the window waited for as long as a sync took, whatever its own patience was.
+/// A wait for room in the window lasted as long as a sync, whatever the caller's patience.
 #[test]
-fn room_is_waited_for_within_ones_patience() {
+fn wait_for_room_ends_within_the_patience() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options { session_window: 4, ..small() }).unwrap();
     let mut session = log.open_session().unwrap();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (tell, stands) = std::sync::mpsc::channel();
-    // The writer thread stands still until it is released: nothing is answered meanwhile.
+    // The writer thread stops until it is released: there are no answers meanwhile.
     log.submit(b"held").unwrap().on_complete(move |_| {
         tell.send(()).unwrap();
         let _ = held.recv();
@@ -400,9 +400,9 @@ fn room_is_waited_for_within_ones_patience() {
     assert_eq!(session.append(b"y").unwrap(), Index(7));
 }
 
-/// Behind a number that was refused all are refused: it is used again once they are all answered, not before.
+/// All appends after a refused one are refused: its number is used again once they are all answered, not before.
 #[test]
-fn a_refused_number_is_used_again_when_all_behind_it_are_answered() {
+fn refused_number_is_used_again_once_all_later_ones_are_answered() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     let id = log.open_session().unwrap().id();

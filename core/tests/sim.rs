@@ -1,7 +1,8 @@
-//! Simulated clusters: thousands of seeds, each a run of its own with its own faults. What has to hold is checked after
-//! every event, and the whole history at the end.
+//! Simulated clusters: thousands of seeds, each a run with its own faults. Invariants are checked after every event,
+//! and the whole history at the end.
 //!
-//! `CHIPLOG_SIM_SEEDS=n` runs so many seeds, `CHIPLOG_SIM_FROM=n` begins there. `make sim SEED=n` tells the story of one.
+//! `CHIPLOG_SIM_SEEDS=n` runs `n` seeds, `CHIPLOG_SIM_FROM=n` begins at seed `n`. `make sim SEED=n` prints the story
+//! of one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use chiplog::sim::{Counts, Plan, Report, Simulation, run};
@@ -9,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// Seeds that the tests run if nobody says otherwise.
+/// How many seeds the tests run by default.
 const SEEDS: u64 = 1200;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
 }
 
-/// Runs seeds on all processors; hands over each report.
+/// Runs seeds on all processors; passes each report to `take`.
 fn each(from: u64, to: u64, mut take: impl FnMut(Report)) {
     let next = AtomicU64::new(from);
     std::thread::scope(|scope| {
@@ -38,7 +39,7 @@ fn each(from: u64, to: u64, mut take: impl FnMut(Report)) {
 }
 
 #[test]
-fn nothing_that_must_not_happen_happens_and_every_fault_does() {
+fn no_violation_happens_and_every_fault_does() {
     let (from, seeds) = (number("CHIPLOG_SIM_FROM", 0), number("CHIPLOG_SIM_SEEDS", SEEDS));
     let began = Instant::now();
     let (mut counts, mut violations, mut simulated) = (Counts::default(), Vec::new(), 0.0);
@@ -71,9 +72,9 @@ fn nothing_that_must_not_happen_happens_and_every_fault_does() {
     }
 }
 
-/// A seed stands for one run, on every machine and however often.
+/// A seed determines one run, on every machine and every time.
 #[test]
-fn a_seed_is_the_same_run_twice() {
+fn seed_runs_the_same_twice() {
     for seed in 0..20 {
         let (a, b) = (run(seed), run(seed));
         assert_eq!(
@@ -84,9 +85,9 @@ fn a_seed_is_the_same_run_twice() {
     }
 }
 
-/// When nothing goes wrong everything goes well: one leader, and every call is answered.
+/// Without faults everything goes well: one leader, and every call is answered.
 #[test]
-fn without_faults_nothing_is_lost_and_nobody_waits() {
+fn without_faults_nothing_is_lost_and_every_call_returns() {
     for seed in 0..30 {
         let report = Simulation::new(Plan::calm(seed)).run();
         assert!(report.violation.is_none(), "{}", report.violation.unwrap());
@@ -98,17 +99,17 @@ fn without_faults_nothing_is_lost_and_nobody_waits() {
     }
 }
 
-/// A leader was closed 30 ms after a partition, before any other replica could answer it. It gives up what it cannot see a
-/// majority commit, as it says; the judge took it for a leader whose majority answers.
+/// A leader was closed 30 ms after a partition, before any other replica could answer it. It gives up appends that it
+/// cannot see a majority commit, as documented. The check treated it as a leader whose majority answers.
 #[test]
 fn seed_2446_closes_a_leader_that_nobody_has_answered_yet() {
     let report = run(2446);
     assert!(report.violation.is_none(), "{}", report.violation.unwrap());
 }
 
-/// The story that `make sim SEED=n` tells is that of the very run.
+/// The story that `make sim SEED=n` prints is that of the very run.
 #[test]
-fn telling_changes_nothing() {
+fn listening_changes_nothing() {
     let quiet = run(5);
     let lines = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = lines.clone();

@@ -1,5 +1,5 @@
-//! A file that takes long to be made: zeros are written at the disk's pace. Nobody waits for it who has heartbeats to
-//! send or to answer, or a leader that is busy would be taken for dead.
+//! A file whose preparation takes long: zeros are written at the disk's pace. A thread that has to send or answer
+//! heartbeats does not wait for it, or a busy leader would count as dead.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 use trio::{Gate, PATIENCE, SEGMENT_BYTES, Trio};
 
-/// While it is closed, no new file comes to an end.
+/// While it is closed, no new file is completed.
 #[derive(Debug, Default)]
 struct Files {
     state: Mutex<(bool, u32)>,
@@ -33,7 +33,7 @@ impl Files {
         drop(self.changed.wait_while(state, |(closed, _)| *closed).unwrap());
     }
 
-    /// Waits until a file is being made.
+    /// Waits until a file is being prepared.
     fn wait_for_file(&self) {
         let state = self.state.lock().unwrap();
         let waited = self.changed.wait_timeout_while(state, PATIENCE, |(_, files)| *files == 0).unwrap();
@@ -59,7 +59,7 @@ fn fill(trio: &Trio<Files>, segments: usize) -> Vec<Ticket> {
     (0..records).map(|_| trio.logs[0].submit(&[7; 1000]).unwrap()).collect()
 }
 
-/// Everything is there, at every replica.
+/// Every record is at every replica.
 fn has_all(trio: &Trio<Files>, tickets: Vec<Ticket>) {
     let count = tickets.len();
     let last = tickets.into_iter().fold(Index(0), |_, ticket| ticket.wait().unwrap().first);
@@ -77,9 +77,9 @@ fn has_all(trio: &Trio<Files>, tickets: Vec<Ticket>) {
     }
 }
 
-/// The leader's writer thread slept until its file was there: it sent no heartbeats, and was replaced.
+/// The leader's writer thread slept until its file was ready: it sent no heartbeats, and was replaced.
 #[test]
-fn a_leader_that_waits_for_a_file_goes_on_leading() {
+fn leader_that_waits_for_a_file_keeps_leading() {
     let trio = Trio::<Files>::new();
     trio.gates[0].close();
     let tickets = fill(&trio, 4);
@@ -92,9 +92,9 @@ fn a_leader_that_waits_for_a_file_goes_on_leading() {
     has_all(&trio, tickets);
 }
 
-/// So did the followers': they answered none, and the leader gave up for want of a majority.
+/// So did the followers': they answered no heartbeats, and the leader stepped down without a majority.
 #[test]
-fn followers_that_wait_for_a_file_go_on_answering() {
+fn followers_that_wait_for_a_file_keep_answering() {
     let trio = Trio::<Files>::new();
     trio.gates[1..].iter().for_each(|gate| gate.close());
     let tickets = fill(&trio, 4);
@@ -107,9 +107,9 @@ fn followers_that_wait_for_a_file_go_on_answering() {
     has_all(&trio, tickets);
 }
 
-/// Closing had two seconds: then all that needed the file was refused as `Closed`.
+/// Closing had two seconds: then every append that needed the file was refused as `Closed`.
 #[test]
-fn log_on_its_own_is_closed_once_its_file_is_there() {
+fn standalone_log_closes_once_its_file_is_ready() {
     let gate = std::sync::Arc::new(Files::default());
     let disk = std::sync::Arc::new(hooked::Hooked::new(gate.clone()));
     let log = Log::open_on(disk, Options::with_segment_bytes(SEGMENT_BYTES)).unwrap();

@@ -1,5 +1,5 @@
-//! Syncs that take long, or fail after long. A replica has two threads: who syncs is away, and the other one hears, orders,
-//! writes and answers meanwhile.
+//! Syncs that take long, or fail after a long time. A replica has two threads: one of them syncs, and the other one
+//! processes messages, orders, writes and answers meanwhile.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use trio::{Gate, PATIENCE, Trio, until};
 
-/// What becomes of the log's syncs.
+/// The outcome of the log's syncs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fate {
     #[default]
@@ -30,10 +30,10 @@ enum Fate {
 
 #[derive(Debug, Default)]
 struct Syncs {
-    /// And how many wait.
+    /// The outcome, and how many syncs wait.
     state: Mutex<(Fate, u32)>,
     changed: Condvar,
-    /// New files hang.
+    /// The preparation of new files hangs.
     fills: AtomicBool,
     filling: AtomicBool,
 }
@@ -86,7 +86,7 @@ fn submit(trio: &Replicas, count: u8) -> Vec<Ticket> {
     (0..count).map(|n| trio.logs[0].submit(&[n; 100]).unwrap()).collect()
 }
 
-/// Submits a record, at whose sync these disks stand.
+/// Submits a record, during whose sync these disks hang.
 fn stand(trio: &Replicas, disks: Range<usize>) -> Vec<Ticket> {
     trio.gates[disks.clone()].iter().for_each(|gate| gate.set(Fate::Waits));
     let tickets = submit(trio, 1);
@@ -99,7 +99,7 @@ fn close(log: &Log) -> JoinHandle<chiplog::Result<()>> {
     std::thread::spawn(move || log.close())
 }
 
-/// The records of [`stand`] and of [`submit`] of so many are there, and no others.
+/// The record of [`stand`] and the `count` records of [`submit`] are there, and no others.
 fn has(log: &Log, count: u8) {
     log.wait_for(Index(u64::from(count) + 1), PATIENCE).unwrap();
     let mut reader = log.reader(Start::First).unwrap();
@@ -110,10 +110,10 @@ fn has(log: &Log, count: u8) {
     assert_eq!(records, std::iter::once(0).chain(0..count).collect::<Vec<_>>());
 }
 
-/// The two others are a majority: their acknowledgements are heard, and what comes is ordered, sent and written, while the
-/// leader's own disk stands.
+/// The two others are a majority: their acknowledgements are processed, and appends are ordered, sent and written,
+/// while the leader's own disk hangs.
 #[test]
-fn a_leader_whose_sync_stands_has_the_others_commit() {
+fn leader_with_a_hanging_sync_commits_through_the_others() {
     let trio = Replicas::new();
     let first = stand(&trio, 0..1);
     for n in 0..50 {
@@ -128,24 +128,24 @@ fn a_leader_whose_sync_stands_has_the_others_commit() {
     until("the leader's disk", || trio.logs[0].info().durable == Index(51));
 }
 
-/// Nothing is acknowledged that is on one disk alone, and what the others have not synced they do not acknowledge: neither
-/// does the thread that hears meanwhile.
+/// An entry on one disk alone is not acknowledged, and followers do not acknowledge entries that they have not
+/// synced: the thread that processes messages meanwhile does not either.
 #[test]
-fn followers_whose_syncs_stand_acknowledge_nothing() {
+fn followers_with_hanging_syncs_acknowledge_nothing() {
     let trio = Replicas::with(PATIENCE); // a leader that hears no majority steps down
     let first = stand(&trio, 1..3);
     let more = submit(&trio, 50);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(trio.logs[0].info().last, Index(0));
-    trio.gates[1].open(); // with it there is a majority
+    trio.gates[1].open(); // now a majority has synced
     assert!(first.into_iter().chain(more).all(|ticket| ticket.wait().is_ok()));
     trio.gates[2].open();
     trio.logs.iter().for_each(|log| has(log, 50));
 }
 
-/// The thread that was away brings the error; the one that worked meanwhile has acknowledged what the others have.
+/// The syncing thread returns the error; the other thread has acknowledged the entries that the others have.
 #[test]
-fn a_sync_that_fails_late_poisons_and_takes_nothing_back() {
+fn late_sync_failure_poisons_and_undoes_no_acknowledgement() {
     let trio = Replicas::new();
     let first = stand(&trio, 0..1);
     let more = submit(&trio, 50);
@@ -159,9 +159,9 @@ fn a_sync_that_fails_late_poisons_and_takes_nothing_back() {
     trio.logs[1..].iter().for_each(|log| has(log, 50));
 }
 
-/// Closing waits for the disk; what is on its way is settled by then.
+/// Closing waits for the disk; appends in flight are settled by then.
 #[test]
-fn a_log_is_closed_once_its_sync_has_come_back() {
+fn log_closes_once_its_sync_has_returned() {
     let trio = Replicas::new();
     let tickets = stand(&trio, 0..1);
     let closing = close(&trio.logs[0]);
@@ -173,9 +173,9 @@ fn a_log_is_closed_once_its_sync_has_come_back() {
     trio.lives();
 }
 
-/// It sent heartbeats for as long as the disk stood, and took no appends: nobody did.
+/// It sent heartbeats while the disk hung, and accepted no appends: no replica did.
 #[test]
-fn a_leader_that_is_closed_leads_no_longer_than_its_appends_need() {
+fn closed_leader_leads_no_longer_than_its_appends_need() {
     let trio = Replicas::new();
     let _tickets = stand(&trio, 0..1);
     let closing = close(&trio.logs[0]);
@@ -185,10 +185,10 @@ fn a_leader_that_is_closed_leads_no_longer_than_its_appends_need() {
     closing.join().unwrap().unwrap();
 }
 
-/// It dropped what others told it from then on: of what was submitted before nobody was told that it is in the log.
+/// It dropped messages from then on: callers of earlier appends never learnt that these are in the log.
 #[test]
-fn a_leader_that_is_closed_hears_what_the_others_have() {
-    let trio = Replicas::with(Duration::from_secs(20)); // so long it waits for others that are silent
+fn closed_leader_still_processes_acknowledgements() {
+    let trio = Replicas::with(Duration::from_secs(20)); // how long it waits for silent replicas
     let tickets = stand(&trio, 1..3);
     let closing = close(&trio.logs[0]);
     until("no more appends", || trio.logs[0].submit(b"late").is_err());
@@ -197,11 +197,12 @@ fn a_leader_that_is_closed_hears_what_the_others_have() {
     closing.join().unwrap().unwrap();
 }
 
-/// Appends in the queue were refused as `Closed` once all was committed that the leader had taken from it.
+/// Appends in the queue were refused as `Closed` once all entries were committed that the leader had taken from the
+/// queue.
 #[test]
 fn queued_appends_are_committed_when_the_log_is_closed() {
     let trio = Replicas::tuned(Duration::from_secs(20), |cluster| cluster.uncommitted_bytes_max = 1);
-    let first = stand(&trio, 1..3); // so much may be uncommitted: the rest waits in the queue
+    let first = stand(&trio, 1..3); // the limit of uncommitted bytes: the rest waits in the queue
     let mut queued = submit(&trio, 50);
     let closing = close(&trio.logs[0]);
     until("no more appends", || trio.logs[0].submit(&[50]).map(|ticket| queued.push(ticket)).is_err());
@@ -212,13 +213,13 @@ fn queued_appends_are_committed_when_the_log_is_closed() {
     closing.join().unwrap().unwrap();
 }
 
-/// A poisoned log waited for its helper thread, whose disk hung, before it told readers at the tail and barriers.
+/// A poisoned log waited for its helper thread, whose disk hung, before it notified readers at the tail and barriers.
 #[test]
-fn poison_is_told_while_the_helper_hangs() {
+fn poison_is_reported_while_the_helper_hangs() {
     let trio = Replicas::new();
     trio.gates[0].fills.store(true, Ordering::SeqCst);
     let mut tickets = Vec::new();
-    until("a file that is being made", || {
+    until("a file that is being prepared", || {
         tickets.push(trio.logs[0].submit(&[7; 1000]).unwrap());
         trio.gates[0].filling.load(Ordering::SeqCst)
     });
@@ -231,7 +232,7 @@ fn poison_is_told_while_the_helper_hangs() {
     trio.gates[0].fills.store(false, Ordering::SeqCst);
 }
 
-/// Panics when a replica that ends sends something.
+/// Panics when a replica that ends sends a message.
 #[derive(Debug)]
 struct Panics {
     inner: Arc<dyn Transport>,
@@ -254,9 +255,9 @@ impl Transport for Panics {
     }
 }
 
-/// The end counted as told before anybody was told: after a panic in between nobody was.
+/// The end counted as reported before any caller was notified: after a panic in between none was.
 #[test]
-fn panic_at_the_end_leaves_nobody_waiting() {
+fn panic_at_the_end_leaves_no_caller_waiting() {
     let armed = Arc::new(AtomicBool::new(false));
     let trio = Replicas::tuned(Duration::from_millis(500), |cluster| {
         if cluster.node == NodeId(1) {
@@ -275,9 +276,9 @@ fn panic_at_the_end_leaves_nobody_waiting() {
     assert_eq!(trio.logs[0].close().unwrap_err().kind(), ErrorKind::Poisoned);
 }
 
-/// Both threads answer, now one and now the other; on neither can the log be waited for.
+/// Both threads run callbacks, in turns; on neither can a callback wait for the log.
 #[test]
-fn callbacks_on_both_threads_may_submit_and_not_wait() {
+fn callbacks_on_both_threads_may_submit_but_not_wait() {
     let trio = Replicas::new();
     let log = &trio.logs[0];
     let called = Arc::new(AtomicU32::new(0));

@@ -1,4 +1,4 @@
-//! Tickets against a running log: every way of waiting, and what callers may do on the writer thread.
+//! Tickets of a running log: every way of waiting, and the calls that are allowed on the writer thread.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 type Test = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// Longer than anything here takes: a hang fails instead of hanging.
+/// Longer than any wait here takes, so that a hang fails the test.
 const LONG: Duration = Duration::from_secs(60);
 
 fn open() -> Result<(tempfile::TempDir, Log)> {
@@ -39,9 +39,9 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Each of many threads uses another way; all records get an index of their own, in the thread's order.
+/// Each of many threads uses another way; every record gets its own index, in the thread's order.
 #[test]
-fn every_way_of_waiting_gives_each_append_its_own_index() -> Test {
+fn every_way_of_waiting_returns_each_append_its_own_index() -> Test {
     const THREADS: usize = 12;
     const EACH: usize = 100;
     let (_dir, log) = open()?;
@@ -74,7 +74,7 @@ fn every_way_of_waiting_gives_each_append_its_own_index() -> Test {
                             }
                         },
                     };
-                    let record = log.read(index).expect("who was answered can read what it wrote");
+                    let record = log.read(index).expect("an acknowledged record can be read");
                     assert_eq!(record.data, format!("{way} {n}").as_bytes());
                     sender.send((way, index)).expect("receiver lives");
                 }
@@ -93,9 +93,9 @@ fn every_way_of_waiting_gives_each_append_its_own_index() -> Test {
     Ok(())
 }
 
-/// A callback runs on the writer thread. Submitting from there does not wait for the writer.
+/// A callback runs on the writer thread. Submitting there does not wait for the writer.
 #[test]
-fn a_callback_can_submit_the_next_append() -> Test {
+fn callback_can_submit_the_next_append() -> Test {
     fn next(log: &Log, left: u32, done: mpsc::Sender<Index>) {
         let ticket = log.submit(b"link").expect("room");
         let again = log.clone();
@@ -111,25 +111,25 @@ fn a_callback_can_submit_the_next_append() -> Test {
     Ok(())
 }
 
-/// Gives the log to `job` on the writer thread.
+/// Passes the log to `job` on the writer thread.
 fn on_writer_thread(log: Log, job: impl FnOnce(Log) + Send + 'static) {
     let caller = thread::current().id();
     let ticket = log.submit(b"door").expect("room");
     ticket.on_complete(move |_| {
-        // A callback that comes too late runs on the thread that brings it.
+        // A callback that is set too late runs on the thread that sets it.
         if thread::current().id() == caller { on_writer_thread(log, job) } else { job(log) }
     });
 }
 
-/// Story: a callback that held the last handle of its log dropped it on the writer thread, which then waited
-/// for its own end ("Resource deadlock avoided"); helper thread and lock were left behind.
+/// A callback that held the last handle of its log dropped it on the writer thread, which then waited for its own end
+/// ("Resource deadlock avoided"); helper thread and lock were left behind.
 #[test]
-fn the_last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
+fn last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
     for close in [false, true] {
         let (dir, log) = open()?;
         let (sender, receiver) = mpsc::channel();
         on_writer_thread(log, move |log| {
-            // What is still under way is settled all the same.
+            // Appends in flight are still settled.
             let ticket = log.submit(b"the last record").expect("room");
             if close {
                 log.close().expect("closed");
@@ -150,9 +150,9 @@ fn the_last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
     Ok(())
 }
 
-/// What waits is refused on the thread that would have to do it: an append there hung the log for ever.
+/// Blocking calls are refused on the thread that does the work: an append there hung the log for ever.
 #[test]
-fn nothing_is_waited_for_in_a_callback() -> Test {
+fn blocking_calls_are_refused_in_a_callback() -> Test {
     let (_dir, log) = open()?;
     let (sender, receiver) = mpsc::channel();
     let mut session = log.open_session()?;
@@ -169,18 +169,18 @@ fn nothing_is_waited_for_in_a_callback() -> Test {
             session.append(b"x").map(drop),
             session.close(),
         ];
-        log.wait_for(Index(1), LONG).expect("it is there");
+        log.wait_for(Index(1), LONG).expect("the record exists");
         drop(sender.send((next, refused)));
     });
     let (next, refused) = receiver.recv_timeout(LONG)?;
     for result in refused {
         assert_eq!(result.map_err(|e| e.kind()), Err(ErrorKind::InvalidArgument));
     }
-    assert_eq!(log.append(b"behind")?, next, "nothing of it got into the log");
+    assert_eq!(log.append(b"behind")?, next, "the refused appends are not in the log");
     Ok(())
 }
 
-/// Whatever was submitted before the log is closed is settled by closing, in whichever way it is waited for.
+/// Closing the log settles everything that was submitted before, in every way of waiting.
 #[test]
 fn closing_settles_every_ticket() -> Test {
     for _ in 0..20 {
@@ -195,9 +195,9 @@ fn closing_settles_every_ticket() -> Test {
     Ok(())
 }
 
-/// Dropping tickets, polled or not, cancels nothing.
+/// Dropping tickets, polled or not, cancels no append.
 #[test]
-fn dropped_tickets_append_all_the_same() -> Test {
+fn dropped_tickets_still_append() -> Test {
     let (_dir, log) = open()?;
     for n in 0..100 {
         let mut ticket = log.submit(b"x")?;

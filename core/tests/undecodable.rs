@@ -1,5 +1,5 @@
-//! Batches that are in the log as they were appended and do not unpack: readers hear of them by name and go on behind
-//! them; nothing takes them for damage.
+//! Batches that are in the log as they were appended and do not unpack: readers get an error that names the records
+//! and can skip them; they do not count as damage.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::disk::sim::SimDisk;
@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A batch that a log of an earlier version took: garbage with a right checksum.
+/// A batch that a log of an earlier version accepted: garbage with a correct checksum.
 fn garbage(codec: u8, count: u32, body_length: u32) -> Batch {
     let packed = b"no compressor has ever made this, of that one may be quite sure";
     let mut bytes = vec![0; 40];
@@ -43,13 +43,13 @@ fn undecodable_batches_are_named_and_skipped() {
     let mut reader = log.reader(Start::First).unwrap();
     assert_eq!(reader.skip_batch().unwrap(), Index(1), "a batch that unpacks is not skipped");
     assert_eq!(reader.next_record().unwrap().unwrap().data, b"before");
-    assert_eq!(reader.skip_batch().unwrap(), Index(2), "nor one that was not looked at");
+    assert_eq!(reader.skip_batch().unwrap(), Index(2), "nor one that was not read");
     for (at, records, next) in [(2, "records 2 to 4", 5), (5, "record 5", 6)] {
         for _ in 0..2 {
             let error = reader.next_record().unwrap_err();
             assert_eq!((error.kind(), reader.position()), (ErrorKind::Undecodable, Index(at)));
             assert!(error.to_string().contains(records), "{error}");
-            assert!(error.to_string().contains(&format!("go on at record {next}")), "{error}");
+            assert!(error.to_string().contains(&format!("continue at record {next}")), "{error}");
         }
         assert_eq!(log.read(Index(at)).unwrap_err().kind(), ErrorKind::Undecodable);
         assert_eq!(reader.skip_batch().unwrap(), Index(next));
@@ -58,9 +58,9 @@ fn undecodable_batches_are_named_and_skipped() {
     assert_eq!(reader.skip_batch().unwrap(), Index(7), "at the tail nothing changes");
     reader.seek(Index(3)).unwrap();
     assert_eq!(reader.next_record().unwrap_err().kind(), ErrorKind::Undecodable);
-    assert_eq!(reader.next_stored().unwrap().unwrap().first(), Index(2), "to hand it on is no harm");
+    assert_eq!(reader.next_stored().unwrap().unwrap().first(), Index(2), "a stored batch can be passed on");
 
-    // Neither the scrub nor those readers took it for damage.
+    // Neither the scrub nor those readers counted it as damage.
     (0..30).for_each(|_| _ = log.append(&[1; 4000]).unwrap());
     assert_eq!((log.stats().damaged, log.stats().repaired), (0, 0));
     log.close().unwrap();

@@ -1,15 +1,15 @@
-//! A log that was opened by a relative path, in a program that changes its working directory. Alone in its file:
-//! the working directory is the whole process's.
+//! A log that was opened by a relative path, in a program that changes its working directory. Alone in its file: the
+//! working directory belongs to the whole process.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{Log, Options, Start};
 use std::env::set_current_dir;
 
-/// The log addressed its files by the path it was given: after a `chdir`, which every daemon does, the helper made,
-/// renamed and removed segment files of whatever stood under that path then.
+/// The log addressed its files by the path it was opened with. After a `chdir`, which every daemon does, the helper
+/// created, renamed and removed segment files of another directory under the same relative path.
 #[test]
-fn a_log_stays_where_it_was_opened() {
+fn log_keeps_its_directory_after_chdir() {
     let dir = tempfile::tempdir().unwrap();
     let options = || Options::with_segment_bytes(64 << 10);
     for place in ["here", "there"] {

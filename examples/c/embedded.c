@@ -1,5 +1,5 @@
 /*
- * A log inside a program: records go in, come out in order, and are discarded from the front.
+ * A log inside a program: appends records, reads them in order, and discards them from the front.
  *
  *   cc -o embedded embedded.c $(pkg-config --cflags --libs chiplog) && ./embedded /tmp/my-log
  */
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Says what went wrong, frees it, and ends main. */
+/* Prints the error, frees it, and ends main. */
 static int failed(const char *what, chiplog_error_t *error) {
     fprintf(stderr, "%s: %s\n", what, chiplog_error_message(error));
     chiplog_error_close(error);
@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
     if (chiplog_log_append(log, "hello", 5, &index, &error) != CHIPLOG_OK) return failed("append", error);
     printf("durable at %llu\n", (unsigned long long)index);
 
-    /* Many in one go, each from where it lies: all of them are in the log, or none. */
+    /* Several in one append, each from its own buffer: all of them are in the log, or none. */
     const char *words[] = {"to", "be", "or", "not"};
     chiplog_slice_t records[4];
     for (int i = 0; i < 4; i++) {
@@ -40,14 +40,14 @@ int main(int argc, char **argv) {
     chiplog_appended_t placed;
     if (chiplog_log_append_records(log, records, 4, &placed, &error) != CHIPLOG_OK) return failed("append", error);
 
-    /* Under way without waiting; the ticket tells. */
+    /* Appends without waiting; the ticket has the result. */
     chiplog_ticket_t *ticket = NULL;
     if (chiplog_log_submit(log, "world", 5, &ticket, &error) != CHIPLOG_OK) return failed("submit", error);
     chiplog_status_t status = chiplog_ticket_wait(ticket, CHIPLOG_FOREVER, &placed, &error);
     chiplog_ticket_close(ticket);
     if (status != CHIPLOG_OK) return failed("wait", error);
 
-    /* All that is there, a run of batches at a time; the bytes lie in the log's files until the run is closed. */
+    /* All existing records, a run of batches at a time; the bytes are in the log's files until the run is closed. */
     chiplog_reader_t *reader = NULL;
     if (chiplog_log_reader(log, CHIPLOG_START_FIRST, 0, &reader, &error) != CHIPLOG_OK) return failed("reader", error);
     chiplog_records_t *run = NULL;
@@ -61,9 +61,9 @@ int main(int argc, char **argv) {
         chiplog_records_close(run);
     }
     chiplog_reader_close(reader);
-    if (status != CHIPLOG_TIMEOUT) return failed(chiplog_status_name(status), NULL); /* the end, for now */
+    if (status != CHIPLOG_TIMEOUT) return failed(chiplog_status_name(status), NULL); /* the end of the log */
 
-    /* The first record is not needed any more. */
+    /* The first record is no longer needed. */
     if (chiplog_log_discard(log, index + 1, &error) != CHIPLOG_OK) return failed("discard", error);
     if (chiplog_log_close(log, &error) != CHIPLOG_OK) return failed("close", error);
     return 0;

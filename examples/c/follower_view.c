@@ -1,6 +1,6 @@
 /*
- * A view that follows: a copy of a cluster's log in this program, and what is made of it: here the number of records and
- * bytes. One event loop waits for records and for what happens to the copy.
+ * A view that follows: a copy of a cluster's log in this program, and a result derived from it: here the number of records and
+ * bytes. One event loop waits for records and for events of the copy.
  *
  *   cc -o follower_view follower_view.c $(pkg-config --cflags --libs chiplog)
  *   ./follower_view /tmp/copy 1000 127.0.0.1:7411      ends when the copy has record 1000
@@ -16,12 +16,12 @@ static int failed(const char *what, chiplog_error_t *error) {
     return 1;
 }
 
-/* What is made of the log. */
+/* The result that is derived from the log. */
 struct view {
     unsigned long long records, bytes, last;
 };
 
-/* Takes all that is there. CHIPLOG_TIMEOUT: that was all, for now. */
+/* Takes all available records. CHIPLOG_TIMEOUT: there are no more yet. */
 static chiplog_status_t take(chiplog_reader_t *reader, struct view *view, chiplog_error_t **error) {
     for (;;) {
         chiplog_records_t *run = NULL;
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
         }
         chiplog_status_t status = take(reader, &view, &error);
         if (status == CHIPLOG_DISCARDED) {
-            /* It jumped over what all servers had discarded: the view begins again. */
+            /* It jumped over records that all servers had discarded: the view starts again. */
             chiplog_error_close(error);
             chiplog_reader_close(reader);
             view.records = view.bytes = 0;

@@ -1,5 +1,5 @@
 /*
- * A producer: the lines of standard input go to a cluster, once each, whatever fails meanwhile.
+ * A producer: appends the lines of standard input to a cluster, once each, also after failures.
  *
  *   cc -o producer producer.c $(pkg-config --cflags --libs chiplog) && ./producer 127.0.0.1:7411 <some-file
  */
@@ -13,7 +13,7 @@ static int failed(const char *what, chiplog_error_t *error) {
     return 1;
 }
 
-/* What could not be delivered: a program that cannot lose it would write it down here. */
+/* A record that was not delivered: a program that cannot lose it would store it here. */
 static void left_over(void *context, const void *data, size_t length, uint8_t in_doubt) {
     (void)context;
     fprintf(stderr, "%s: %.*s\n", in_doubt ? "perhaps not in the log" : "not in the log", (int)length, (const char *)data);
@@ -40,12 +40,12 @@ int main(int argc, char **argv) {
     unsigned long long lines = 0;
     while (fgets(line, sizeof line, stdin) != NULL) {
         line[strcspn(line, "\n")] = '\0';
-        /* Returns when it is buffered; waits when the buffer is full. */
+        /* Returns when the line is buffered; waits when the buffer is full. */
         if (chiplog_producer_send(producer, line, strlen(line), &error) != CHIPLOG_OK) return failed("send", error);
         lines++;
     }
 
-    /* Waits until all is in the log. */
+    /* Waits until all are in the log. */
     chiplog_status_t status = chiplog_producer_end(producer, 60 * 1000, left_over, NULL, NULL, &error);
     chiplog_producer_close(producer);
     chiplog_client_close(client);

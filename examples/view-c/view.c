@@ -1,13 +1,12 @@
 /*
- * A view of a log, in C: a table of lines and an index of words in SQLite, made of a cluster's records. It has a copy of the
- * log in its own process, which any server feeds and which goes on at another one when that dies.
+ * A view of a log, in C: a table of lines and an index of words in SQLite, made from a cluster's records. It has a copy of the
+ * log in its own process. Any server feeds it, and it continues at another one when that dies.
  *
  *   cc -O2 -o view view.c $(pkg-config --cflags --libs chiplog sqlite3)
  *   ./view --cluster 127.0.0.1:7411 --dir copy --db view.db --until 1000
  *
- * What records change and the index of the last of them are written in one transaction: whenever this is killed, the file
- * holds the records up to that index, each once. The same view is in other languages beside this one; all end with the same
- * summary.
+ * The changes of a run of records and the index of its last one are written in one transaction. Whenever this is killed, the file
+ * holds the records up to that index, each once. The same view exists in other languages; all end with the same summary.
  */
 #include <chiplog.h>
 #include <sqlite3.h>
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Records of one transaction come in at most so many bytes, but at least one batch. */
+/* Records of one transaction are at most this many bytes, but at least one batch. */
 #define RUN_BYTES (1 << 20)
 #define TELL_MS 500
 #define SERVERS_MAX 64
@@ -25,14 +24,14 @@ static const char SCHEMA[] =
     "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
     "CREATE TABLE IF NOT EXISTS lines (idx INTEGER PRIMARY KEY, text TEXT NOT NULL);"
     "CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;"
-    /* One row: which log the tables are of, and the last record that is in them. */
+    /* One row: the log that the tables are of, and the last record in them. */
     "CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), log TEXT NOT NULL, applied INTEGER NOT NULL);";
 
-/* The tables, and how far they are. */
+/* The tables, and their position. */
 struct view {
     sqlite3 *tables;
     sqlite3_stmt *line, *word, *position;
-    char log[40]; /* empty: they are of no log yet */
+    char log[40]; /* empty: of no log yet */
     uint64_t applied;
 };
 
@@ -75,13 +74,13 @@ static void open_view(struct view *view, const char *file) {
         view->applied = (uint64_t)sqlite3_column_int64(position, 1);
     }
     sql(view, sqlite3_finalize(position));
-    /* The bytes as they came, which a bound text need not be. */
+    /* The bytes as they arrived, which a bound text need not be. */
     view->line = prepare(view, "INSERT INTO lines VALUES (?1, CAST(?2 AS TEXT))");
     view->word = prepare(view, "INSERT INTO words VALUES (?1, 1) ON CONFLICT (word) DO UPDATE SET count = count + 1");
     view->position = prepare(view, "INSERT OR REPLACE INTO position VALUES (1, ?1, ?2)");
 }
 
-/* Words are what stands between bytes that are no ASCII letters, in small letters. */
+/* Words are the runs of ASCII letters, in lower case. */
 static void count_words(struct view *view, const char *bytes, size_t length) {
     for (size_t at = 0; at < length;) {
         char word[256];
@@ -101,7 +100,7 @@ static void count_words(struct view *view, const char *bytes, size_t length) {
     }
 }
 
-/* Takes records up to `until`, all of them or none. */
+/* Applies records up to `until`, all of them or none. */
 static void apply(struct view *view, const char *log, const chiplog_record_t *record, size_t count, uint64_t until) {
     uint64_t applied = view->applied;
     int begun = view->log[0] != 0;
@@ -125,7 +124,7 @@ static void apply(struct view *view, const char *log, const chiplog_record_t *re
     view->applied = applied;
 }
 
-/* Says what has happened to the copy. */
+/* Prints what has happened to the copy. */
 static void tell_events(chiplog_follower_t *copy) {
     chiplog_event_t event;
     event.size = sizeof event;
@@ -134,7 +133,7 @@ static void tell_events(chiplog_follower_t *copy) {
     fflush(stdout);
 }
 
-/* Applies what comes, up to record `until`. */
+/* Applies the records that arrive, up to record `until`. */
 static void follow(struct view *view, chiplog_follower_t *copy, uint64_t until) {
     chiplog_error_t *error = NULL;
     chiplog_log_t *log = NULL;
@@ -147,7 +146,7 @@ static void follow(struct view *view, chiplog_follower_t *copy, uint64_t until) 
     uint32_t start = CHIPLOG_START_FIRST;
     uint64_t value = 0;
     if (view->log[0]) {
-        /* A copy that was begun again has to come as far as the view first. */
+        /* A copy that was made again must catch up with the view first. */
         check(view, chiplog_follower_wait_for(copy, view->applied, CHIPLOG_FOREVER, &error), error);
         start = CHIPLOG_START_INDEX;
         value = view->applied + 1;
@@ -215,7 +214,7 @@ int main(int argc, char **argv) {
     memset(&view, 0, sizeof view);
     open_view(&view, db);
     if (view.applied < until) {
-        /* A new view takes what there is; one that has begun needs the very next record. */
+        /* A new view takes the first existing record; one that has begun needs the very next record. */
         uint32_t start = view.log[0] ? CHIPLOG_START_INDEX : CHIPLOG_START_FIRST;
         uint64_t value = view.log[0] ? view.applied + 1 : 0;
         chiplog_error_t *error = NULL;

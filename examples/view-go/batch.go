@@ -10,7 +10,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// A batch, as docs/format.md has it, section 5.
+// A batch, as in docs/format.md, section 5.
 const (
 	headerBytes = 40
 	recordsMax  = 1 << 20
@@ -25,10 +25,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Never more than the batch's header says: the limit is the capacity of what it decodes to.
+// Never more than the batch's header says: the limit is the capacity of the destination.
 var unzstd = must(zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true)))
 
-// decode checks a batch and gives its records, which are slices of it unless it is packed.
+// decode checks a batch and returns its records, which are slices of it unless it is packed.
 func decode(batch []byte) ([][]byte, error) {
 	if len(batch) < headerBytes {
 		return nil, errors.New("a batch is shorter than its header")

@@ -74,7 +74,7 @@ func TestNoDamagedBatchIsTaken(t *testing.T) {
 				if _, err := decode(batch); err == nil {
 					t.Fatalf("codec %d: bit %d of byte %d", codec, bit, n)
 				}
-				// The same with a checksum that fits, as a server with a bug would send it: an error or records, no panic.
+				// The same with a matching checksum, as a server with a bug would send it: an error or records, no panic.
 				if n >= 4 {
 					decode(sum(batch))
 				}

@@ -17,42 +17,42 @@ import (
 )
 
 const (
-	// An idle server says so often that it is there; one that is silent for three times as long is left.
+	// An idle server sends a keep-alive this often; one that is silent for three times as long is left.
 	keepAlive = 3 * time.Second
 	silence   = 3 * keepAlive
-	// How long a server may take to say something of itself.
+	// How long a server may take to describe itself.
 	patience = 5 * time.Second
-	// The wait after a second failure in a row (after the first, another server is tried at once); twice as long after each
+	// The wait after a second failure in a row (after the first, another server is tried immediately); twice as long after each
 	// further one.
 	backoffMin = 10 * time.Millisecond
 	backoffMax = 2 * time.Second
-	// A server whose last record is older than what another has, so often in a row, was cut off.
+	// A server whose last record is older than that of another one, this often in a row, was cut off.
 	behindMax = 3
-	// A response holds a batch at least, whatever its size.
+	// A response holds at least a batch, whatever its size.
 	messageBytesMax = bytesMax + 64<<20
 	protocol        = 1
 )
 
-// The number of the kind of error that says so, as docs/protocol.md has it.
+// The number of this kind of error, as in docs/protocol.md.
 const kindDiscarded = 7
 
-// final is an error that no other server will mend.
+// final is an error that no other server will resolve.
 type final struct{ error }
 
 // follower applies a cluster's records to a view.
 type follower struct {
-	// Those that were given, and those that they named.
+	// The given servers, and those that they named.
 	servers []string
 	at      int
 	view    *view
 	until   uint64
 	// Failures in a row.
 	failures int
-	// Takes the newest word of how far it is.
+	// Receives the newest line about its progress.
 	progress chan string
 }
 
-// follow applies what comes, up to record until. It tries again for ever, unless what is the matter does not pass.
+// follow applies what arrives, up to record until. It retries for ever, unless the error is permanent.
 func follow(ctx context.Context, servers []string, v *view, until uint64, progress chan string) error {
 	f := &follower{servers: servers, view: v, until: until, progress: progress}
 	for v.applied < until {
@@ -65,7 +65,7 @@ func follow(ctx context.Context, servers []string, v *view, until uint64, progre
 			return fatal.error
 		}
 		f.at++
-		fmt.Printf("%s: %v; going on at %s\n", server, err, f.servers[f.at%len(f.servers)])
+		fmt.Printf("%s: %v; continuing at %s\n", server, err, f.servers[f.at%len(f.servers)])
 		f.wait()
 	}
 	return nil
@@ -80,7 +80,7 @@ func (f *follower) wait() {
 	time.Sleep(pause/2 + rand.N(pause))
 }
 
-// read goes along one stream of one server, until the view is done (nil) or something fails.
+// read processes one stream of one server, until the view is done (nil) or something fails.
 func (f *follower) read(ctx context.Context, server string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -97,7 +97,7 @@ func (f *follower) read(ctx context.Context, server string) error {
 	stream, err := client.Read(ctx, &chiplogv1.ReadRequest{
 		Start:  &chiplogv1.ReadRequest_Index{Index: next},
 		Follow: true,
-		// A replica that has less than this view already is waited for: it never goes back.
+		// The view waits for a replica that has fewer records than the view: it never goes back.
 		MinIndex:        next - 1,
 		KeepAliveMillis: uint32(keepAlive / time.Millisecond),
 	})
@@ -144,7 +144,7 @@ func dial(server string) (*grpc.ClientConn, chiplogv1.LogClient, error) {
 	return conn, chiplogv1.NewLogClient(conn), nil
 }
 
-// greet asks a server about itself and learns of the others from it. Gives the log's id.
+// greet asks a server about itself and learns the others from it. Returns the log's id.
 func (f *follower) greet(ctx context.Context, client chiplogv1.LogClient, server string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -175,7 +175,7 @@ func (f *follower) take(log, server string, response *chiplogv1.ReadResponse, fi
 	begin := next
 	var wanted [][]byte
 	for _, stored := range response.Batches {
-		// The first batch of a stream can begin before the record that was asked for.
+		// The first batch of a stream can begin before the requested record.
 		if stored.First > next || stored.First < next && !first {
 			return fmt.Errorf("it sent record %d where %d is due", stored.First, next)
 		}
@@ -204,7 +204,7 @@ func (f *follower) take(log, server string, response *chiplogv1.ReadResponse, fi
 	return nil
 }
 
-// The newest word takes the place of one that nobody has said yet.
+// The newest line replaces one that was not printed yet.
 func (f *follower) tell(line string) {
 	select {
 	case <-f.progress:
@@ -213,7 +213,7 @@ func (f *follower) tell(line string) {
 	f.progress <- line
 }
 
-// A replica that was cut off from the others says for ever that nothing comes. Counts how often others had more.
+// A replica that was cut off from the others sends keep-alives for ever. Counts how often others had more.
 func (f *follower) behind(ctx context.Context, server string, last uint64, before int) int {
 	for _, other := range f.servers {
 		if other == server {
@@ -226,7 +226,7 @@ func (f *follower) behind(ctx context.Context, server string, last uint64, befor
 	return 0
 }
 
-// lastOf asks a server how far it is; 0: it does not say.
+// lastOf asks a server for its last record; 0: no answer.
 func lastOf(ctx context.Context, server string) uint64 {
 	conn, client, err := dial(server)
 	if err != nil {
@@ -242,7 +242,7 @@ func lastOf(ctx context.Context, server string) uint64 {
 	return info.Last
 }
 
-// skip is for a view whose next record is gone: a new one begins with the log's first record, another has to end.
+// skip is for a view whose next record is gone: a new one begins with the log's first record, another must end.
 func (f *follower) skip(first uint64) error {
 	next := f.view.applied + 1
 	if f.view.log != "" || first <= next {
@@ -257,7 +257,7 @@ func (f *follower) skip(first uint64) error {
 	return errors.New("what came first is gone")
 }
 
-// classified marks what will fail again at any server, by the status: what else there is passes, or another server will do.
+// classified marks errors that recur at any server, by the status: all others pass, or another server helps.
 func classified(err error) error {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied:
@@ -266,7 +266,7 @@ func classified(err error) error {
 	return err
 }
 
-// discardedBelow tells whether a read failed since its start is gone, and where the log begins.
+// discardedBelow reports whether a read failed because its start is gone, and where the log begins.
 func discardedBelow(err error, stream grpc.ClientStream) (uint64, bool) {
 	trailer := stream.Trailer()
 	if status.Code(err) != codes.OutOfRange || number(trailer.Get("chiplog-kind")) != kindDiscarded {

@@ -1,12 +1,12 @@
-// A view of a log, in Go: a table of lines and an index of words in SQLite, made of a cluster's records. It reads them over
-// gRPC, as the native service chiplog.v1.Log gives them, and goes on at another server when one fails.
+// A view of a log, in Go: a table of lines and an index of words in SQLite, made from a cluster's records. It reads them over
+// gRPC, from the native service chiplog.v1.Log, and continues at another server when one fails.
 //
 //	go run . -cluster 127.0.0.1:7411,127.0.0.1:7414 -db view.db [-until INDEX]
 //
-//	main.go     arguments; says how far it is
-//	follow.go   which server, one stream after the other; that nothing is missing
-//	batch.go    batches as they stand in the log, checked and unpacked
-//	view.go     the tables, and how far they are
+//	main.go     arguments; prints the progress
+//	follow.go   which server, one stream after the other; checks that nothing is missing
+//	batch.go    batches as they are in the log, checked and unpacked
+//	view.go     the tables, and their position
 //
 // The code in chiplogv1/ is generated from net/proto, and kept here so that a build needs Go alone:
 //
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// How often the view says how far it is, when it gets on.
+// How often the view reports its progress.
 const tell = 500 * time.Millisecond
 
 func main() {
@@ -34,8 +34,8 @@ func main() {
 }
 
 func run() error {
-	cluster := flag.String("cluster", "", "servers, `host:port[,host:port…]`; one that runs is enough, the others are learnt from it")
-	db := flag.String("db", "", "the view's SQLite `file`; made if it is missing")
+	cluster := flag.String("cluster", "", "servers, `host:port[,host:port…]`; one that runs is enough, it names the others")
+	db := flag.String("db", "", "the view's SQLite `file`; created if it is missing")
 	until := flag.Uint64("until", math.MaxUint64, "end once this record is applied; not given: follow for ever")
 	flag.Parse()
 	if *cluster == "" || *db == "" || flag.NArg() > 0 {
@@ -66,7 +66,7 @@ func run() error {
 	return err
 }
 
-// Says the newest of what comes, at most once in a while.
+// Prints the newest line of progress, at most once in a while.
 func report(progress <-chan string) {
 	for line := range progress {
 		fmt.Println(line)

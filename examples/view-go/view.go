@@ -8,8 +8,8 @@ import (
 	_ "modernc.org/sqlite" // SQLite in Go: no C compiler is needed
 )
 
-// What records change and the index of the last of them are written in one transaction: whenever the program dies, the file
-// holds the records up to `applied`, each once, and nothing of those behind.
+// The changes of a run of records and the index of its last one are written in one transaction. Whenever the program dies, the
+// file holds the records up to `applied`, each once, and none after them.
 const schema = `
 	CREATE TABLE IF NOT EXISTS lines (idx INTEGER PRIMARY KEY, text TEXT NOT NULL);
 	CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
@@ -17,14 +17,14 @@ const schema = `
 	CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), log TEXT NOT NULL, applied INTEGER NOT NULL);
 `
 
-// A power cut can take the last transactions, whole ones, and the index with them: the log gives their records again.
+// A power cut can take the last transactions, whole ones, and the index with them: the log sends their records again.
 const pragmas = "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(10000)"
 
 type view struct {
 	db *sql.DB
 	// The log that the tables are of; empty: none yet.
 	log string
-	// The last record that is in the tables; 0: none.
+	// The last record in the tables; 0: none.
 	applied uint64
 }
 
@@ -47,14 +47,14 @@ func openView(file string) (*view, error) {
 
 func (v *view) close() error { return v.db.Close() }
 
-// apply takes records of this log, which follow each other from first on. All of it is done, or nothing.
+// apply takes consecutive records of this log, from first on. It applies all of them, or none.
 func (v *view) apply(log string, first uint64, records [][]byte) error {
 	tx, err := v.db.Begin()
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() // does nothing once it is committed
-	// The bytes as they came, which a bound text need not be.
+	// The bytes as they arrived, which a bound text need not be.
 	line, err := tx.Prepare("INSERT INTO lines (idx, text) VALUES (?, CAST(? AS TEXT))")
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (v *view) summary() (string, error) {
 	return text, err
 }
 
-// words gives what stands between bytes that are no ASCII letters, in small letters.
+// words returns the runs of ASCII letters, in lower case.
 func words(line []byte) []string {
 	var found []string
 	var word []byte

@@ -1,10 +1,10 @@
-"""A view of a log, in Python: a table of lines and an index of words in SQLite, made of a cluster's records. It has a copy of
-the log in its own process, which any server feeds and which goes on at another one when that dies.
+"""A view of a log, in Python: a table of lines and an index of words in SQLite, made from a cluster's records. It has a copy
+of the log in its own process. Any server feeds it, and it continues at another one when that dies.
 
     python view.py --cluster 127.0.0.1:7411 --dir copy --db view.db --until 1000
 
-What records change and the index of the last of them are written in one transaction: whenever this is killed, the file holds
-the records up to that index, each once. The same view is in other languages beside this one; all end with the same summary.
+The changes of a run of records and the index of its last one are written in one transaction. Whenever this is killed, the file
+holds the records up to that index, each once. The same view exists in other languages; all end with the same summary.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TELL_SECONDS = 0.5
 
 
 class View:
-    """The tables, and how far they are."""
+    """The tables, and their position."""
 
     def __init__(self, file: str) -> None:
         self.tables = sqlite3.connect(file, isolation_level=None)
@@ -39,7 +39,7 @@ class View:
         self.applied: int = row[1] if row else 0
 
     def apply(self, log: str, batch: chiplog.Batch, until: int) -> None:
-        """Takes the records of a batch up to `until`, all of them or none. The bytes stay as they came."""
+        """Applies the records of a batch up to `until`, all of them or none. The bytes are stored as they arrived."""
         if self.log is not None and batch.first != self.applied + 1:
             raise SystemExit(f"view: record {batch.first} came where {self.applied + 1} was due")
         records = batch.copies()[: max(0, until - batch.first + 1)]
@@ -58,19 +58,19 @@ class View:
         self.log, self.applied = log, last
 
     def summary(self) -> str:
-        """Of the whole tables."""
+        """The summary of the whole tables."""
         (records,) = self.tables.execute("SELECT count(*) FROM lines").fetchone()
         distinct, words = self.tables.execute("SELECT count(*), coalesce(sum(count), 0) FROM words").fetchone()
         return f"{records} records, {distinct} distinct words, {words} words, last index {self.applied}"
 
 
 def follow(view: View, copy: chiplog.Follower, until: int) -> None:
-    """Applies what comes, up to record `until`."""
+    """Applies the records that arrive, up to record `until`."""
     log = str(copy.info().log_id)
     if view.log is not None and view.log != log:
         raise SystemExit(f"view: the servers have log {log}, and the tables are of log {view.log}")
     if view.log is not None:
-        copy.wait_for(view.applied)  # a copy that was begun again has to come as far as the view first
+        copy.wait_for(view.applied)  # a copy that was made again must catch up with the view first
     elif (first := copy.info().first) > 1:
         print(f"discarded: records 1 to {first - 1} are gone; this view begins with record {first}", flush=True)
     start = chiplog.Start.first() if view.log is None else view.applied + 1
@@ -79,7 +79,7 @@ def follow(view: View, copy: chiplog.Follower, until: int) -> None:
     while view.applied < until:
         if batches.reader.wait(TELL_SECONDS):
             view.apply(log, next(batches), until)
-        # Also of the last records before nothing comes for a while.
+        # Also for the last records before a pause.
         if view.applied > told and (view.applied >= until or time.monotonic() - told_at >= TELL_SECONDS):
             told, told_at = view.applied, time.monotonic()
             print(f"applied index {told}, fed by {copy.status().server or 'no server at the moment'}", flush=True)
@@ -88,13 +88,13 @@ def follow(view: View, copy: chiplog.Follower, until: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A view of a log: a table of lines and an index of words in SQLite.")
     parser.add_argument("--cluster", required=True, metavar="HOST:PORT[,…]", help="servers; one that runs is enough")
-    parser.add_argument("--db", required=True, metavar="FILE", help="the view's SQLite file; made if it is missing")
-    parser.add_argument("--dir", required=True, help="directory of the copy of the log; made if it is missing")
+    parser.add_argument("--db", required=True, metavar="FILE", help="the view's SQLite file; created if it is missing")
+    parser.add_argument("--dir", required=True, help="directory of the copy of the log; created if it is missing")
     parser.add_argument("--until", type=int, default=sys.maxsize, metavar="INDEX", help="end once this record is applied")
     arguments = parser.parse_args()
     view = View(arguments.db)
     if view.applied < arguments.until:
-        # A new view takes what there is; one that has begun needs the very next record.
+        # A new view takes the first existing record; one that has begun needs the very next record.
         start = chiplog.Start.first() if view.log is None else view.applied + 1
         try:
             with chiplog.Follower(arguments.dir, arguments.cluster.split(","), start) as copy:

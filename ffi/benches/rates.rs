@@ -1,5 +1,5 @@
-//! Rates over the C ABI beside those of the Rust API, in turns, on the same disk: 128 threads append records of 2 KiB; all of
-//! it is read. Prints each round, and the median of the rounds' ratios as a bar.
+//! Rates of the C ABI and of the Rust API, alternately, on the same disk: 128 threads append records of 2 KiB; then
+//! all is read. Prints each round, and the median of the rounds' ratios as a bar.
 //!
 //!     cargo bench -p chiplog-ffi -- [--rounds N] [--seconds N] [--dir PATH] [--json-file PATH]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
@@ -70,7 +70,7 @@ fn median(all: impl IntoIterator<Item = f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// One measurement by Rust and one by C; who goes first takes turns.
+/// Measures Rust once and C once, in alternating order.
 fn pair(round: usize, rust: impl FnOnce() -> f64, c: impl FnOnce() -> f64) -> (f64, f64) {
     if round.is_multiple_of(2) {
         let rust = rust();
@@ -81,10 +81,10 @@ fn pair(round: usize, rust: impl FnOnce() -> f64, c: impl FnOnce() -> f64) -> (f
     }
 }
 
-/// C is held to within 5 % of Rust.
+/// C must reach 95 % of Rust's rate.
 const LEAST: f64 = 0.95;
 
-/// Prints the bar; returns it as JSON, with the fields that `chiplog bench bars` gives its own.
+/// Prints the bar. Returns it as JSON, with the same fields as `chiplog bench bars`.
 fn bar(name: &str, unit: &str, pairs: &[(f64, f64)]) -> String {
     let (rust, c) = (median(pairs.iter().map(|p| p.0)), median(pairs.iter().map(|p| p.1)));
     let ratio = median(pairs.iter().map(|(rust, c)| c / rust));

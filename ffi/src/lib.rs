@@ -1,29 +1,31 @@
-//! The C ABI of chiplog: the embedded log, the client, the follower. `include/chiplog.h` is made of these sources by cbindgen
-//! and says what C has to know; here is how it is kept.
+//! The C ABI of chiplog: the embedded log, the client, the follower. cbindgen generates `include/chiplog.h` from
+//! these sources. The header says what a C program needs to know; this page describes the implementation.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `support/fork.rs` | which process this is |
-//! | `support/handle_table.rs` | handles: numbers in a pointer's clothes, and the tables behind them |
-//! | `support/panic_guard.rs` | what every entry goes through: no panic gets out |
-//! | `abi/once_callback.rs` | a callback that is called once at most, and surely not after its end |
-//! | `support/threads.rs` | signals stay the program's |
+//! | `support/handle_table.rs` | handles: numbers disguised as pointers, and the tables behind them |
+//! | `support/panic_guard.rs` | wraps each entry: no panic leaves it |
+//! | `abi/once_callback.rs` | a callback that runs at most once, and never after it was removed |
+//! | `support/threads.rs` | chiplog's threads block the program's signals |
 //! | `abi/version.rs` | which version this is |
 //! | `abi/error.rs` | status codes, the error object |
 //! | `abi/values.rs` | slices, times, texts, structs that grow, callbacks |
-//! | `abi/trace.rs` | what is noticed, told to a callback |
+//! | `abi/trace.rs` | passes notices to a callback |
 //! | `handles/options.rs` | the embedded log's options |
-//! | `handles/batch.rs`, `handles/ticket.rs`, `abi/records.rs` | what is appended, what became of it, what is read |
-//! | `handles/reader.rs` | one reader for all: embedded, remote, follower's |
+//! | `handles/batch.rs`, `handles/ticket.rs`, `abi/records.rs` | batches to append, outcomes of appends, records that
+//! were read |
+//! | `handles/reader.rs` | one reader for all logs: embedded, remote, follower's |
 //! | `handles/session.rs`, `handles/log.rs`, `handles/read_only.rs` | the embedded log |
 //! | `handles/client.rs`, `handles/producer.rs` | the log over the network |
-//! | `handles/follower.rs` | a copy in the program |
+//! | `handles/follower.rs` | a copy of the log in the program |
 //!
 //! Invariants:
-//! - Nothing unwinds out of an entry, reads the environment (tokio does, for one variable), or touches the program's signals.
-//! - A handle that is not open is an error, never memory that is not there.
-//! - Every function of the header stands in `parity.toml`, and what Rust can do and C cannot has its reason there.
-#![allow(unsafe_code, reason = "the boundary to C; each block says on whose word it relies")]
+//! - No entry unwinds, reads the environment (tokio reads one variable), or touches the program's signals.
+//! - A call with a handle that is not open returns an error and never touches freed memory.
+//! - Each function of the header is listed in `parity.toml`. Each operation that Rust has and C does not has its
+//!   reason there.
+#![allow(unsafe_code, reason = "the boundary to C; each block names the condition it relies on")]
 
 mod abi;
 mod handles;

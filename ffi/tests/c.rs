@@ -1,5 +1,5 @@
-//! Programs in C and C++ over the header and the shared library as `make install` lays them out: built here, run here, again
-//! under AddressSanitizer, and under valgrind where there is one. What is skipped says so.
+//! C and C++ programs that use the header and the shared library as `make install` lays them out. They are built
+//! and run here, again under AddressSanitizer, and under valgrind if it is installed. Skipped parts are reported.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod support;
@@ -12,7 +12,7 @@ use support::{Installed, Server, compiler, run, run_with, zeros_without_a_table}
 const C99: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 const CPP17: &[&str] = &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 
-/// The header on its own, twice, in the strictest C and C++.
+/// Compiles the header alone, included twice, as the strictest C and C++.
 #[test]
 fn the_header_compiles_alone() {
     let installed = Installed::get();
@@ -26,9 +26,9 @@ fn the_header_compiles_alone() {
     }
 }
 
-/// An append whose status nobody reads is an error where that is asked for, in C and in C++, and not where it is not wanted.
+/// An append whose status is ignored is an error in C and C++ if the warning is enabled, and none otherwise.
 #[test]
-fn a_status_that_is_not_read_is_warned_of() {
+fn an_ignored_status_is_a_compiler_warning() {
     let installed = Installed::get();
     let dir = tempfile::tempdir().unwrap();
     let include = format!("-I{}", installed.prefix.join("include").display());
@@ -76,9 +76,9 @@ fn a_cluster_from_c() {
     run(Command::new(program).arg(dir.path()).arg(&server.address));
 }
 
-/// Only a batch that was found undecodable is skipped, over the network as well.
+/// Only a batch that was found undecodable is skipped, also over the network.
 #[test]
-fn a_batch_of_a_server_that_does_not_unpack_is_skipped_from_c() {
+fn c_skips_an_undecodable_batch_of_a_server() {
     let installed = Installed::get();
     let program = installed.build("undecodable.c", C99, &[]);
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
@@ -97,7 +97,7 @@ fn event_loops_and_callbacks_from_c() {
 }
 
 #[test]
-fn a_call_that_waits_is_cancelled_from_c() {
+fn c_cancels_a_waiting_call() {
     let installed = Installed::get();
     let program = installed.build("cancel.c", C99, &["-pthread"]);
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
@@ -105,7 +105,7 @@ fn a_call_that_waits_is_cancelled_from_c() {
 }
 
 #[test]
-fn what_chiplog_notices_reaches_c() {
+fn notices_reach_a_callback_in_c() {
     let installed = Installed::get();
     let program = installed.build("trace.c", C99, &["-pthread"]);
     let dir = tempfile::tempdir().unwrap();
@@ -121,17 +121,14 @@ fn certificates_and_tokens_from_c() {
     run(Command::new(program).arg(dir.path()).arg(&server.address));
 }
 
-/// Why no program of these tests meets a kind of error. All others stand in one of them.
+/// Kinds of errors that no program of these tests meets, with the reason. Each other kind occurs in one of them.
 const NOT_MET: &[(&str, &str)] = &[
-    (
-        "REMOVED",
-        "a replica is removed from a cluster by the chiplog command, and clients go on at another one",
-    ),
+    ("REMOVED", "the chiplog command removes a replica from a cluster, and clients switch to another one"),
     ("MEMBERSHIP", "no function of the header changes who belongs to a cluster"),
 ];
 
 #[test]
-fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
+fn every_kind_of_error_occurs_in_a_test_or_is_excused() {
     let here = support::here();
     let mut checks = String::new();
     for file in fs::read_dir(here.join("tests/c")).unwrap() {
@@ -150,7 +147,7 @@ fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
     }
 }
 
-/// The names of the statuses, except for CHIPLOG_OK.
+/// The names of the statuses, except CHIPLOG_OK.
 fn chiplog_kinds(header: &str) -> Vec<&str> {
     let begin = header.find("#define CHIPLOG_IO ").unwrap();
     let end = header.find("#define CHIPLOG_CANCELLED ").unwrap();
@@ -159,9 +156,10 @@ fn chiplog_kinds(header: &str) -> Vec<&str> {
     defined.filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect()
 }
 
-/// No environment, no signals, no word on standard error; a server that goes away kills nobody.
+/// The library reads no environment, sets no signals, and writes nothing to standard error; a server that stops
+/// kills no program.
 #[test]
-fn a_library_keeps_its_hands_to_itself() {
+fn the_library_leaves_the_process_alone() {
     let installed = Installed::get();
     let program = installed.build("quiet.c", C99, &["-rdynamic"]);
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
@@ -176,7 +174,7 @@ fn a_library_keeps_its_hands_to_itself() {
 }
 
 #[test]
-fn all_of_it_under_address_sanitizer() {
+fn all_programs_run_under_address_sanitizer() {
     let installed = Installed::get();
     let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g", "-pthread"];
     if !installed.has_sanitizer() {
@@ -197,7 +195,7 @@ fn all_of_it_under_address_sanitizer() {
         let server = if source == "callbacks.c" { &called } else { &server };
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(program);
-        // A forked child leaves what is its parent's: that is no leak of the parent's, which is looked at.
+        // A forked child does not free its parent's memory. That is no leak in the parent, which is checked.
         command.arg(dir.path()).arg(&server.address).env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0");
         if source == "callbacks.c" {
             command.arg(&other.address);
@@ -207,9 +205,9 @@ fn all_of_it_under_address_sanitizer() {
 }
 
 #[test]
-fn all_of_it_under_valgrind() {
+fn the_main_programs_run_under_valgrind() {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("SKIPPED: no valgrind here");
+        eprintln!("SKIPPED: valgrind is not installed");
         return;
     }
     let installed = Installed::get();
@@ -224,21 +222,23 @@ fn all_of_it_under_valgrind() {
             "--leak-check=full",
             "--errors-for-leak-kinds=definite",
         ]);
-        // Valgrind runs one thread at a time: of the concurrent one a part is enough.
+        // Valgrind runs one thread at a time: a part of the concurrent program is enough.
         run(command.arg(program).arg(dir.path()).arg(&server.address).args(["30", "no-fork"]));
     }
 }
 
-/// Each piece of C in the README is a program, or the body of a function: compiled, and run in a directory of its own.
+/// Each piece of C in the READMEs is a program or the body of a function. Each is compiled and run in its own
+/// directory.
 #[test]
-fn the_c_of_the_readme_runs() {
+fn the_c_of_the_readmes_runs() {
     let installed = Installed::get();
     let dir = tempfile::tempdir().unwrap();
     let root = support::here().parent().unwrap();
-    let text = fs::read_to_string(root.join("ffi/README.md")).unwrap();
+    let text =
+        ["README.md", "ffi/README.md"].map(|name| fs::read_to_string(root.join(name)).unwrap()).concat();
     let pieces: Vec<&str> =
         text.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let wanted = ["durable at 1\n", "at 2, and at 2 again\n"];
+    let wanted = ["durable at 1\n", "durable at 1\n", "at 2, and at 2 again\n"];
     assert_eq!(pieces.len(), wanted.len());
     for (n, (piece, wanted)) in pieces.into_iter().zip(wanted).enumerate() {
         let program = match piece.contains("int main(") {
@@ -256,7 +256,7 @@ fn the_c_of_the_readme_runs() {
     }
 }
 
-/// The examples do what they say.
+/// The examples print what they promise.
 #[test]
 fn the_examples_run() {
     let installed = Installed::get();

@@ -1,5 +1,5 @@
-//! The header: what cbindgen makes of the sources is what is committed, and the functions in it are those that the manifest
-//! of operations tells of.
+//! The header: cbindgen's output equals the committed file, and its functions are those of the manifest of
+//! operations.
 //!
 //! `UPDATE_HEADER=1 cargo test -p chiplog-ffi --test header` writes it.
 
@@ -13,28 +13,28 @@ fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
-/// What the header should be.
+/// The header as it should be.
 fn generated() -> String {
     let mut config = cbindgen::Config::from_file(here().join("cbindgen.toml")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     let [major, minor, patch] = version.split('.').collect::<Vec<_>>()[..] else { panic!("{version}") };
     config.header = Some(fs::read_to_string(here().join("src/header.txt")).unwrap().trim_end().to_owned());
     config.after_includes = Some(format!(
-        "\n/** The version of this header: to be held against chiplog_version(), the library's. */\n\
+        "\n/** The version of this header. Compare it with chiplog_version(), the version of the library. */\n\
          #define CHIPLOG_VERSION \"{version}\"\n#define CHIPLOG_VERSION_MAJOR {major}\n\
          #define CHIPLOG_VERSION_MINOR {minor}\n#define CHIPLOG_VERSION_PATCH {patch}\n\n\
-         /** As a time-out: as long as it takes. */\n#define CHIPLOG_FOREVER UINT64_MAX\n\n\
-         /** Before a function whose status has to be looked at: gcc and clang warn where it is not. A program that defines it\n \
-         * before it includes this header, as nothing, hears no such warning. */\n\
+         /** A time-out without limit. */\n#define CHIPLOG_FOREVER UINT64_MAX\n\n\
+         /** Marks functions whose status must be checked: gcc and clang warn if it is ignored. To turn the warning off, define\n \
+         * this macro as nothing before including this header. */\n\
          #ifndef CHIPLOG_MUST_USE\n#if defined(__GNUC__) || defined(__clang__)\n\
          #define CHIPLOG_MUST_USE __attribute__((warn_unused_result))\n#else\n#define CHIPLOG_MUST_USE\n#endif\n#endif"
     ));
     let folders = ["abi", "handles", "support"].map(|folder| here().join("src").join(folder));
     let mut sources: Vec<PathBuf> =
         folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|e| e.unwrap().path()).collect();
-    // Not the lists of modules, which would all come a second time.
+    // Not the lists of modules: they would add everything a second time.
     sources.retain(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("mod.rs"));
-    // As a reader wants them.
+    // The order for readers.
     let order = [
         "version",
         "error",
@@ -65,7 +65,7 @@ fn generated() -> String {
     let mut out = Vec::new();
     builder.generate().unwrap().write(&mut out);
     let text = String::from_utf8(out).unwrap();
-    // What is for those who call it from Rust: the paragraph before says it in C's terms.
+    // Omit the sections for Rust callers: the paragraph before says the same in C's terms.
     let mut header = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
@@ -84,10 +84,10 @@ fn generated() -> String {
     header
 }
 
-/// Functions whose status a program may leave unread: what they do is done in any case, or asks for nothing.
+/// Functions whose status a program may ignore: they take effect in any case, or they request nothing.
 const MAY_BE_LEFT: &[&str] = &["_close", "_cancel", "chiplog_trace", "chiplog_error_status"];
 
-/// Whether this line begins the declaration of a function that can fail, and then has not done what it is for.
+/// Whether this line begins the declaration of a function that can fail without taking effect.
 fn has_to_be_looked_at(line: &str) -> bool {
     let name = line.strip_prefix("chiplog_status_t ").and_then(|rest| rest.split_once('('));
     name.is_some_and(|(name, _)| !MAY_BE_LEFT.iter().any(|end| name.ends_with(end)))
@@ -114,7 +114,7 @@ fn declared(header: &str) -> BTreeSet<String> {
     found
 }
 
-/// One name or several.
+/// Reads one name or several.
 fn names(entry: &toml::Value, key: &str) -> Vec<String> {
     match entry.get(key) {
         None => Vec::new(),
@@ -124,7 +124,7 @@ fn names(entry: &toml::Value, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_header_is_what_the_sources_say() {
+fn the_header_matches_the_sources() {
     let path = here().join("include/chiplog.h");
     let wanted = generated();
     if std::env::var_os("UPDATE_HEADER").is_some() {
@@ -161,9 +161,9 @@ fn the_header_and_the_manifest_name_the_same_functions() {
     assert!(untold.is_empty(), "in chiplog.h and not in ffi/parity.toml: {untold:?}");
 }
 
-/// What is said of each function: who owns what, which threads, whether it blocks.
+/// Each function's comment states ownership, threads and blocking.
 #[test]
-fn every_function_says_who_owns_what_and_which_threads() {
+fn every_function_states_ownership_and_threads() {
     let header = fs::read_to_string(here().join("include/chiplog.h")).unwrap();
     let mut comment = String::new();
     let mut told = 0;
@@ -177,17 +177,17 @@ fn every_function_says_who_owns_what_and_which_threads() {
                 line = lines.next().unwrap();
             }
         } else if line.contains("chiplog_") && line.trim_end().ends_with('(') || declared(line).len() == 1 {
-            assert!(comment.contains("wnership"), "{line}: no word on ownership");
-            assert!(comment.contains("hread"), "{line}: no word on threads");
+            assert!(comment.contains("wnership"), "{line}: its comment does not state ownership");
+            assert!(comment.contains("hread"), "{line}: its comment does not state threads");
             told += 1;
         }
     }
     assert_eq!(told, declared(&header).len());
 }
 
-/// A status that nobody reads is an append that nobody knows to be lost.
+/// Nobody knows that an append is lost if its status is ignored.
 #[test]
-fn what_can_fail_is_looked_at_or_is_told_of_here() {
+fn functions_that_can_fail_are_marked_or_listed_here() {
     let header = fs::read_to_string(here().join("include/chiplog.h")).unwrap();
     let (mut marked, mut left) = (0, BTreeSet::new());
     for line in header.lines() {
@@ -212,9 +212,9 @@ fn what_can_fail_is_looked_at_or_is_told_of_here() {
     assert!(marked > 70, "{marked}");
 }
 
-/// The checks above see what they have to see.
+/// Tests the checks above.
 #[test]
-fn the_reader_reads() {
+fn the_header_reader_finds_declarations() {
     let header = "/** chiplog_no(1) */\n#define chiplog_no(x)\ntypedef void (*chiplog_no_t)(int);\n\
                   int32_t chiplog_one(void);\nconst struct chiplog_x *chiplog_two(chiplog_t *a,\n  void (*chiplog_no)(int));\n\
                   /*\n * chiplog_no()\n */\nvoid chiplog_three(int a);\n";

@@ -1,4 +1,4 @@
-//! `make install`: pkg-config and CMake find the library; it exports what stands in a list and nothing else, with a soname and
+//! `make install`: pkg-config and CMake find the library. It exports exactly the listed symbols, with a soname and
 //! symbol versions.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,14 +13,14 @@ use support::{Installed, archive, compiler, here, run};
 fn has(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok_and(|out| out.status.success());
     if !there {
-        eprintln!("SKIPPED: no {tool} here");
+        eprintln!("SKIPPED: {tool} is not installed");
     }
     there
 }
 
 /// `UPDATE_HEADER=1` writes the list.
 #[test]
-fn exactly_these_symbols_are_exported_each_with_its_version() {
+fn exactly_the_listed_symbols_are_exported_with_versions() {
     if !has("nm") {
         return;
     }
@@ -63,9 +63,9 @@ fn exactly_these_symbols_are_exported_each_with_its_version() {
     );
 }
 
-/// Of what is linked in, too: their licences want it.
+/// Also those of linked libraries: their licences require it.
 #[test]
-fn the_licences_go_along() {
+fn the_licences_are_installed() {
     let doc = Installed::get().prefix.join("share/doc/chiplog");
     for (name, word) in [("LICENSE", "Apache License"), ("THIRD-PARTY.txt", "tokio ")] {
         assert!(fs::read_to_string(doc.join(name)).unwrap().contains(word), "{name}");
@@ -91,7 +91,7 @@ fn one_line_of_cc_with_pkg_config_is_enough() {
     run(compiler("cc").arg(&source).arg("-o").arg(&program).args(ask(&["--cflags", "--libs"])));
     let mut shared = Command::new(program);
     run(shared.arg(dir.path().join("log")).env("LD_LIBRARY_PATH", installed.prefix.join("lib")));
-    // Without the shared library: the compiler knows by itself where what unwinds is, which -static has elsewhere.
+    // Without the shared library. The compiler finds the unwinder by itself; with -static it is in another library.
     let program = dir.path().join("static");
     let mut link = compiler("cc");
     link.arg(&source).arg("-o").arg(&program).args(ask(&["--cflags"]));
@@ -100,13 +100,13 @@ fn one_line_of_cc_with_pkg_config_is_enough() {
     run(&mut link);
     run(Command::new(program).arg(dir.path().join("log-2")));
     assert!(archive().exists());
-    // Without any, where there is a static libc.
+    // Without any shared library, if there is a static libc.
     let program = dir.path().join("wholly-static");
     fs::write(dir.path().join("empty.c"), "int main(void) { return 0; }\n").unwrap();
     let mut empty = compiler("cc");
     empty.arg(dir.path().join("empty.c")).arg("-o").arg(&program).arg("-static");
     if !empty.output().unwrap().status.success() {
-        eprintln!("SKIPPED: no static libc here");
+        eprintln!("SKIPPED: there is no static libc");
         return;
     }
     run(compiler("cc")
@@ -153,8 +153,8 @@ fn cmake_finds_it() {
     assert!(!refused.status.success(), "version 99 was found");
 }
 
-/// The libraries as they are installed have no debug information: of the shared one it lies in a file of its own, which
-/// debuggers find by what stands in the library.
+/// The installed libraries have no debug information. That of the shared one is in a file of its own, which
+/// debuggers find by the library's build-id and debug link.
 #[test]
 fn the_library_is_stripped_and_debuggers_find_the_rest() {
     if !has("objcopy") || !has("readelf") || !has("addr2line") || !has("nm") {
@@ -167,7 +167,7 @@ fn the_library_is_stripped_and_debuggers_find_the_rest() {
     let shared = sections(&library);
     for section in [".debug_info", ".debug_line", ".symtab"] {
         assert!(!shared.contains(section), "{section} in the library");
-        assert!(sections(&debug).contains(section), "no {section} in the file beside");
+        assert!(sections(&debug).contains(section), "no {section} in the debug file");
     }
     assert!(shared.contains(".gnu_debuglink"));
     let build_id = |file: &Path| {
@@ -181,7 +181,7 @@ fn the_library_is_stripped_and_debuggers_find_the_rest() {
     assert!(size(&library) * 2 < size(&debug) + size(&library), "the library has the larger part");
     assert!(size(&lib.join("libchiplog.a")) < size(&archive()));
 
-    // By the library alone, from any directory, as a debugger does: which line of which source a function is.
+    // With the library alone, from any directory, as a debugger does: the source line of a function.
     let symbols = ask("nm", &["-D", "--defined-only"], &library);
     let open = symbols.lines().find(|line| line.contains(" chiplog_log_open@")).unwrap();
     let address = open.split(' ').next().unwrap();
@@ -191,7 +191,7 @@ fn the_library_is_stripped_and_debuggers_find_the_rest() {
     let alone = away.path().join("libchiplog.so");
     fs::copy(&library, &alone).unwrap();
     let found = run(Command::new("addr2line").arg("-e").arg(&alone).arg(address).current_dir("/")).out;
-    assert!(!found.contains("log.rs"), "without the file beside: {found}");
+    assert!(!found.contains("log.rs"), "without the debug file: {found}");
     if has("gdb") {
         let mut gdb = Command::new("gdb");
         gdb.args(["--batch", "--nx", "-ex", "info line chiplog_log_open"]).arg(&library).current_dir("/");
@@ -202,15 +202,15 @@ fn the_library_is_stripped_and_debuggers_find_the_rest() {
 
 const DEBUG_FILE: &str = concat!("libchiplog.so.", env!("CARGO_PKG_VERSION"), ".debug");
 
-/// Nobody has to have objcopy: without it the library is what the linker made.
+/// objcopy is optional: without it the library is installed as linked.
 #[test]
-fn without_objcopy_it_is_installed_as_it_is() {
+fn without_objcopy_the_library_is_installed_unstripped() {
     let dir = tempfile::tempdir().unwrap();
     let prefix = dir.path().join("prefix");
     let mut install = Command::new(here().join("install.sh"));
     install.arg(archive()).arg(&prefix).arg(env!("CARGO_PKG_VERSION")).env("OBJCOPY", "no-such-objcopy");
     let said = run(&mut install);
-    assert!(said.err.contains("no no-such-objcopy here"), "{}", said.err);
+    assert!(said.err.contains("no-such-objcopy not found"), "{}", said.err);
     assert!(prefix.join("lib/libchiplog.so").exists() && !prefix.join("lib/.debug").exists());
     assert_eq!(
         fs::metadata(prefix.join("lib/libchiplog.a")).unwrap().len(),

@@ -1,5 +1,5 @@
-//! The manifest of operations, `parity.toml`, against the Rust sources and the header: nothing that Rust can do is missing
-//! in C without a reason, and nothing stands anywhere that the manifest does not tell of.
+//! The manifest of operations, `parity.toml`, against the Rust sources and the header. Each operation of Rust
+//! exists in C or has a reason, and the manifest lists all functions of the header.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ mod manifest;
 use manifest::{DOORS, entries, exported, is_public, manifest, names, source, text};
 use std::collections::BTreeSet;
 
-/// The types whose public methods are operations: where they are written, and what the manifest calls them.
+/// The types whose public methods are operations: their source files and their names in the manifest.
 const TYPES: &[(&str, &str, &str)] = &[
     ("core/src/api/log.rs", "Log", "Log"),
     ("core/src/api/session.rs", "Log", "Log"),
@@ -40,9 +40,9 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("net/src/notices.rs", "Notices", "Notices"),
 ];
 
-/// Values and traits that are no handles: what they do every language does in its own way. `RemoteReader` is the reader of the
-/// client for async code, whose `Client`, `Producer`, `Delivery` and `Watch` have their names from the blocking one, which
-/// stands above.
+/// Values and traits that are not handles: each language does in its own way what they do. `RemoteReader` is the
+/// async client's reader. The async `Client`, `Producer`, `Delivery` and `Watch` share their names with the
+/// blocking client's, which are listed above.
 const VALUES: &[&str] = &[
     "Appended",
     "Backlog",
@@ -103,7 +103,7 @@ const VALUES: &[&str] = &[
     "Unacknowledged",
 ];
 
-/// The client for async code, of which the blocking one is a copy: what it can do the blocking one can.
+/// The async client. The blocking client offers the same operations.
 const ASYNC: &[(&str, &str, &str)] = &[
     ("net/src/client/mod.rs", "Client", "Client"),
     ("net/src/client/producer.rs", "Producer", "Producer"),
@@ -112,7 +112,7 @@ const ASYNC: &[(&str, &str, &str)] = &[
     ("net/src/client/cluster/watch.rs", "Watch", "Watch"),
 ];
 
-/// Where a blocking operation has another name.
+/// Blocking operations with another name.
 const BLOCKING_NAMES: &[(&str, &str)] = &[
     ("Producer::try_append", "Producer::try_submit"),
     ("Delivery::try_result", "Delivery::poll"),
@@ -145,21 +145,21 @@ fn rust_operations() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (file, name, called) in TYPES {
         let methods = methods(&source(file), name);
-        assert!(!methods.is_empty(), "{file} has no public method of {name}: where did it go?");
+        assert!(!methods.is_empty(), "{file} has no public method of {name}: was it moved?");
         found.extend(methods.into_iter().map(|method| format!("{called}::{method}")));
     }
     found
 }
 
 #[test]
-fn every_operation_of_rust_stands_in_the_manifest_and_no_other() {
+fn the_manifest_lists_exactly_the_operations_of_rust() {
     let manifest = manifest();
     let absent: BTreeSet<String> = entries(&manifest, "type").iter().map(|t| text(t, "rust")).collect();
     let mut there = rust_operations();
     there.retain(|op| !absent.iter().any(|t| op.rsplit_once("::").is_some_and(|(of, _)| of == t)));
     let listed: Vec<String> = entries(&manifest, "operation").iter().map(|o| text(o, "rust")).collect();
     let once: BTreeSet<String> = listed.iter().cloned().collect();
-    assert_eq!(listed.len(), once.len(), "an operation stands in the manifest twice");
+    assert_eq!(listed.len(), once.len(), "the manifest lists an operation twice");
     let missing: Vec<_> = there.difference(&once).collect();
     let unknown: Vec<_> = once.difference(&there).collect();
     assert!(missing.is_empty(), "public in Rust and not in ffi/parity.toml: {missing:?}");
@@ -167,22 +167,22 @@ fn every_operation_of_rust_stands_in_the_manifest_and_no_other() {
 }
 
 #[test]
-fn what_the_client_for_async_code_can_do_the_blocking_one_can() {
+fn the_blocking_client_has_each_async_operation() {
     let blocking = rust_operations();
     for (file, name, called) in ASYNC {
         let methods = methods(&source(file), name);
-        assert!(!methods.is_empty(), "{file} has no public method of {name}: where did it go?");
+        assert!(!methods.is_empty(), "{file} has no public method of {name}: was it moved?");
         for method in methods {
             let own = format!("{called}::{method}");
             let other = BLOCKING_NAMES.iter().find(|(name, _)| *name == own);
             let wanted = other.map_or(own.as_str(), |(_, blocking)| blocking);
-            assert!(blocking.contains(wanted), "{own} of async code has no blocking {wanted}");
+            assert!(blocking.contains(wanted), "the async {own} has no blocking {wanted}");
         }
     }
 }
 
 #[test]
-fn each_language_has_a_name_or_a_reason() {
+fn each_operation_has_a_name_or_a_reason_per_language() {
     let manifest = manifest();
     for entry in entries(&manifest, "operation") {
         let rust = text(&entry, "rust");
@@ -191,7 +191,7 @@ fn each_language_has_a_name_or_a_reason() {
             let (names, reason) = (names(&entry, language), text(&entry, &format!("{language}_absent")));
             assert!(
                 names.is_empty() != reason.is_empty(),
-                "{rust}: {language} or {language}_absent, one of them"
+                "{rust}: set exactly one of {language} and {language}_absent"
             );
             assert!(
                 names.iter().all(|n| !n.is_empty()) && (reason.is_empty() || reason.len() > 10),
@@ -206,7 +206,7 @@ fn each_language_has_a_name_or_a_reason() {
     }
 }
 
-/// A new type that the crates export to programs is looked at here first.
+/// A new type that the crates export must be classified here.
 #[test]
 fn every_exported_type_is_known() {
     let known: BTreeSet<&str> =
@@ -214,7 +214,7 @@ fn every_exported_type_is_known() {
     let mut seen = BTreeSet::new();
     for door in DOORS {
         let names = exported(door);
-        assert!(!names.is_empty(), "{door} exports nothing: where did it go?");
+        assert!(!names.is_empty(), "{door} exports nothing: was it moved?");
         let unknown: Vec<_> = names.iter().filter(|name| !known.contains(name.as_str())).collect();
         assert!(
             unknown.is_empty(),
@@ -223,12 +223,12 @@ fn every_exported_type_is_known() {
         seen.extend(names);
     }
     let gone: Vec<_> = VALUES.iter().filter(|name| !seen.contains(**name)).collect();
-    assert!(gone.is_empty(), "in VALUES here, and exported no more: {gone:?}");
+    assert!(gone.is_empty(), "in VALUES here, but no longer exported: {gone:?}");
 }
 
-/// The checks above see what they have to see.
+/// Tests the checks above.
 #[test]
-fn the_readers_read() {
+fn the_source_readers_find_items() {
     let source = "impl Log { pub fn a(&self) {} pub(crate) fn b() {} fn c() {} pub async fn d() {} }\n\
                   impl Clone for Log { fn clone(&self) {} } impl Other { pub fn e() {} }";
     assert_eq!(methods(source, "Log").into_iter().collect::<Vec<_>>(), ["a", "d"]);

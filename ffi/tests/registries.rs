@@ -1,5 +1,5 @@
-//! What registries show of the crates and of the Python package: there, within the registries' bounds, and readable without the
-//! source tree around it.
+//! The texts that registries show of the crates and the Python package exist, fit the registries' limits, and are
+//! readable without the source tree.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const CRATES: [&str; 4] = ["core", "net", "server", "ffi"];
 
-/// Those of crates.io that are used here: another one is looked up there first.
+/// The categories of crates.io used here. Check there before you add another one.
 const CATEGORIES: [&str; 7] = [
     "command-line-utilities",
     "concurrency",
@@ -30,7 +30,7 @@ fn texts(value: &toml::Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// A link to a file of the source tree leads nowhere on a registry's page.
+/// A link to a file of the source tree is broken on a registry's page.
 fn check_readme(path: &Path) {
     let text = fs::read_to_string(path).unwrap();
     assert!(text.starts_with("# ") && text.len() > 300, "{}", path.display());
@@ -40,14 +40,14 @@ fn check_readme(path: &Path) {
 }
 
 #[test]
-fn the_crates_tell_what_crates_io_shows() {
+fn the_crates_have_what_crates_io_shows() {
     let workspace = manifest(".");
     let shared = workspace["workspace"]["package"].as_table().unwrap();
     assert!(!texts(&shared["authors"]).is_empty() && shared["license"].as_str() == Some("Apache-2.0"));
     for folder in CRATES {
         let manifest = manifest(folder);
         let package = manifest["package"].as_table().unwrap();
-        assert!(!package.contains_key("publish"), "{folder} is not published: not one of these");
+        assert!(!package.contains_key("publish"), "{folder} is not published: remove it from this list");
         for inherited in ["license", "authors", "version", "rust-version"] {
             assert_eq!(package[inherited]["workspace"].as_bool(), Some(true), "{folder}: {inherited}");
         }
@@ -70,14 +70,14 @@ fn the_other_crates_are_not_published() {
 }
 
 #[test]
-fn the_package_tells_what_pypi_shows() {
+fn the_package_has_what_pypi_shows() {
     let text = fs::read_to_string(root().join("python/pyproject.toml")).unwrap();
     let project = text.parse::<toml::Table>().unwrap();
     let project = project["project"].as_table().unwrap();
     assert_eq!(project["license"].as_str(), Some("Apache-2.0"));
     assert!(!project["authors"].as_array().unwrap().is_empty() && !texts(&project["keywords"]).is_empty());
     let classifiers = texts(&project["classifiers"]);
-    // Beside a licence's expression PyPI takes none of these.
+    // PyPI rejects these beside a licence expression.
     assert!(!classifiers.iter().any(|c| c.starts_with("License ::")), "{classifiers:?}");
     for wanted in ["Development Status ::", "Operating System :: POSIX :: Linux", "Typing :: Typed"] {
         assert!(classifiers.iter().any(|c| c.starts_with(wanted)), "{wanted}");

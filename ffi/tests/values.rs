@@ -1,5 +1,5 @@
-//! The manifest's values against the sources: every public field of a struct that Rust hands out or takes stands in C and in
-//! Python, under its own name or the one that the manifest says, or there is a reason; and nothing stands there besides.
+//! The manifest's values against the sources: each public field of a struct that Rust returns or accepts exists in
+//! C and in Python, under its own name or the manifest's, or has a reason. There are no other fields.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,17 +10,17 @@ use manifest::{DOORS, entries, exported, is_public, manifest, names, root, sourc
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Where structs with public fields are written, folders below included.
+/// The folders of structs with public fields, searched recursively.
 const SOURCES: &[&str] = &["core/src", "net/src/client", "net/src/follower"];
-/// Folders that no program sees.
+/// Folders that are not public.
 const HIDDEN: &[&str] = &["testing"];
-/// Where Python's values are.
+/// Python's values.
 const PYTHON: &[&str] =
     &["python/lib/chiplog/_values.py", "python/lib/chiplog/_options.py", "python/lib/chiplog/_chiplog.pyi"];
 
 type Fields = BTreeSet<String>;
 
-/// The structs of a folder and those below that have public fields, with those.
+/// Returns the structs below a folder that have public fields, with those fields.
 fn structs(folder: &str) -> BTreeMap<String, Fields> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(root().join(folder)).unwrap() {
@@ -34,7 +34,7 @@ fn structs(folder: &str) -> BTreeMap<String, Fields> {
         }
         for (name, fields) in structs_in(&fs::read_to_string(&path).unwrap()) {
             let twice = found.insert(name.clone(), fields).is_some();
-            assert!(!twice, "{folder} has two structs {name}: which is meant?");
+            assert!(!twice, "{folder} has two structs {name}: rename one");
         }
     }
     found
@@ -63,7 +63,7 @@ fn classes_in(source: &str) -> Vec<(String, Fields)> {
             continue;
         }
         if !line.is_empty() && !line.starts_with([' ', '@', ')']) {
-            found.push((String::new(), Fields::new())); // not in a class any more
+            found.push((String::new(), Fields::new())); // no longer in a class
         }
         let Some((_, fields)) = found.last_mut() else { continue };
         let Some(inside) = line.strip_prefix("    ") else { continue };
@@ -91,7 +91,7 @@ fn table(entry: &toml::Table, key: &str) -> toml::Table {
     entry.get(key).map(|table| table.as_table().unwrap().clone()).unwrap_or_default()
 }
 
-/// Holds one value's fields against those of one language; what is wrong.
+/// Compares one value's fields with those of one language. Returns the differences.
 fn compare(entry: &toml::Table, language: &str, rust: &Fields, there: &Fields) -> Vec<String> {
     let what = format!("{} in {language}", text(entry, "rust"));
     let named = table(entry, &format!("{language}_named"));
@@ -103,7 +103,7 @@ fn compare(entry: &toml::Table, language: &str, rust: &Fields, there: &Fields) -
     }
     for (field, reason) in &without {
         if reason.as_str().unwrap().len() < 10 || named.contains_key(field) {
-            wrong.push(format!("{what}: {field} has no good reason, or a name as well"));
+            wrong.push(format!("{what}: {field} needs a reason of at least 10 characters, and no name"));
         }
     }
     for field in rust.iter().filter(|field| !without.contains_key(*field)) {
@@ -117,7 +117,7 @@ fn compare(entry: &toml::Table, language: &str, rust: &Fields, there: &Fields) -
 }
 
 #[test]
-fn every_public_struct_stands_in_the_manifest_with_all_its_fields() {
+fn the_manifest_lists_each_public_struct_with_all_fields() {
     let doors: BTreeSet<String> = DOORS.iter().flat_map(|file| exported(file)).collect();
     let mut rust: BTreeMap<String, Fields> = SOURCES.iter().flat_map(|folder| structs(folder)).collect();
     rust.retain(|name, _| doors.contains(name));
@@ -128,15 +128,19 @@ fn every_public_struct_stands_in_the_manifest_with_all_its_fields() {
     let mut listed = BTreeSet::new();
     for entry in entries(&manifest(), "value") {
         let name = text(&entry, "rust");
-        assert!(listed.insert(name.clone()), "{name} stands there twice");
+        assert!(listed.insert(name.clone()), "{name} is listed twice");
         assert!(text(&entry, "about").len() > 5, "{name}: about");
         let Some(fields) = rust.get(&name) else {
-            wrong.push(format!("{name} is in ffi/parity.toml, and no public struct with public fields"));
+            wrong
+                .push(format!("{name} is in ffi/parity.toml, but is not a public struct with public fields"));
             continue;
         };
         for (language, known) in [("c", &c), ("python", &python)] {
             let (there, reason) = (text(&entry, language), text(&entry, &format!("{language}_absent")));
-            assert!(there.is_empty() != reason.is_empty(), "{name}: {language} or {language}_absent");
+            assert!(
+                there.is_empty() != reason.is_empty(),
+                "{name}: set exactly one of {language} and {language}_absent"
+            );
             match known.get(&there) {
                 Some(there) => wrong.extend(compare(&entry, language, fields, there)),
                 None if there.is_empty() => assert!(reason.len() > 10, "{name}: {language}_absent"),
@@ -148,9 +152,9 @@ fn every_public_struct_stands_in_the_manifest_with_all_its_fields() {
     assert!(wrong.is_empty(), "ffi/parity.toml, values:\n{}", wrong.join("\n"));
 }
 
-/// The checks above see what they have to see.
+/// Tests the checks above.
 #[test]
-fn the_readers_read() {
+fn the_struct_readers_find_fields() {
     let found = structs_in("pub struct A { pub a: u8, b: u8 } struct B { pub c: u8 } pub struct C(pub u8);");
     assert_eq!(found, [("A".to_owned(), Fields::from(["a".to_owned()]))]);
     let source = "x: int\n\n@final\nclass A:\n    \"\"\"Text.\n    of: this\"\"\"\n\n    a: int\n    b_2: str = \"c: d\"\n\n    \

@@ -1,15 +1,15 @@
-//! The C ABI under random sequences of calls: any handle, open, closed, of another kind or made up, goes anywhere. Nothing
-//! crashes, and a handle that is closed is never taken for an open one.
+//! The C ABI under random sequences of calls: any handle (open, closed, of another kind or invented) is passed
+//! anywhere. Nothing crashes, and a closed handle is never taken for an open one.
 #![allow(unsafe_code, reason = "it is the C ABI that is called")]
 
 use chiplog_ffi::*;
 use std::ffi::{CString, c_void};
 use std::ptr;
 
-/// The most calls of one input: each may cost a sync.
+/// The most calls of one input: each may need a sync.
 const CALLS_MAX: usize = 200;
 
-/// Handles of one kind: all that were ever given, and whether they are open.
+/// Handles of one kind: all that were ever returned, and whether they are open.
 struct Handles<T>(Vec<(*mut T, bool)>);
 
 impl<T> Handles<T> {
@@ -40,7 +40,7 @@ impl<T> Handles<T> {
     }
 }
 
-/// What a call gave, for a handle that was open or not. The error is looked at and freed.
+/// The result of a call with a handle that was open or not. Checks the error and frees it.
 fn judge(status: chiplog_status_t, is_open: bool, error: *mut chiplog_error_t) {
     assert!((CHIPLOG_OK..=CHIPLOG_UNDECODABLE).contains(&status), "{status}");
     assert_eq!(error.is_null(), status == CHIPLOG_OK);
@@ -54,18 +54,19 @@ fn judge(status: chiplog_status_t, is_open: bool, error: *mut chiplog_error_t) {
     assert_ne!(status, CHIPLOG_POISONED, "a bug, or a disk that fails");
 }
 
-/// Calls a function whose last argument is the place for an error.
+/// Calls a function whose last argument receives an error.
 macro_rules! call {
     ($is_open:expr, $function:ident($($argument:expr),*)) => {{
         let mut error = ptr::null_mut();
-        // SAFETY: the pointers are to places of this function that outlive the call, or handles, which may be anything.
+        // SAFETY: the pointers are to variables of this function that outlive the call, or handles, which may be
+        // anything.
         let status = unsafe { $function($($argument,)* &raw mut error) };
         judge(status, $is_open, error);
         status
     }};
 }
 
-/// Two bytes a call: which, and of what.
+/// Two bytes a call: the function, and its argument.
 pub fn ffi(input: &[u8]) {
     let Ok(dir) = tempfile::tempdir() else { return };
     let path = |n: u8| {
@@ -93,9 +94,9 @@ pub fn ffi(input: &[u8]) {
         match what % 30 {
             0 => {
                 let (path, mut new) = (path(which), ptr::null_mut());
-                // SAFETY: filled by the next call, which is told its size; all bytes zero are valid.
+                // SAFETY: filled by the next call, which gets its size; all bytes zero are valid.
                 let mut options: chiplog_log_options_t = unsafe { std::mem::zeroed() };
-                // SAFETY: as said.
+                // SAFETY: as above.
                 unsafe {
                     chiplog_log_options_for_segments(&raw mut options, size_of_val(&options), 64 << 10)
                 };
@@ -117,7 +118,7 @@ pub fn ffi(input: &[u8]) {
             }
             5 => {
                 let mut new = ptr::null_mut();
-                // The first two kinds go without a value.
+                // The first two kinds need no value.
                 let kind = u32::from(which % 6);
                 let value = if kind < 2 { 0 } else { which.into() };
                 call!(log_open, chiplog_log_reader(log, kind, value, &raw mut new));
@@ -132,7 +133,7 @@ pub fn ffi(input: &[u8]) {
                 call!(log_open, chiplog_log_discard(log, which.into()));
             }
             8 => {
-                // SAFETY: all bytes zero are a valid one.
+                // SAFETY: all bytes zero are a valid value.
                 let mut info: chiplog_info_t = unsafe { std::mem::zeroed() };
                 info.size = which as usize;
                 let status = call!(log_open || which < 8, chiplog_log_info(log, &raw mut info));
@@ -214,13 +215,13 @@ pub fn ffi(input: &[u8]) {
                 chiplog_batch_close(batch);
                 batches.closed(batch);
             }
-            // One kind for another.
+            // A handle of one kind instead of another.
             _ => {
                 call!(false, chiplog_log_append(reader.cast(), start, length, &raw mut number));
             }
         }
     }
-    // What was read stays, whatever is closed first.
+    // Records that were read stay valid, whatever is closed first.
     logs.open().into_iter().for_each(|log| {
         call!(true, chiplog_log_close(log));
     });
@@ -241,7 +242,7 @@ fn look((records, is_open): (*mut chiplog_records_t, bool)) {
     let status = call!(is_open, chiplog_records_view(records, &raw mut array, &raw mut count));
     assert_eq!(status == CHIPLOG_OK, count > 0);
     for n in 0..count {
-        // SAFETY: the array has `count` views, each of so many bytes, as long as the records are open.
+        // SAFETY: the array has `count` views, each with a valid length, as long as the records are open.
         let bytes = unsafe {
             let record = &*array.add(n);
             std::slice::from_raw_parts(record.data.cast::<u8>(), record.length)

@@ -1,8 +1,8 @@
 //! The fuzz targets: plain functions over any bytes, so that libFuzzer (nightly) and the mutator of this crate's
 //! own binary (stable) run the same ones.
 //!
-//! A target fails by panicking. Checksums stop nearly every mutated input at the door, so each target tries its
-//! input twice: as it is, and with the checksums mended, as a writer that means harm would.
+//! A target fails by panicking. Checksums reject nearly every mutated input at once, so each target tries its input
+//! twice: as it is, and with corrected checksums, as a malicious writer would make them.
 
 mod ffi;
 mod network;
@@ -13,7 +13,7 @@ pub use ffi::ffi;
 pub use network::{authority, peer, wire};
 pub use recovery::recovery;
 
-/// A target: takes any bytes, panics when a promise is broken.
+/// A target: accepts any bytes, panics when a guarantee is broken.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also its folder below `corpus/`.
@@ -31,14 +31,14 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("ffi", ffi),
 ];
 
-/// Inputs longer than this are cut: they find nothing that shorter ones do not.
+/// Longer inputs are cut: they find nothing that shorter ones do not.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
 
 /// One batch, as a producer sends it and a reader gets it from the file.
 pub fn batch(input: &[u8]) {
     let look = |bytes: &[u8]| {
         let records = fuzzing::batch(bytes);
-        // The public way in may refuse more, never less.
+        // The public decoder may refuse more, never less.
         if let Ok(batch) = chiplog::Batch::decode(bytes.to_vec().into()) {
             assert_eq!(batch.as_bytes(), bytes);
             if let Ok(all) = batch.records() {
@@ -54,7 +54,7 @@ pub fn batch(input: &[u8]) {
     }
 }
 
-/// The segment id that the corpus' blocks are salted with.
+/// The segment id that salts the corpus' blocks.
 pub const SEGMENT: u64 = 5;
 
 /// One block: header, body, its batches.
@@ -72,7 +72,7 @@ pub fn block(input: &[u8]) {
     }
 }
 
-/// The fixed parts of a segment: the first byte says which.
+/// The fixed parts of a segment: the first byte selects one.
 pub fn segment(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
     type Decode = fn(&[u8]) -> Option<Vec<u8>>;
@@ -97,7 +97,7 @@ pub fn segment(input: &[u8]) {
     }
 }
 
-/// What a follower is fed: two bytes that say how long the head is, the head, the bodies.
+/// A message to a follower: two bytes with the length of the head, the head, the bodies.
 pub fn fed(input: &[u8]) {
     let Some((length, rest)) = input.split_first_chunk::<2>() else { return };
     let (head, body) = rest.split_at((u16::from_le_bytes(*length) as usize).min(rest.len()));
@@ -111,7 +111,7 @@ pub fn fed(input: &[u8]) {
             if !later {
                 assert_eq!(&again[..], head, "what is accepted has one encoding");
             }
-            // What a later version adds is passed over.
+            // Additions of a later version are skipped.
             let decoded = chiplog::FollowMessage::decode(again, pieces);
             assert!(decoded.is_ok_and(|again| again == fed), "what was passed over changed the rest");
         }
@@ -123,8 +123,8 @@ pub fn fed(input: &[u8]) {
     }
 }
 
-/// A command: what it does to the log, options of the log among it. As it is; and as options whose count, zeros and tags are
-/// right, so that what is mutated are the values and which of them are set.
+/// A command: its effect on the log, including options of the log. As it is; and as options whose count, zeros and tags
+/// are right, so that only the values are mutated, and which of them are set.
 pub fn command(input: &[u8]) {
     const FIXED_BYTES: usize = 24;
     const OPTION_BYTES: usize = 16;
@@ -138,7 +138,7 @@ pub fn command(input: &[u8]) {
     let mut mended = [11u64, (options.len() / OPTION_BYTES) as u64, 0].map(u64::to_le_bytes).concat();
     let mut tag = 0u32;
     for (n, option) in options.chunks_exact(OPTION_BYTES).enumerate() {
-        // Most often the next one, now and then a later one.
+        // Usually the next one, sometimes a later one.
         tag += 1 + u32::from(fixed[n % FIXED_BYTES] & 15 == 15);
         mended.extend_from_slice(&tag.to_le_bytes());
         mended.extend_from_slice(&[0; 4]);

@@ -1,9 +1,9 @@
-//! Runs the fuzz targets on stable Rust: first every input of the corpus, then seeded mutations of them for a
-//! while. Blind where libFuzzer sees coverage, but it needs nothing, and the same seed does the same thing.
+//! Runs the fuzz targets on stable Rust: first every input of the corpus, then seeded mutations of them for some time.
+//! Unlike libFuzzer it does not see coverage, but it needs no tools, and the same seed makes the same run.
 //!
 //!     cargo run -p chiplog-fuzz -- [--seconds N] [--seed N] [--target NAME] [--input FILE]
 //!
-//! When a target panics its input is left in `fuzz/artifacts/TARGET-SEED-ROUND`; `--input` runs it again.
+//! When a target panics, its input is stored in `fuzz/artifacts/TARGET-SEED-ROUND`; `--input` runs it again.
 
 use chiplog_fuzz::{INPUT_BYTES_MAX, TARGETS, Target};
 use std::fs;
@@ -74,7 +74,7 @@ fn fuzz(name: &str, target: Target, arguments: &Arguments) -> Result<(), String>
     let folder = root.join("corpus").join(name);
     let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
-    paths.sort(); // the same seed has to do the same thing
+    paths.sort(); // the same seed must make the same run
     let corpus = paths.iter().map(|p| read(p)).collect::<Result<Vec<_>, _>>()?;
     if corpus.is_empty() {
         return Err(format!("{} is empty", folder.display()));
@@ -107,7 +107,7 @@ fn fuzz(name: &str, target: Target, arguments: &Arguments) -> Result<(), String>
     Ok(())
 }
 
-/// xorshift64*: small, and good enough to pick places and values. Vigna, "An experimental exploration of
+/// xorshift64*: small, and good enough to choose positions and values. Vigna, "An experimental exploration of
 /// Marsaglia's xorshift generators, scrambled", 2016.
 struct Random(u64);
 
@@ -125,7 +125,7 @@ impl Random {
     }
 }
 
-/// Values that lengths and counts go wrong at.
+/// Values at which lengths and counts often go wrong.
 const EDGES: [u64; 12] =
     [0, 1, 2, 63, 64, 127, 128, 255, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0xffff_ffff_ffff_ffff];
 
@@ -137,7 +137,7 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             bytes.push(random.next() as u8);
         }
         let at = random.below(bytes.len());
-        // Fields lie at the front of everything here.
+        // In every format here the fields are in front.
         let at = if random.below(2) == 0 { at % 80 % bytes.len() } else { at };
         match random.below(8) {
             0 => bytes[at] ^= 1 << random.below(8),

@@ -1,7 +1,7 @@
-//! What comes from the network, before anything looks at what it means.
+//! Messages from the network, before any code interprets them.
 
 use chiplog::fuzzing;
-use chiplog_net::listener::authority::Mended;
+use chiplog_net::listener::authority::CheckedAuthority;
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::{logspec, v1};
 use prost::Message;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// What is done with the bytes of one message.
+/// The check of the bytes of one message.
 type Look = fn(&[u8]);
 
 /// Each with its name in the protos.
@@ -20,8 +20,8 @@ macro_rules! messages {
     };
 }
 
-/// All that servers and clients take from each other: what every call asks and answers. At the end there is room for
-/// more; in front the corpus counts on the order.
+/// All messages that servers and clients send each other: the request and the answer of every call. Add new ones at the
+/// end: the corpus depends on the order.
 const MESSAGES: &[(&str, Look)] = messages![
     v1::AppendRequest,
     v1::ReadRequest,
@@ -75,7 +75,7 @@ fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     }
 }
 
-/// A message of any service: the first byte says which. 0 is the one that has a decoder of its own.
+/// A message of any service: the first byte selects one. 0 is the one that has a decoder of its own.
 pub fn wire(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
     match (usize::from(*which) % (MESSAGES.len() + 1)).checked_sub(1) {
@@ -84,7 +84,7 @@ pub fn wire(input: &[u8]) {
     }
 }
 
-/// Requests that existing clients send: taken as they came, with a look at where their proposals lie.
+/// Requests of existing clients: kept as they arrived, with the positions of their proposals.
 fn appends(bytes: &[u8]) {
     let Ok(request) = AppendRequest::decode(bytes) else { return };
     assert!(request.largest() <= bytes.len() && request.count() as usize <= bytes.len());
@@ -93,7 +93,7 @@ fn appends(bytes: &[u8]) {
     assert_eq!(again.as_ref().map(said), Ok(said(&request)));
 }
 
-/// What one replica sends another: two bytes that say how long the head is, the head, the bodies.
+/// A message between replicas: two bytes with the length of the head, the head, the bodies.
 pub fn peer(input: &[u8]) {
     let Some((length, rest)) = input.split_first_chunk::<2>() else { return };
     let (head, body) = rest.split_at((u16::from_le_bytes(*length) as usize).min(rest.len()));
@@ -110,7 +110,7 @@ pub fn peer(input: &[u8]) {
     }
 }
 
-/// A connection whose authorities are mended: what comes out does not depend on how the bytes came.
+/// A connection whose authorities are replaced: the result does not depend on how the bytes arrive.
 pub fn authority(input: &[u8]) {
     let Some((size, frames)) = input.split_first() else { return };
     let bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frames].concat();
@@ -119,10 +119,10 @@ pub fn authority(input: &[u8]) {
     assert_eq!(whole, pieces);
 }
 
-/// What comes out, and whether it ended in order.
+/// The resulting bytes, and whether the connection ended in order.
 fn through(bytes: &[u8], size: usize) -> (Vec<u8>, bool) {
     let mut out = Vec::new();
-    let mut mended = Mended::new(Pieces { left: bytes, size });
+    let mut mended = CheckedAuthority::new(Pieces { left: bytes, size });
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return (out, false) };
     let ended = runtime.block_on(async {
         let mut part = [0; 1000];
@@ -137,7 +137,7 @@ fn through(bytes: &[u8], size: usize) -> (Vec<u8>, bool) {
     (out, ended)
 }
 
-/// A connection whose bytes come in pieces of one size.
+/// A connection whose bytes arrive in pieces of one size.
 struct Pieces<'a> {
     left: &'a [u8],
     size: usize,

@@ -1,11 +1,11 @@
 //! Opens a whole directory of damaged files.
 //!
-//! The input is a list of strokes against the golden log (`core/tests/golden/log`), 8 bytes each: bits flipped,
-//! sectors lost, swapped or misdirected, files cut short, lost, doubled. Some mend checksums, as a writer that
-//! means harm would; then the contents are not held against what they should be.
+//! The input is a list of changes to the golden log (`core/tests/golden/log`), 8 bytes each: bits flipped, sectors
+//! lost, swapped or misdirected, files cut short, lost, doubled. Some correct the checksums, as a malicious writer
+//! would; then the contents are not compared with the originals.
 //!
-//! Whatever was done: no panic, no hang; what is called corrupt is left as it was; what is served is dense and,
-//! unless checksums were forged, right; what was appended after a recovery survives the next one.
+//! After any changes: no panic, no hang. Files that are reported as corrupt are left as they were. The records served
+//! are consecutive and, unless checksums were forged, right. Records appended after a recovery survive the next one.
 
 use chiplog::disk::sim::{Damage, Image, SimDisk};
 use chiplog::{Clock, ErrorKind, Index, Log, Options, ReadMode, Start, Timestamp, fuzzing};
@@ -21,10 +21,10 @@ const FILES: [(&str, &[u8]); 7] = [
     ("chiplog.id", include_bytes!("../../core/tests/golden/log/chiplog.id")),
 ];
 
-/// Strokes beyond this many change nothing in kind.
+/// More changes than this find nothing new.
 const STROKES_MAX: usize = 16;
 
-/// What the golden log's record `n` is; `core/tests/golden.rs` says the same.
+/// The golden log's record `n`; the same function is in `core/tests/golden.rs`.
 fn record(n: u64) -> Vec<u8> {
     format!("record {n}, ").into_bytes().repeat((n % 60) as usize)
 }
@@ -48,7 +48,7 @@ fn options() -> Options {
     }
 }
 
-/// One stroke. True if it forged a checksum.
+/// Applies one change. Returns true if it forged a checksum.
 fn strike(image: &mut Image, stroke: [u8; 8]) -> bool {
     let [how, which, a, b, c, d, e, f] = stroke;
     let (name, golden) = FILES[which as usize % FILES.len()];
@@ -67,7 +67,7 @@ fn strike(image: &mut Image, stroke: [u8; 8]) -> bool {
             return false;
         }
         7 => {
-            // The name of any segment, also of one that is not there.
+            // The name of any segment, also of a missing one.
             image.copy(name, &format!("{:020}.seg", number % 10));
             return false;
         }
@@ -77,7 +77,7 @@ fn strike(image: &mut Image, stroke: [u8; 8]) -> bool {
     false
 }
 
-/// Puts a number into a block, header or footer and mends what covers it.
+/// Writes a number into a block, header or footer and corrects its checksum.
 fn forge(image: &mut Image, name: &str, place: usize, number: u64) -> bool {
     let Some(mut file) = image.file(name).filter(|f| f.len() == 64 << 10) else { return false };
     let id = u64::from_le_bytes(file[48..56].try_into().unwrap_or_default());
@@ -93,7 +93,7 @@ fn forge(image: &mut Image, name: &str, place: usize, number: u64) -> bool {
         let crc = fuzzing::crc32c(&file[at + 12..]);
         file[at + 8..at + 12].copy_from_slice(&crc.to_le_bytes());
     } else {
-        // The block that begins before the place, if one does.
+        // The block that begins before the position, if there is one.
         let starts = (4096..=place & !63).rev().step_by(64);
         let Some(at) = starts.map(|at| at & !63).find(|at| file[*at..*at + 4] == *b"CLB1") else {
             return false;
@@ -105,7 +105,7 @@ fn forge(image: &mut Image, name: &str, place: usize, number: u64) -> bool {
     true
 }
 
-/// See the module.
+/// Runs the target; see the module.
 pub fn recovery(input: &[u8]) {
     let mut image = Image::default();
     for (name, bytes) in FILES {
@@ -155,7 +155,7 @@ pub fn recovery(input: &[u8]) {
     }
 }
 
-/// Reads all of the log: records in order, right ones if nothing was forged, and named errors only.
+/// Reads the whole log: records in order, right ones if nothing was forged, and named errors only.
 fn read(log: &Log, forged: bool) {
     let Ok(mut reader) = log.reader(Start::First) else { return };
     let mut expected = reader.position();

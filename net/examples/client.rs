@@ -10,13 +10,13 @@ use std::time::Duration;
 fn main() -> Result<()> {
     let server = std::env::args().nth(1).unwrap_or("127.0.0.1:7411".into());
     let client = Client::connect([server], ClientOptions::default())?; // one is enough; it names the others
-    let producer = client.producer(ProducerOptions::default())?; // a session: whatever fails, each record once
+    let producer = client.producer(ProducerOptions::default())?; // a session: a retry never stores a record twice
     let first = producer.append(b"3 lenses to Cambridge")?; // returns once a majority has it on stable storage
-    producer.send(b"1 prism to Woolsthorpe")?; // returns once it is buffered: many are under way at a time
+    producer.send(b"1 prism to Woolsthorpe")?; // returns once it is buffered: many are in flight at a time
     producer.send(b"2 mirrors to London")?;
     producer.flush(Duration::from_secs(10))?;
 
-    let mut reader = client.reader(Start::Index(first), ReadFrom::Any); // goes on elsewhere when its server fails
+    let mut reader = client.reader(Start::Index(first), ReadFrom::Any); // continues at another server if its own fails
     for _ in 0..3 {
         if let Some(record) = reader.next_record()? {
             println!("{}: {}", record.index, String::from_utf8_lossy(&record.data));

@@ -1,7 +1,7 @@
-//! Appends and reads over loopback, and prints how fast: `cargo run --release -p chiplog-net --example throughput`.
+//! Measures appends and reads over loopback: `cargo run --release -p chiplog-net --example throughput`.
 //!
-//! Arguments, all optional: the directory of the log (default: one under `target`), seconds a measurement (default 3),
-//! and `generated` to read through tonic's own encoding, which copies.
+//! Arguments, all optional: the directory of the log (default: one under `target`), seconds per measurement (default
+//! 3), and `generated` to read through tonic's own encoding, which copies.
 
 use chiplog::{Log, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions};
@@ -33,7 +33,7 @@ fn main() -> Result {
     Ok(())
 }
 
-/// A server on a thread of its own.
+/// Starts a server on its own thread.
 fn serve(log: Log, generated: bool) -> Result<String> {
     let (sender, address) = channel();
     std::thread::spawn(move || -> Result {
@@ -100,12 +100,12 @@ async fn measure(address: &str, record_bytes: usize, connections: usize, time: D
     show("read", record_bytes, read, begun, cpu)
 }
 
-/// `begun` and `cpu`: the time, and the time that all threads had computed, when it began.
+/// Prints a result. `begun` and `cpu`: the time, and the CPU time of all threads, at the start.
 fn show(what: &str, record_bytes: usize, count: u64, begun: Instant, cpu: f64) -> Result {
     let taken = begun.elapsed().as_secs_f64();
     let mib = count as f64 * record_bytes as f64 / f64::from(1 << 20);
     println!(
-        "{what}, {record_bytes} bytes a record: {:.2} M/s, {:.0} MiB/s, {:.2} s of CPU a GiB",
+        "{what}, {record_bytes} bytes per record: {:.2} M/s, {:.0} MiB/s, {:.2} s of CPU per GiB",
         count as f64 / taken / 1e6,
         mib / taken,
         (cpu_seconds()? - cpu) / mib * 1024.0
@@ -113,7 +113,7 @@ fn show(what: &str, record_bytes: usize, count: u64, begun: Instant, cpu: f64) -
     Ok(())
 }
 
-/// User and system time of this process, to 10 ms.
+/// User and system time of this process, with a resolution of 10 ms.
 fn cpu_seconds() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

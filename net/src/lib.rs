@@ -1,19 +1,19 @@
-//! chiplog over gRPC: the client, the follower, and, with the feature `server`, what a server is made of.
+//! chiplog over gRPC: the client, the follower, and, with the feature `server`, the parts of a server.
 //!
 //! Each module uses only those above it in this list:
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`notices`] | what is noticed, for programs without a subscriber of `tracing` |
-//! | [`wire`] | messages and services as generated, errors as statuses, addresses, ids, TLS |
-//! | [`served`] | the log that a process serves, and what is open at it |
+//! | [`notices`] | chiplog's log messages, for programs without a subscriber of `tracing` |
+//! | [`wire`] | generated messages and services, errors as statuses, addresses, ids, TLS |
+//! | [`served`] | the log that a process serves, and its open connections and streams |
 //! | [`client`] | the log over the network: producers, readers |
-//! | [`follower`] | a copy of the log that does not vote, in the caller's process |
-//! | `listener` | connections that come in: their limits, their tokens, the memory that their calls may take |
+//! | [`follower`] | a copy of the log in the caller's process, which does not vote |
+//! | `listener` | incoming connections: their limits, their tokens, the memory of their calls |
 //! | `service` | the services: `chiplog.v1.Log`, `chiplog.v1.Follow`, `chiplog.v1.Admin`, `logspec.Log` |
 //! | `peer` | the transport between replicas |
 //!
-//! Programs that are no servers need no feature, and link nothing of the last three.
+//! Programs that are not servers do not need the feature; they do not link the last three modules.
 
 pub mod client;
 pub mod follower;

@@ -1,13 +1,13 @@
-//! Listener: connections that come in, as the services want them.
+//! Listener: accepts connections and prepares them for the services.
 //!
-//! | what | why |
+//! | part | reason |
 //! |---|---|
-//! | no delay | a reply is as long as it is, and goes at once |
-//! | TLS, with what the listener proves itself with now | certificates change while it runs |
-//! | [authorities mended](crate::listener::authority), within TLS | clients name things there that are no hosts |
-//! | [places](crate::listener::connection_limit): those that proved nothing leave first | nobody holds all of them for nothing |
-//! | [limits](crate::listener::connection) | who says nothing, asks nothing or reads nothing takes no room for ever |
-//! | large windows | a client fills a long line; what it may send unread stays bounded |
+//! | no delay | a reply is sent at once, whatever its size |
+//! | TLS with the listener's current identity | certificates change while it runs |
+//! | [authorities rewritten](crate::listener::authority), within TLS | some clients send invalid host names there |
+//! | [places](crate::listener::connection_limit): unproven connections leave first | idle strangers cannot take all places |
+//! | [limits](crate::listener::connection) | a client that sends no preface, makes no call or reads nothing is disconnected |
+//! | large windows | one client can fill a long-distance connection; its unread bytes stay bounded |
 //! | pings answered, never counted | clients ping idle connections, and drop those that do not answer |
 
 pub mod auth;
@@ -21,7 +21,7 @@ pub mod refusals;
 pub(crate) mod stalled_calls;
 pub mod stream_budget;
 
-use crate::listener::authority::Mended;
+use crate::listener::authority::CheckedAuthority;
 use crate::listener::connection::{Connection, ConnectionLimits, Wire};
 use crate::listener::connection_info::{CallLayer, ConnectionInfo};
 use crate::listener::connection_limit::{Place, Places};
@@ -45,22 +45,22 @@ use tokio_stream::Stream;
 use tonic::transport::Server;
 use tower_layer::{Identity, Stack};
 
-/// What a client may send on all its streams before it is read, in windows of one stream. Streams that wait, such as those
-/// of appends that find no room, would otherwise use it up, and nothing would come on the others, which is then taken
-/// for a client that does not send.
+/// The bytes that a client may send on all its streams before they are read, in windows of one stream. Streams that
+/// wait, such as appends without room, would otherwise use up the connection's window. The other streams would then
+/// receive nothing, as if the client did not send.
 pub const WINDOWS_PER_CONNECTION: u32 = 16;
 /// The largest frame a client may send.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// After an error of accepting, such as too many open files, the next try waits for this time.
+/// The wait after an error of accepting, such as too many open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// As good as never.
+/// Practically never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
-/// Who does not speak TLS has so long to take the answer that it should.
+/// The time for a client without TLS to receive the answer that TLS is required.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// That connections are refused is said at most so often.
+/// The shortest interval between log messages about rejected connections.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How a listener takes connections.
+/// Settings of a listener.
 ///
 /// ```
 /// use chiplog_net::listener::Settings;
@@ -70,18 +70,18 @@ const SAY_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Settings {
-    /// What they may take.
+    /// The limits of its connections.
     pub limits: ConnectionLimits,
-    /// Default: none, plain bytes.
+    /// TLS settings; default: none, plain bytes.
     pub tls: Option<Arc<ServerTls>>,
-    /// Where what was refused is counted.
+    /// The counters of rejections.
     pub refusals: Arc<Refusals>,
-    /// How long what was sent may stay unacknowledged by the other side's kernel. None: as long as the system says.
+    /// How long sent bytes may stay unacknowledged by the peer's kernel. None: the system's default.
     pub(crate) unacknowledged: Option<Duration>,
 }
 
-/// The connections that come in, ready for tonic's `serve_with_incoming`, with the default limits and without TLS.
-/// Never ends and never fails: an error of accepting is logged, and it goes on after a moment.
+/// Accepts connections for tonic's `serve_with_incoming`, with the default limits and without TLS. Never ends and never
+/// fails: an error of accepting is logged and retried after a moment.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -100,26 +100,26 @@ pub struct Settings {
 /// # }).map_err(|e| e.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn incoming(listener: TcpListener) -> Incoming<Mended<Wire>> {
+pub fn incoming(listener: TcpListener) -> Incoming<CheckedAuthority<Wire>> {
     incoming_with(listener, Settings::default())
 }
 
-/// The same with these settings. The server is [`server_with`] the same limits.
-pub fn incoming_with(listener: TcpListener, settings: Settings) -> Incoming<Mended<Wire>> {
-    Incoming::new(listener, settings, Mended::new)
+/// As [`incoming`], with these settings. The server must be made by [`server_with`] with the same limits.
+pub fn incoming_with(listener: TcpListener, settings: Settings) -> Incoming<CheckedAuthority<Wire>> {
+    Incoming::new(listener, settings, CheckedAuthority::new)
 }
 
-/// The same with authorities as they come: for peers.
+/// Without rewriting authorities: for peers.
 pub(crate) fn plain(listener: TcpListener, settings: Settings) -> Incoming<Wire> {
     Incoming::new(listener, settings, |wire| wire)
 }
 
-/// A server with the settings that go with [`incoming`]; services are added to it.
+/// Returns a server with settings that fit [`incoming`]; services are added to it.
 pub fn server() -> Server<Stack<CallLayer, Identity>> {
     server_with(&ConnectionLimits::default())
 }
 
-/// A server with these limits, for [`incoming_with`] the same.
+/// Returns a server with these limits, for [`incoming_with`] with the same ones.
 pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identity>> {
     Server::builder()
         .initial_stream_window_size(limits.window_bytes)
@@ -130,7 +130,7 @@ pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identit
         .layer(CallLayer)
 }
 
-/// Connections as they come. Dropped, it listens no more.
+/// The stream of accepted connections. Dropping it stops listening.
 ///
 /// ```
 /// use chiplog_net::listener::{Incoming, incoming};
@@ -149,11 +149,11 @@ pub struct Incoming<T> {
     unacknowledged: Option<Duration>,
     places: Places,
     wrap: fn(Wire) -> T,
-    /// Those that are still shaking hands. None: it came to nothing.
+    /// Handshakes in progress. None: the handshake failed.
     handshakes: JoinSet<Option<Connection<T>>>,
-    /// Accepting failed a moment ago.
+    /// Set for a moment after accepting failed.
     pause: Option<Pin<Box<Sleep>>>,
-    /// When it was last said that connections are refused.
+    /// When rejected connections were last logged.
     said: Option<Instant>,
 }
 
@@ -177,7 +177,7 @@ impl<T: Send + 'static> Incoming<T> {
         }
     }
 
-    /// A connection too many came from there.
+    /// Counts a connection above a limit from this address.
     fn count(&mut self, limit: Refusal, remote: SocketAddr, what: &str) {
         let refused = self.refusals.count(limit);
         if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
@@ -186,23 +186,23 @@ impl<T: Send + 'static> Incoming<T> {
         }
     }
 
-    /// Takes one in, if there is a place for it. Some: it is ready.
+    /// Accepts a connection, if there is a place for it. Some: it is ready.
     fn admit(&mut self, stream: TcpStream, remote: SocketAddr) -> Option<Connection<T>> {
         let place = match self.places.take(remote.ip()) {
             Ok((place, limit)) => {
                 if let Some(limit) = limit {
-                    self.count(limit, remote, "the oldest one that showed no token makes room");
+                    self.count(limit, remote, "closed the oldest connection that has sent no valid token");
                 }
                 place
             }
             Err(limit) => {
-                self.count(limit, remote, "a new one is closed at once");
+                self.count(limit, remote, "closed the new connection");
                 return None;
             }
         };
         let unacknowledged = self.unacknowledged.map_or(Ok(()), |limit| tcp::give_up(&stream, limit));
         if let Err(error) = stream.set_nodelay(true).and(unacknowledged) {
-            tracing::debug!(%error, "a connection ended before it began");
+            tracing::debug!(%error, "a connection ended before it was accepted");
         }
         let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
@@ -226,15 +226,15 @@ impl<T: Send + 'static> Incoming<T> {
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }
                 Ok(Err((error, stream))) => (error, Some(stream)),
-                Err(_) => (io::Error::new(io::ErrorKind::TimedOut, "it took too long"), None),
+                Err(_) => (io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long"), None),
             };
             let refused = refusals.count(Refusal::Handshake);
-            // Who dials again does so often.
+            // A client that failed retries often: log at powers of two.
             match refused.is_power_of_two() {
                 true if is_certificate(&why) => {
-                    tracing::warn!(%remote, %why, refused, "a certificate was not taken: TLS did not come about")
+                    tracing::warn!(%remote, %why, refused, "TLS handshake failed: a certificate was rejected")
                 }
-                true => tracing::info!(%remote, %why, refused, "TLS did not come about"),
+                true => tracing::info!(%remote, %why, refused, "TLS handshake failed"),
                 false => {}
             }
             if let Some(stream) = left {
@@ -257,8 +257,8 @@ impl<T: Send + 'static> Incoming<T> {
     }
 }
 
-/// Ends a connection so that what was said last arrives: bytes that nobody has read when it is closed would reset it, and
-/// who sent them would not learn that TLS is wanted.
+/// Closes a connection so that the last answer arrives: unread bytes at the close would reset it, and the client would
+/// not learn that TLS is required.
 async fn hang_up(mut stream: TcpStream) {
     let mut rest = [0; 1024];
     if stream.shutdown().await.is_ok() {

@@ -1,5 +1,5 @@
-//! Notices: what chiplog's crates notice on their own, which they tell to `tracing`, as one text each; for programs that
-//! have no subscriber of their own. The bindings for C and Python hand them on.
+//! Notices: messages that chiplog's crates log through `tracing`, as one text each, for programs without their own
+//! subscriber. The bindings for C and Python use this.
 //!
 //! ```text
 //! any thread of the process: warn!(…) ── Teller: wanted? ── one text ── read lock ──> the callback
@@ -7,13 +7,14 @@
 //! ```
 //!
 //! Invariants:
-//! - Once [`Notices::stop`], or [`Notices::tell`] with another callback, has returned, the callback before is not running and is
-//!   not called any more.
-//! - A callback's own events are not told: no callback runs inside another one on the same thread.
-//! - What is not wanted costs one comparison: `tracing` is told the level.
-//! - In a forked child nothing is told, and no lock of the parent's is taken, until the child asks for itself.
+//! - Once [`Notices::stop`], or [`Notices::tell`] with another callback, has returned, the previous callback is not
+//!   running and is never called again.
+//! - Events from within a callback are dropped: no callback runs inside another one on the same thread.
+//! - An unwanted event costs one comparison: `tracing` knows the level.
+//! - In a forked child no notice is passed on, and no lock of the parent is taken, until the child calls
+//!   [`Notices::tell`].
 //!
-//! Must not know: who asks.
+//! Must not know: what the callback does.
 
 use chiplog::{Error, ErrorKind, ForkGuard, Result};
 use std::cell::Cell;
@@ -27,7 +28,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, Subscriber};
 use tracing::{Event, Level, Metadata};
 
-/// How serious a notice is. The numbers are those that C uses; they never change.
+/// The severity of a notice. The numbers are those of the C API; they never change.
 ///
 /// ```
 /// use chiplog_net::notices::Severity;
@@ -37,28 +38,28 @@ use tracing::{Event, Level, Metadata};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Severity {
-    /// Something failed, and somebody has to look.
+    /// Something failed and needs attention.
     Error = 1,
-    /// Something is not as it should be, and chiplog goes on.
+    /// Something is wrong, and chiplog continues.
     Warn = 2,
-    /// Something changed: another leader, a discard.
+    /// Something changed: a new leader, a discard.
     Info = 3,
-    /// What helps to find out why.
+    /// Details for diagnosis.
     Debug = 4,
     /// Every step.
     Trace = 5,
 }
 
 impl Severity {
-    /// All of them, the most serious first.
+    /// All severities, the most serious first.
     pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 
-    /// The number that C uses.
+    /// The number in the C API.
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The severity of a number.
+    /// The severity with this number.
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|severity| severity.code() == code)
     }
@@ -74,23 +75,23 @@ impl Severity {
     }
 }
 
-/// Something that was noticed. Borrowed for the call.
+/// A notice. Valid during the callback only.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Notice<'a> {
-    /// How serious it is.
+    /// Its severity.
     pub severity: Severity,
-    /// The part of chiplog that noticed it, such as `chiplog_net::client::producer::sender`. For people: it can be another one in a later
+    /// The module that logged it, such as `chiplog_net::client::producer::sender`. For people: it can change in a later
     /// version.
     pub target: &'a str,
-    /// What was noticed, in words, and `name=value` for what else is known of it. For people.
+    /// The message, followed by its fields as `name=value`. For people.
     pub text: &'a str,
 }
 
 type Callback = Box<dyn Fn(Notice<'_>) + Send + Sync>;
 
-/// What is told of chiplog's notices in this process, and to whom: one callback for all logs, clients and followers. For
-/// programs without a subscriber of `tracing`; a program in Rust has a better choice of those.
+/// Passes chiplog's notices to a callback: one callback per process, for all logs, clients and followers. For programs
+/// without a subscriber of `tracing`; in Rust, a subscriber is the better choice.
 ///
 /// ```
 /// use chiplog_net::notices::{Notices, Severity};
@@ -102,10 +103,10 @@ type Callback = Box<dyn Fn(Notice<'_>) + Send + Sync>;
 #[derive(Clone, Copy, Debug)]
 pub struct Notices;
 
-/// The least severity that is wanted, as its number; 0: none.
+/// The least wanted severity, as its number; 0: none.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
-/// The callback of one process. Those of forked children hang on their parents'.
+/// The callback of one process. A forked child's is linked from its parent's.
 struct Place {
     guard: ForkGuard,
     callback: RwLock<Option<Callback>>,
@@ -120,30 +121,30 @@ thread_local! {
 }
 
 impl Notices {
-    /// Calls `callback` with each notice of chiplog's crates that is as serious as `severity` or more, on whichever thread
-    /// notices it, several at once; from now on, and instead of any callback before, which is waited for if it runs. Events
-    /// of other crates are not told.
+    /// Calls `callback` with each notice of chiplog's crates that has `severity` or a more serious one. The callback
+    /// runs on the thread that logs the notice, several at the same time. It replaces a previous callback, and waits
+    /// for that one if it is running. Events of other crates are not passed on.
     ///
-    /// The callback must not block, for locks of the log or of a client may be held where it is called, and must not use
-    /// chiplog for the same reason. What panics in it is left out.
+    /// The callback must not block, because locks of the log or of a client may be held where it is called. For the
+    /// same reason it must not use chiplog. A panic in the callback is ignored.
     ///
     /// # Errors
-    /// `InvalidArgument`: the process has another subscriber of `tracing`, or this is the callback. `Io`: no memory page could be
-    /// had that tells a forked child.
+    /// `InvalidArgument`: the process has another subscriber of `tracing`, or the call is made from the callback. `Io`:
+    /// no memory page could be allocated to detect a forked child.
     pub fn tell(severity: Severity, callback: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Result<()> {
         refuse_inside()?;
         if !is_subscribed() {
-            let what = "this program has a subscriber of `tracing` already, which is told everything: notices go there";
+            let what = "this program already has a `tracing` subscriber, which receives the notices";
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         change(own_place()?, severity.code(), Some(Box::new(callback)));
         Ok(())
     }
 
-    /// Tells nobody any more: waits for the callback, if it runs. Without one nothing happens.
+    /// Stops passing on notices. Waits for the callback, if it is running. Does nothing if there is no callback.
     ///
     /// # Errors
-    /// `InvalidArgument`: this is the callback.
+    /// `InvalidArgument`: called from the callback.
     pub fn stop() -> Result<()> {
         refuse_inside()?;
         if let Some(place) = place() {
@@ -152,7 +153,7 @@ impl Notices {
         Ok(())
     }
 
-    /// Whether this thread is in the callback just now, where chiplog must not be used.
+    /// Whether this thread is in the callback now, where chiplog must not be used.
     pub fn is_inside() -> bool {
         INSIDE.try_with(Cell::get).unwrap_or(false)
     }
@@ -160,7 +161,7 @@ impl Notices {
 
 fn refuse_inside() -> Result<()> {
     if Notices::is_inside() {
-        return Err(Error::new(ErrorKind::InvalidArgument, "called in the callback for notices"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "called from the callback for notices"));
     }
     Ok(())
 }
@@ -172,10 +173,10 @@ fn change(place: &Place, wanted: u32, callback: Option<Callback>) {
         std::mem::replace(&mut *current, callback)
     };
     tracing_core::callsite::rebuild_interest_cache();
-    drop(before); // it may do anything
+    drop(before); // dropping it may run any code
 }
 
-/// Whether the process's subscriber is ours; from the first call on, if it has no other.
+/// Whether the process's subscriber is this module's. The first call sets it if there is none.
 fn is_subscribed() -> bool {
     static IS_OURS: OnceLock<bool> = OnceLock::new();
     *IS_OURS.get_or_init(|| tracing::subscriber::set_global_default(Teller).is_ok())
@@ -202,7 +203,7 @@ fn own_place() -> Result<&'static Place> {
         while let Some(place) = end.get() {
             end = &place.next;
         }
-        let _ = end.set(new); // another thread's may be there by now: it serves as well
+        let _ = end.set(new); // another thread may have set one by now: that one is used
     }
 }
 
@@ -243,7 +244,7 @@ impl Subscriber for Teller {
         event.record(&mut words);
         let text = words.text();
         let callback = place.callback.read().unwrap_or_else(PoisonError::into_inner);
-        // Again: with this lock held nobody changes either.
+        // Check again: nobody changes either while this lock is held.
         if let Some(callback) = callback.as_ref().filter(|_| is_wanted(metadata)) {
             let severity = Severity::of(*metadata.level());
             let notice = Notice { severity, target: metadata.target(), text: &text };
@@ -251,7 +252,7 @@ impl Subscriber for Teller {
         }
     }
 
-    // There are no spans.
+    // Spans are ignored.
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -266,14 +267,14 @@ impl Subscriber for Teller {
     fn exit(&self, _: &Id) {}
 }
 
-/// While it lives, this thread is in the callback.
+/// A guard: while it lives, this thread is in the callback.
 struct Inside;
 
 impl Inside {
-    /// None: it is there already, or just ending.
+    /// None: the thread is in the callback already, or is ending.
     fn enter() -> Option<Self> {
         let was_inside = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
-        // Made only where it is: its end is the callback's.
+        // Created only when entering: its drop marks the end of the callback.
         if was_inside { None } else { Some(Self) }
     }
 }
@@ -301,7 +302,7 @@ impl Words {
     }
 
     fn put(&mut self, field: &Field, value: fmt::Arguments<'_>) {
-        // Writing to a text does not fail; what a value's own writing fails at is left out.
+        // Writing to a string does not fail; the rest of a value whose formatting fails is left out.
         let _ = match field.name() {
             "message" => self.message.write_fmt(value),
             name => write!(self.fields, " {name}={value}"),

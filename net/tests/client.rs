@@ -19,7 +19,7 @@ async fn one_client(one: &One) -> Client {
 }
 
 #[tokio::test]
-async fn records_are_in_the_log_in_order_and_at_the_index_that_was_told() {
+async fn records_are_in_order_at_their_reported_index() {
     for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         let one = One::with(Options::default(), NativeOptions::default());
         let client = one_client(&one).await;
@@ -60,7 +60,7 @@ async fn records_are_in_the_log_in_order_and_at_the_index_that_was_told() {
 }
 
 #[tokio::test]
-async fn batches_linger_for_company_and_no_longer_than_told() {
+async fn batches_linger_for_at_most_the_option() {
     let one = One::new();
     let client = one_client(&one).await;
     let linger = Duration::from_millis(300);
@@ -76,11 +76,11 @@ async fn batches_linger_for_company_and_no_longer_than_told() {
     let begun = Instant::now();
     producer.send(b"c").await.unwrap();
     producer.flush(PATIENCE).await.unwrap();
-    assert!(begun.elapsed() < linger, "a flush does not linger");
+    assert!(begun.elapsed() < linger, "a flush must not linger");
 }
 
 #[tokio::test]
-async fn a_dropped_producer_sends_what_it_was_given() {
+async fn dropped_producer_still_sends_its_records() {
     let one = One::new();
     let client = one_client(&one).await;
     let producer = client.producer(producing(|o| o.linger = Duration::from_secs(60))).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_dropped_producer_sends_what_it_was_given() {
 }
 
 #[tokio::test]
-async fn the_largest_record_is_taken_and_one_byte_more_is_not() {
+async fn largest_record_is_accepted_and_one_byte_more_rejected() {
     let options =
         Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());
@@ -105,7 +105,7 @@ async fn the_largest_record_is_taken_and_one_byte_more_is_not() {
     }
     let error = producer.append(&vec![1; most + 1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
-    // Batches of small records stay within the bound, too.
+    // Batches of small records also stay within the limit.
     for _ in 0..1_000 {
         producer.send(&[2; 100]).await.unwrap();
     }
@@ -132,14 +132,14 @@ async fn many_producers_share_a_client() {
     let mut next = [0; 10];
     for (_, data) in read_to_end(&client, Start::First).await {
         let (p, i) = ((number(&data) >> 32) as usize, number(&data) & u64::from(u32::MAX));
-        assert_eq!(i, next[p], "of producer {p}");
+        assert_eq!(i, next[p], "producer {p}");
         next[p] += 1;
     }
     assert_eq!(next, [1_000; 10]);
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_in_time() {
+async fn missing_server_is_an_error_in_time() {
     let mut options = quick();
     options.timeout = Duration::from_millis(300);
     let begun = Instant::now();
@@ -152,10 +152,10 @@ async fn nobody_there_is_an_error_in_time() {
     }
 }
 
-/// The server goes away for good: callers wait as long as they were told, get named errors, and what was given comes
-/// back when the producer is closed.
+/// The server is gone for good: callers wait for their time limit, get specific errors, and a close returns the
+/// unacknowledged records.
 #[tokio::test]
-async fn a_full_buffer_is_busy_and_a_close_gives_back_what_was_not_acknowledged() {
+async fn full_buffer_is_busy_and_close_returns_unacknowledged_records() {
     let one = One::new();
     let client = one_client(&one).await;
     let block_max = Duration::from_millis(200);
@@ -189,7 +189,7 @@ async fn a_full_buffer_is_busy_and_a_close_gives_back_what_was_not_acknowledged(
     }
 }
 
-/// Errors and warnings with a number of records, as the process's own log has them.
+/// Errors and warnings with a number of records, as they appear in the process's own log.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<(Level, u64)>>>);
 
@@ -246,9 +246,9 @@ impl tracing::Subscriber for Logged {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A producer was dropped while its server was away: its records were gone without a word.
+/// A producer was dropped while its server was away: its records were lost without a report.
 #[tokio::test]
-async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_their_number() {
+async fn unreported_records_of_a_dropped_producer_are_logged() {
     let one = One::new();
     let client = one_client(&one).await;
     let brief = || producing(|o| o.delivery_timeout = Duration::from_millis(300));
@@ -260,12 +260,13 @@ async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_t
     }
     drop(one);
     let logged = Logged::default();
-    // While there is only one, tracing asks the thread that meets an event first whether anybody wants it: another test's.
+    // While there is only one dispatcher, tracing asks the thread that logs an event first, and that can be another
+    // test's.
     let _another = tracing::Dispatch::new(logged.clone());
     let _here = tracing::subscriber::set_default(logged.clone());
     let [late, failed, closed] = <[_; 3]>::try_from(producers).unwrap();
 
-    // Its records fail after it was dropped. Of one a delivery tells, of one a callback, of five nobody.
+    // Its records fail after it was dropped. One is reported by a delivery, one by a callback, five are not reported.
     let heard = late.append(b"heard").await.unwrap();
     drop(late.append(b"unheard").await.unwrap());
     let (sender, called) = mpsc::channel();
@@ -279,7 +280,7 @@ async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_t
     assert!(heard.await.is_err() && called.recv_timeout(PATIENCE).unwrap().is_err());
     assert_eq!(logged.next().await, [(Level::ERROR, 5)]);
 
-    // Its records fail before it is dropped; a flush has told of the first.
+    // Its records fail before it is dropped; a flush has reported the first.
     failed.send(b"a").await.unwrap();
     assert!(failed.flush(PATIENCE).await.is_err());
     let last = failed.append(b"b").await.unwrap();
@@ -292,7 +293,7 @@ async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_t
     drop(failed);
     assert_eq!(logged.next().await, [(Level::ERROR, 1)]);
 
-    // A close tells.
+    // A close reports them.
     closed.send(b"d").await.unwrap();
     for _ in 0..2 {
         let how = closed.close(Duration::ZERO).await;
@@ -302,9 +303,9 @@ async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_t
     assert_eq!(logged.take(), []);
 }
 
-/// A delivery that was kept and never asked made its record count as told: nothing was logged when both went.
+/// A record whose delivery was kept and never read counted as reported: nothing was logged when both were dropped.
 #[tokio::test]
-async fn a_record_whose_delivery_was_never_asked_is_logged_once_the_delivery_is_dropped() {
+async fn record_is_logged_when_its_unread_delivery_is_dropped() {
     let one = One::new();
     let client = one_client(&one).await;
     let producer =
@@ -338,7 +339,7 @@ async fn a_record_whose_delivery_was_never_asked_is_logged_once_the_delivery_is_
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_delivered_fails_in_time_and_the_producer_goes_on() {
+async fn undeliverable_record_times_out_and_the_producer_continues() {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port();
     let open = || chiplog::Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
@@ -353,7 +354,7 @@ async fn a_record_that_cannot_be_delivered_fails_in_time_and_the_producer_goes_o
     let begun = Instant::now();
     assert_eq!(lost.await.unwrap_err().kind(), ErrorKind::Timeout);
     assert!(begun.elapsed() < Duration::from_secs(5));
-    assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), ErrorKind::Timeout, "told once");
+    assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), ErrorKind::Timeout, "reported once");
     producer.flush(PATIENCE).await.unwrap();
     let end = Instant::now() + PATIENCE;
     let log = loop {
@@ -374,9 +375,9 @@ async fn a_record_that_cannot_be_delivered_fails_in_time_and_the_producer_goes_o
     assert_eq!(log.read(last).unwrap().data, "b");
 }
 
-/// A session expires when it is idle: nothing was in doubt, so that the next record gets in, in a new session.
+/// A session expires when it is idle: no record is in doubt, so the next one is appended in a new session.
 #[tokio::test]
-async fn a_producer_outlives_its_session() {
+async fn producer_outlives_its_session() {
     let options =
         Options { session_idle_max: Duration::from_millis(50), ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());
@@ -395,7 +396,7 @@ async fn a_producer_outlives_its_session() {
 }
 
 #[tokio::test]
-async fn readers_start_anywhere_and_hear_of_what_was_discarded() {
+async fn readers_start_anywhere_and_get_discarded_errors() {
     let one = One::with(Options::with_segment_bytes(64 << 10), NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(producing(|o| o.batch_bytes = 200)).await.unwrap();
@@ -433,7 +434,7 @@ async fn readers_start_anywhere_and_hear_of_what_was_discarded() {
 }
 
 #[tokio::test]
-async fn a_reader_can_be_cancelled_anywhere() {
+async fn reader_can_be_cancelled_anywhere() {
     let one = One::new();
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -454,7 +455,7 @@ async fn a_reader_can_be_cancelled_anywhere() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_of_changes() {
+async fn watch_returns_changes() {
     let one = One::new();
     let client = one_client(&one).await;
     let mut watch = client.watch(Duration::from_millis(10));
@@ -493,14 +494,14 @@ fn threads_use_the_blocking_client() {
     assert!(producer.close(PATIENCE).all_acknowledged());
     client.discard(Index(20_000)).unwrap();
     assert_eq!(client.info().unwrap().first, Index(20_000));
-    // What is left of a client that went away without a word hears of it.
+    // A failure of a client that was dropped without a close is reported.
     let lost = client.producer(producing(|o| o.linger = PATIENCE)).unwrap();
     drop((client, reader, producer));
     drop(lost);
 }
 
 #[test]
-fn an_event_loop_waits_for_a_reader_without_a_thread() {
+fn event_loop_waits_for_a_reader_without_a_thread() {
     let one = One::new();
     let client = blocking::Client::connect([one.address()], quick()).unwrap();
     let producer = client.producer(ProducerOptions::default()).unwrap();
@@ -511,16 +512,16 @@ fn an_event_loop_waits_for_a_reader_without_a_thread() {
         move || sender.send(n).unwrap()
     };
     reader.on_more(hook(1)).unwrap();
-    reader.on_more(hook(2)).unwrap(); // in its place
+    reader.on_more(hook(2)).unwrap(); // replaces it
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
     assert_eq!(producer.append(b"a").unwrap(), Index(1));
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 2);
-    // It is there already, and goes on being there until it is taken.
+    // There is a record already, and it stays until it is read.
     reader.on_more(hook(3)).unwrap();
     assert_eq!(told.try_recv().unwrap(), 3);
     assert_eq!(reader.position(), Some(Index(1)));
     assert_eq!(reader.next_batch_within(Duration::ZERO).unwrap().unwrap().first(), Index(1));
-    // A call that reads takes the hook away; what came meanwhile is not lost.
+    // A call that reads removes the hook; records that arrived meanwhile are not lost.
     reader.on_more(hook(4)).unwrap();
     let nothing = reader.next_batch_within(Duration::from_millis(20)).unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::Timeout);
@@ -534,7 +535,7 @@ fn an_event_loop_waits_for_a_reader_without_a_thread() {
     reader.on_more(hook(9)).unwrap();
     reader.seek(Start::Index(Index(3)));
     assert_eq!(reader.next_record().unwrap().unwrap().data, "c");
-    // The end of a reader that does not follow, and an error, are told too, and once.
+    // The end of a reader that does not follow, and an error, are also reported, once.
     let mut ends = ReaderOptions::default();
     ends.follow = false;
     let mut ends = client.reader_with(Start::Next, ends);
@@ -548,7 +549,7 @@ fn an_event_loop_waits_for_a_reader_without_a_thread() {
     ends.on_more(hook(12)).unwrap();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 12);
     assert_eq!(ends.next_record().unwrap_err().kind(), ErrorKind::Discarded);
-    // Nothing is left behind.
+    // No task is left behind.
     reader.on_more(hook(13)).unwrap();
     drop(reader);
     producer.append(b"e").unwrap();
@@ -564,7 +565,7 @@ fn threads_wait_for_deliveries_and_callbacks_cannot() {
     let second = producer.try_submit(b"b").unwrap();
     assert!(first.poll().is_none() && producer.buffered_bytes() > 0);
     assert_eq!(second.wait_timeout(Duration::from_millis(1)).unwrap_err().kind(), ErrorKind::Timeout);
-    // As many wait for one as like, each as long as it likes.
+    // Any number of threads can wait for one delivery, each with its own time limit.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let late = |r: chiplog::Result<Index>| r.is_err_and(|e| e.kind() == ErrorKind::Timeout);
@@ -594,15 +595,15 @@ fn threads_wait_for_deliveries_and_callbacks_cannot() {
     assert!(client.open_session().unwrap().get() > 0 && client.batch_bytes_max() > 0);
 }
 
-/// Who waited for one client in a callback of another one, or of a follower, panicked, and a reader that was waited for
-/// there was lost.
+/// A callback of one client or of a follower that waited for another client panicked, and a reader that it waited for
+/// was lost.
 #[test]
-fn no_callback_waits_for_another_client() {
+fn callback_must_not_wait_for_another_client() {
     let one = One::new();
     let [a, b] = [(), ()].map(|()| blocking::Client::connect([one.address()], quick()).unwrap());
     let producer = a.producer(ProducerOptions::default()).unwrap();
     let mut reader = b.reader(Start::Next, ReadFrom::Any);
-    reader.on_more(|| ()).unwrap(); // from here on it is elsewhere: to call it back is a wait
+    reader.on_more(|| ()).unwrap(); // from here on a task has it: a recall waits
     let (sender, told) = mpsc::channel();
     let asked = b.clone();
     producer
@@ -630,10 +631,10 @@ fn no_callback_waits_for_another_client() {
     assert_eq!(b.info().unwrap().last, Index(2));
 }
 
-/// A callback that panicked took the producer's task with it: the other callbacks of that batch, which was acknowledged,
-/// were never called, and everything else failed as `Closed`.
+/// A callback that panicked ended the producer's task. The other callbacks of that batch, which was acknowledged, were
+/// never called, and everything else failed as `Closed`.
 #[tokio::test]
-async fn a_callback_that_panics_harms_nobody_else() {
+async fn panicking_callback_does_not_affect_others() {
     let one = One::new();
     let client = one_client(&one).await;
     let producer = client.producer(producing(|o| o.linger = Duration::from_millis(50))).await.unwrap();
@@ -642,15 +643,15 @@ async fn a_callback_that_panics_harms_nobody_else() {
     producer.send_with(b"b", move |result| sender.send(result).unwrap()).await.unwrap();
     let delivery = producer.append(b"c").await.unwrap();
     producer.flush(PATIENCE).await.unwrap();
-    assert_eq!(told.try_recv().unwrap().unwrap(), Index(2), "before the flush is over");
+    assert_eq!(told.try_recv().unwrap().unwrap(), Index(2), "before the flush returns");
     assert_eq!(delivery.await.unwrap(), Index(3));
     assert_eq!(producer.append(b"d").await.unwrap().await.unwrap(), Index(4));
     assert!(producer.close(PATIENCE).await.all_acknowledged());
 }
 
-/// Points in time were added up without a look: "for ever" as a time-out ended the producer, or the process.
+/// Points in time were added without a check: the longest duration as a timeout ended the producer, or the process.
 #[tokio::test]
-async fn every_duration_may_be_for_ever() {
+async fn every_duration_may_be_the_longest() {
     const EVER: Duration = Duration::MAX;
     let one = One::new();
     let mut options = ClientOptions::default();
@@ -678,7 +679,7 @@ async fn every_duration_may_be_for_ever() {
 
 /// A callback that holds the last handle drops it on the client's own thread, which then waited for itself to end.
 #[test]
-fn the_last_handle_may_go_away_in_a_callback() {
+fn last_handle_may_be_dropped_in_a_callback() {
     let one = One::new();
     let client = blocking::Client::connect([one.address()], quick()).unwrap();
     let producer = client.producer(producing(|o| o.linger = Duration::from_millis(50))).unwrap();
@@ -694,9 +695,10 @@ fn the_last_handle_may_go_away_in_a_callback() {
     assert!(dropped && result.unwrap() == Index(1));
 }
 
-/// What `append` refuses as too large went in as part of a batch: `record_bytes_max` was held against single records only.
+/// A record that `append` rejects as too large was accepted within a batch: `record_bytes_max` was checked for single
+/// records only.
 #[tokio::test]
-async fn a_record_in_a_batch_is_held_against_its_limit_too() {
+async fn record_limit_applies_within_a_batch() {
     let options =
         Options { batch_bytes_max: 10_000, record_bytes_max: 1_000, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());

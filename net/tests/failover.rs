@@ -1,4 +1,4 @@
-//! The Rust client against three replicas that fail: nothing lost, nothing twice, no gap.
+//! The Rust client against three replicas that fail: nothing is lost, nothing is appended twice, there is no gap.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod served;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sends numbered records until told to stop; returns them with their futures.
+/// Sends numbered records until stopped; returns their deliveries.
 async fn send_numbers(producer: Producer, stop: Arc<AtomicBool>, sent: Arc<AtomicU64>) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -38,10 +38,10 @@ async fn more_than(sent: &AtomicU64, count: u64) {
     }
 }
 
-/// Leaders are lost in mid-append: cut off with batches that nobody else has, killed, and handed over. Every record
-/// is in the log once, in order, at the index that was told.
+/// Leaders are lost during appends: cut off with batches that no other replica has, killed, or replaced by a transfer.
+/// Every record is in the log once, in order, at its reported index.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_there_once_whatever_becomes_of_leaders() {
+async fn records_are_in_the_log_once_when_leaders_fail() {
     let mut trio = Trio::new();
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let options = producing(|o| {
@@ -78,19 +78,19 @@ async fn records_are_there_once_whatever_becomes_of_leaders() {
     stop.store(true, Ordering::Relaxed);
     let deliveries = sending.await.unwrap();
     let closed = producer.close(PATIENCE).await;
-    assert!(closed.all_acknowledged(), "{} records are left", closed.left.len());
+    assert!(closed.all_acknowledged(), "{} records are unacknowledged", closed.left.len());
     let all = read_to_end(&client, Start::First).await;
     assert_eq!(all.len(), deliveries.len());
     for (n, (delivery, (index, data))) in deliveries.into_iter().zip(all).enumerate() {
         assert_eq!((number(&data), index), (n as u64, n as u64 + 1));
-        assert_eq!(delivery.await.unwrap(), Index(index), "of record {n}");
+        assert_eq!(delivery.await.unwrap(), Index(index), "record {n}");
     }
     assert_eq!(trio.log(trio.leader(0)).info().sessions, 0);
 }
 
-/// The reader's server is killed under it again and again: no gap, no repeat.
+/// The reader's server is killed again and again: no gap, no repeat.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_goes_on_at_another_replica() {
+async fn reader_continues_at_another_replica() {
     let mut trio = Trio::new();
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let producer = client.producer(producing(|o| o.batch_bytes = 2_000)).await.unwrap();
@@ -120,9 +120,9 @@ async fn a_reader_goes_on_at_another_replica() {
     assert!(producer.close(PATIENCE).await.all_acknowledged());
 }
 
-/// A replica that is cut off from the others answers as if nothing happened: its readers notice.
+/// A replica that is cut off from the others still answers: its readers notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_leaves_a_replica_that_is_cut_off() {
+async fn reader_leaves_a_replica_that_is_cut_off() {
     let trio = Trio::new();
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let follower = trio.follower();
@@ -141,9 +141,9 @@ async fn a_reader_leaves_a_replica_that_is_cut_off() {
     assert_ne!(reader.server(), Some(&*trio.address(follower)));
 }
 
-/// One server is enough to find the others, also when it follows or is gone later.
+/// One server is enough to find the others, also if it is a follower or fails later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_learns_of_servers_that_it_was_not_told() {
+async fn client_learns_of_servers_that_were_not_given() {
     let mut trio = Trio::new();
     let follower = trio.follower();
     let client = Client::connect([trio.address(follower)], quick()).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_client_learns_of_servers_that_it_was_not_told() {
     assert_eq!(client.info().await.unwrap().last, Index(3));
 }
 
-/// Appends records one by one and reads each, until the reader is at this server.
+/// Appends records one by one and reads each, until the reader uses this server.
 async fn read_until_at(reader: &mut RemoteReader, producer: &Producer, server: &str) {
     let end = Instant::now() + PATIENCE;
     while reader.server() != Some(server) {
@@ -176,10 +176,10 @@ fn reading(from: ReadFrom) -> ReaderOptions {
     options
 }
 
-/// A reader that had waited at the end for longer than its time-out took itself for one that had failed all the time: the
-/// first failure of its server went to the caller, and no other replica was tried.
+/// A reader that had waited at the end for longer than its timeout counted all that time as failing. The first failure
+/// of its server was returned to the caller, and no other replica was tried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_waited_for_long_goes_on_elsewhere() {
+async fn reader_that_waited_for_long_switches_servers() {
     let mut trio = Trio::new();
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -199,10 +199,10 @@ async fn a_reader_that_waited_for_long_goes_on_elsewhere() {
     }
 }
 
-/// A reader of the leader went to a follower when its leader was gone, also when that was known before it first
-/// connected, and stayed at a server that led no more.
+/// A reader of the leader switched to a follower when its leader was gone, also when that was known before its first
+/// connection. It also stayed at a server that no longer led.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_of_the_leader_stays_with_the_lead() {
+async fn reader_of_the_leader_follows_the_lead() {
     let mut trio = Trio::new();
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -220,9 +220,9 @@ async fn a_reader_of_the_leader_stays_with_the_lead() {
     read_until_at(&mut reader, &producer, &trio.address(gone)).await;
 }
 
-/// A reader that had left the near replica for a moment read from far away for ever.
+/// A reader that had left the near replica for a moment read from a distant one forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_comes_back_to_the_nearest() {
+async fn reader_returns_to_the_nearest_replica() {
     let mut trio = Trio::new();
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let producer = client.producer(ProducerOptions::default()).await.unwrap();

@@ -1,5 +1,5 @@
-//! The blocking client in a forked child: the thread that works for it is in the parent.
-//! Alone in its file: the fork wants a process of which it knows what it does.
+//! The blocking client in a forked child: the thread that works for it is in the parent. The only test in its file,
+//! because a fork needs a process without other tests' threads.
 #![allow(unsafe_code, reason = "fork, _exit, alarm and waitpid have no safe form")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,10 +10,10 @@ use chiplog_net::client::{ProducerOptions, ReadFrom, blocking};
 use served::client::quick;
 use served::{One, PATIENCE};
 
-/// In the child every call waited for ever, deadline or not, since the timers are the parent's thread's too; and `send`
-/// took records until the buffer was full, which nobody would send.
+/// In the child every call waited forever, with or without a deadline, because the parent's thread also runs the
+/// timers. `send` accepted records until the buffer was full, and no thread sent them.
 #[test]
-fn a_forked_child_is_refused_and_the_parent_unharmed() {
+fn forked_child_is_rejected_and_the_parent_unaffected() {
     let one = One::new();
     let client = blocking::Client::connect([one.address()], quick()).unwrap();
     let producer = client.producer(ProducerOptions::default()).unwrap();
@@ -21,12 +21,12 @@ fn a_forked_child_is_refused_and_the_parent_unharmed() {
     assert_eq!(producer.append(b"before the fork").unwrap(), Index(1));
     let mut waits = client.reader(Start::Next, ReadFrom::Any);
     waits.on_more(|| ()).unwrap();
-    // SAFETY: fork has no conditions on memory. The child uses nothing that another thread may hold a lock of: it is
-    // refused before.
+    // SAFETY: fork has no conditions on memory. The child uses nothing that another thread may have locked: its calls
+    // are rejected before that.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // SAFETY: sets a timer of this process: a child that hangs is killed and so fails the test.
+        // SAFETY: sets a timer of this process: a child that hangs is killed, and the test fails.
         unsafe { libc::alarm(20) };
         let forked = |r: Result<()>| u8::from(matches!(r, Err(e) if e.kind() == ErrorKind::Forked));
         let mut refused = 0;

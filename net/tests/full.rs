@@ -1,4 +1,4 @@
-//! The Rust client's reader at servers that are full: of calls, or without room for what is new.
+//! The Rust client's reader at full servers: at the limit of calls, or without room for new records.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod served;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const FOREVER: Duration = Duration::from_secs(3600);
 
 async fn next(reader: &mut RemoteReader) -> (Index, usize) {
-    let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.expect("it goes on at once");
+    let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.expect("it continues at once");
     let record = record.unwrap().unwrap();
     (record.index, record.data.len())
 }
@@ -39,7 +39,7 @@ fn replica(
     (log.clone(), Server::start_at(log, port, NativeOptions::default()), address)
 }
 
-/// It stayed there for several keep-alives: with the default ones 15 to 20 s, here for ever.
+/// It stayed there for several keep-alives: 15 to 20 s with the default interval, forever here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_leaves_a_replica_without_room_at_once() {
     let (dir, network) = (tempfile::tempdir().unwrap(), MemoryNetwork::new());
@@ -54,7 +54,7 @@ async fn reader_leaves_a_replica_without_room_at_once() {
     first.append(&[7; 200_000]).unwrap();
     let end = Instant::now() + PATIENCE;
     while second.shortage_cause().is_none() {
-        assert!(Instant::now() < end, "it takes what it has no room for");
+        assert!(Instant::now() < end, "it stores records without room");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(second.shortage_cause().unwrap().kind(), ErrorKind::TooLarge);
@@ -68,7 +68,7 @@ async fn reader_leaves_a_replica_without_room_at_once() {
     assert_eq!(reader.server(), Some(&*format!("127.0.0.1:{first_port}")));
 }
 
-/// The first server that refused was left at once, and before the third was asked the reader waited.
+/// The reader left the first full server at once, and then waited before it tried the third.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_tries_all_servers_before_it_waits() {
     let trio = Trio::new();
@@ -93,7 +93,7 @@ async fn reader_tries_all_servers_before_it_waits() {
             assert_eq!(next(&mut reader).await.0, Index(index));
         }
     }
-    // Once all have refused it waits: here for longer than it may try.
+    // Once all have rejected it, it waits: here for longer than its timeout.
     refuse(leader, true);
     let calls = || (1..=3).map(|node| trio.server(node).calls.load(Ordering::Relaxed)).sum::<u64>();
     let before = calls();

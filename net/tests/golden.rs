@@ -1,5 +1,5 @@
-//! The bytes of requests and answers as the first revision has them. Never generated again: a server or a client of a later
-//! one has to read them, and to be read by one that does not know what was added since.
+//! The bytes of requests and answers of the first revision. Never generated again. Later servers and clients must read
+//! them, and their own messages must be readable for a program that does not know later additions.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog_net::wire::proto::v1::*;
@@ -7,7 +7,7 @@ use chiplog_net::wire::proto::{logspec, v1};
 use prost::Message;
 use std::fmt::Debug;
 
-/// A field that no revision has yet, and none will: a later one may send such.
+/// A field that no revision has or will have: a later revision may send unknown fields.
 const UNKNOWN: &[u8] = &[0xf8, 0xff, 0xff, 0xff, 0x0f, 1];
 
 fn held<M: Message + Default + PartialEq + Debug>(hex: &str, message: M) {
@@ -15,12 +15,12 @@ fn held<M: Message + Default + PartialEq + Debug>(hex: &str, message: M) {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
     assert_eq!(M::decode(&bytes[..]).unwrap(), message, "{hex}");
     assert_eq!(message.encode_to_vec(), bytes, "{message:?}");
-    // Of a neighbouring revision, what is not known is passed over.
+    // A program of another revision ignores unknown fields.
     assert_eq!(M::decode(&[UNKNOWN, &bytes].concat()[..]).unwrap(), message);
 }
 
 #[test]
-fn messages_are_what_they_were() {
+fn messages_keep_their_bytes() {
     held::<v1::AppendRequest>(
         "0a0764656661756c741203616263",
         AppendRequest { log: "default".into(), batch: "abc".into() },

@@ -1,4 +1,5 @@
-//! A stock Java client of both services, its code generated from the protos by Maven. Only where there is Maven.
+//! A standard Java client of both services, with code generated from the protos by Maven. Runs only if Maven is
+//! installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use chiplog::{Log, Options};
@@ -13,12 +14,12 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/clients/java");
-/// What it needs may have to be fetched.
+/// Dependencies may have to be downloaded.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 async fn run(command: &mut Command) -> Output {
     let running = command.kill_on_drop(true).output();
-    tokio::time::timeout(PATIENCE, running).await.expect("it hangs").unwrap()
+    tokio::time::timeout(PATIENCE, running).await.expect("the command hangs").unwrap()
 }
 
 fn told(output: &Output) -> String {
@@ -28,7 +29,7 @@ fn told(output: &Output) -> String {
 #[tokio::test]
 async fn grpc_java_goes_through_all_methods() {
     if Command::new("mvn").arg("-v").output().await.is_err() {
-        eprintln!("no Maven here: NOT tested with a stock Java client");
+        eprintln!("Maven is not installed: NOT tested with a standard Java client");
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The service `chiplog.v1.Log` over the wire, as a client in another language would speak it.
+//! The service `chiplog.v1.Log` over the network, called as by a client in another language.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod served;
@@ -39,7 +39,7 @@ fn request(batch: &Batch) -> AppendRequest {
     AppendRequest { log: String::new(), batch: batch.as_bytes().clone() }
 }
 
-/// Sends all at once and returns all answers.
+/// Sends all requests at once and returns all answers.
 async fn append(client: &mut LogClient<Channel>, requests: Vec<AppendRequest>) -> Vec<Outcome> {
     let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
     let mut all = Vec::new();
@@ -67,7 +67,7 @@ fn read(start: From) -> ReadRequest {
     ReadRequest { start: Some(start), ..Default::default() }
 }
 
-/// Reads to the end of the stream: all batches, and how many replies held any.
+/// Reads to the end of the stream: all batches, and the number of replies with batches.
 async fn read_all(client: &mut LogClient<Channel>, request: ReadRequest) -> (Vec<StoredBatch>, usize) {
     let mut stream = client.read(request).await.unwrap().into_inner();
     let (mut batches, mut replies) = (Vec::new(), 0);
@@ -88,7 +88,7 @@ async fn next_batches(stream: &mut Streaming<ReadResponse>) -> Vec<StoredBatch> 
 }
 
 #[tokio::test]
-async fn appends_are_answered_in_order_and_a_refusal_does_not_end_the_stream() {
+async fn appends_are_answered_in_order_and_rejection_keeps_the_stream() {
     let one = One::new();
     let mut client = client(&one.address()).await;
     let mut damaged = request(&batch(&[b"x"]));
@@ -106,9 +106,10 @@ async fn appends_are_answered_in_order_and_a_refusal_does_not_end_the_stream() {
     assert_eq!(one.log.read(Index(3)).unwrap().data, "c");
 }
 
-/// A batch that is unpacked before it is appended keeps its place among those of its stream, and is refused by name.
+/// A batch that is decompressed before it is appended keeps its place in its stream, and is rejected with a specific
+/// error.
 #[tokio::test]
-async fn large_packed_batches_keep_their_place() {
+async fn large_compressed_batches_keep_their_order() {
     let options = Options { record_bytes_max: 64 << 10, ..Options::with_segment_bytes(16 << 20) };
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
@@ -138,7 +139,7 @@ async fn large_packed_batches_keep_their_place() {
 }
 
 #[tokio::test]
-async fn thousands_of_batches_are_pipelined_under_the_smallest_bounds() {
+async fn thousands_of_batches_are_pipelined_at_the_smallest_limits() {
     for (bytes, count) in [(1, 1024), (1 << 20, 1), (16 << 20, 1024)] {
         let mut native = NativeOptions::default();
         (native.append_inflight_bytes, native.append_inflight_max) = (bytes, count);
@@ -153,7 +154,7 @@ async fn thousands_of_batches_are_pipelined_under_the_smallest_bounds() {
 }
 
 #[tokio::test]
-async fn a_full_queue_delays_and_loses_nothing() {
+async fn full_queue_delays_and_loses_nothing() {
     let options = Options { queue_appends_max: 1, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
@@ -163,7 +164,7 @@ async fn a_full_queue_delays_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_batch_of_a_session_is_in_the_log_once() {
+async fn batch_of_a_session_is_in_the_log_once() {
     let one = One::new();
     let mut client = client(&one.address()).await;
     let session = client.open_session(OpenSessionRequest::default()).await.unwrap().into_inner().session;
@@ -183,7 +184,7 @@ async fn a_batch_of_a_session_is_in_the_log_once() {
 }
 
 #[tokio::test]
-async fn a_batch_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
+async fn largest_batch_is_accepted_and_one_byte_more_rejected() {
     let options =
         Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());
@@ -195,12 +196,12 @@ async fn a_batch_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
 }
 
 #[tokio::test]
-async fn a_message_beyond_the_bound_ends_its_stream_only() {
+async fn too_large_message_ends_its_stream_only() {
     let mut native = NativeOptions::default();
     native.message_bytes_max = 5_000;
     let one = One::with(Options::with_segment_bytes(1 << 20), native);
     let mut client = client(&one.address()).await;
-    // The field's tag and length stand before the batch.
+    // The field's tag and length precede the batch.
     let of = |bytes: usize| request(&batch(&[&vec![7; bytes - 44 - 3]]));
     assert_eq!(first_of(&append(&mut client, vec![of(5_000)]).await[0]), 1);
     let answers = client.append(tokio_stream::iter(vec![of(5_001)])).await;
@@ -210,7 +211,7 @@ async fn a_message_beyond_the_bound_ends_its_stream_only() {
 }
 
 #[tokio::test]
-async fn batches_are_read_as_they_stand_in_the_log_from_every_start() {
+async fn batches_are_read_unchanged_from_every_start() {
     let one = One::new();
     let mut sent = Vec::new();
     for i in 0..20u8 {
@@ -251,7 +252,7 @@ async fn batches_are_read_as_they_stand_in_the_log_from_every_start() {
 }
 
 #[tokio::test]
-async fn a_read_outside_the_log_says_where_it_begins() {
+async fn read_before_the_log_returns_its_first_index() {
     let one = One::with(Options::with_segment_bytes(64 << 10), NativeOptions::default());
     for _ in 0..10 {
         one.log.append(b"x").unwrap();
@@ -277,7 +278,7 @@ async fn a_read_outside_the_log_says_where_it_begins() {
 }
 
 #[tokio::test]
-async fn a_read_ends_at_its_limits() {
+async fn read_ends_at_its_limits() {
     let one = One::new();
     for _ in 0..10 {
         one.log.append_batch(&batch(&[b"a", b"b"])).unwrap();
@@ -293,16 +294,16 @@ async fn a_read_ends_at_its_limits() {
         let request = ReadRequest { bytes_max, ..read(From::Oldest(true)) };
         assert_eq!(read_all(&mut client, request).await.0.len(), count, "{bytes_max} bytes");
     }
-    // Of the first batch only its second record was asked for.
+    // Of the first batch only its second record was requested.
     let request = ReadRequest { records_max: 1, ..read(From::Index(2)) };
     assert_eq!(read_all(&mut client, request).await.0.len(), 1);
-    // A limit ends a stream that would follow, too.
+    // A limit also ends a stream that follows.
     let request = ReadRequest { records_max: 20, follow: true, ..read(From::Oldest(true)) };
     assert_eq!(read_all(&mut client, request).await.0.len(), 10);
 }
 
 #[tokio::test]
-async fn replies_are_of_bounded_size() {
+async fn reply_size_is_bounded() {
     let mut native = NativeOptions::default();
     native.reply_bytes = 10_000;
     let one = One::with(Options::with_segment_bytes(1 << 20), native);
@@ -314,7 +315,7 @@ async fn replies_are_of_bounded_size() {
 }
 
 #[tokio::test]
-async fn a_stream_follows_and_says_that_it_is_there() {
+async fn stream_follows_and_sends_keep_alives() {
     let one = One::new();
     one.log.append(b"one").unwrap();
     let mut client = client(&one.address()).await;
@@ -333,14 +334,14 @@ async fn a_stream_follows_and_says_that_it_is_there() {
     loop {
         match stream.message().await {
             Ok(Some(reply)) => assert!(reply.batches.is_empty()),
-            Ok(None) => panic!("the stream ended as if that were the end"),
+            Ok(None) => panic!("the stream ended as if the log ended"),
             Err(status) => return assert_eq!(from_status(&status).kind(), ErrorKind::Closed),
         }
     }
 }
 
 #[tokio::test]
-async fn a_read_waits_until_the_replica_has_what_was_written() {
+async fn read_waits_until_the_replica_has_the_record() {
     let one = One::new();
     one.log.append(b"one").unwrap();
     let mut client = client(&one.address()).await;
@@ -384,13 +385,13 @@ async fn info_watch_discard_and_server_info() {
     assert_eq!(answers.message().await.unwrap_err().code(), Code::NotFound);
 }
 
-/// Keeps the log from answering anything, until what is returned is used or dropped.
+/// Keeps the log from answering anything, until the returned sender is used or dropped.
 fn stalled(log: &Log) -> std::sync::mpsc::Sender<()> {
     loop {
         let (release, gate) = std::sync::mpsc::channel();
         let (tell, told) = std::sync::mpsc::channel();
         let here = std::thread::current().id();
-        // On the log's own thread, unless the answer was there before the callback.
+        // On the log's own thread, unless the answer existed before the callback.
         log.submit(b"x").unwrap().on_complete(move |_| {
             let elsewhere = std::thread::current().id() != here;
             tell.send(elsewhere).unwrap();
@@ -405,9 +406,9 @@ fn stalled(log: &Log) -> std::sync::mpsc::Sender<()> {
 }
 
 #[tokio::test]
-async fn so_many_calls_wait_for_the_log_and_one_more_is_busy() {
+async fn call_above_the_limit_of_waiting_calls_is_busy() {
     let mut native = NativeOptions::default();
-    assert_eq!(native.calls_max, 256, "as docs/security.md has it");
+    assert_eq!(native.calls_max, 256, "as in docs/security.md");
     native.calls_max = 2;
     let one = One::with(Options::with_segment_bytes(1 << 20), native);
     let mut client = client(&one.address()).await;
@@ -420,7 +421,7 @@ async fn so_many_calls_wait_for_the_log_and_one_more_is_busy() {
     let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!((from_status(&refused).kind(), refused.code()), (ErrorKind::Busy, Code::ResourceExhausted));
     assert!(refused.message().contains("2 calls"), "{refused}");
-    // What has nothing to wait for is not counted.
+    // Calls that need not wait are not counted.
     client.info(InfoRequest { allow_stale: true, ..Default::default() }).await.unwrap();
     release.send(()).unwrap();
     while let Some(answered) = calls.join_next().await {
@@ -430,7 +431,7 @@ async fn so_many_calls_wait_for_the_log_and_one_more_is_busy() {
     assert_eq!(one.log.info().sessions, 3);
 }
 
-/// Why a stream ends, or is not begun.
+/// The status with which a stream ends, or is rejected.
 async fn end<T>(called: Result<Response<Streaming<T>>, Status>) -> Status {
     match called {
         Ok(stream) => stream.into_inner().message().await.map(drop).unwrap_err(),
@@ -438,7 +439,7 @@ async fn end<T>(called: Result<Response<Streaming<T>>, Status>) -> Status {
     }
 }
 
-/// All calls whose request names a log, as the descriptors tell.
+/// All calls whose request names a log, according to the descriptors.
 fn calls_that_name_a_log() -> BTreeSet<String> {
     let files = prost_types::FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
     let mut calls = BTreeSet::new();
@@ -540,9 +541,9 @@ async fn followers_redirect_appends_and_serve_reads() {
     assert_eq!(told.servers.iter().filter(|s| s.leader).map(|s| s.node).collect::<Vec<_>>(), [leader]);
 }
 
-/// The log takes nothing in: the stream must stop reading, so that the client is slowed down and nothing grows.
+/// The log accepts nothing: the stream must stop reading, so that the client is slowed down and memory stays bounded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_not_answered_is_not_read_on() {
+async fn unanswered_stream_is_not_read_further() {
     let trio = Trio::new();
     let leader = trio.leader(0);
     let mut client = client(&trio.address(leader)).await;
@@ -552,19 +553,19 @@ async fn a_stream_that_is_not_answered_is_not_read_on() {
     let big = request(&batch(&[&vec![1; 100_000]]));
     let begun = Instant::now();
     let mut sent = 0u32;
-    // Until the leader finds out that it is alone: 16 MiB under way, and what HTTP/2 buffers.
+    // Until the leader notices that it is alone: 16 MiB in flight, plus the buffers of HTTP/2.
     while begun.elapsed() < Duration::from_millis(250) && sent < 2_000 {
         if tokio::time::timeout(Duration::from_millis(50), requests.send(big.clone())).await.is_ok() {
             sent += 1;
         }
     }
-    assert!(sent < 250, "{sent} batches of 100 kB were taken");
+    assert!(sent < 250, "{sent} batches of 100 kB were accepted");
     let answer = answers.message().await.unwrap().unwrap().result.unwrap();
     assert_eq!(refusal(&answer), ErrorKind::Unavailable);
 }
 
 #[tokio::test]
-async fn streams_whose_clients_went_away_hold_nothing() {
+async fn streams_of_disconnected_clients_hold_nothing() {
     let one = One::new();
     one.log.append(b"x").unwrap();
     let before = Arc::strong_count(&one.server.host);
@@ -592,9 +593,9 @@ async fn streams_whose_clients_went_away_hold_nothing() {
     assert!(one.log.reader(Start::First).is_ok());
 }
 
-/// What was submitted is answered; then every stream says that the server ends.
+/// Submitted appends are answered; then every stream reports that the server is shutting down.
 #[tokio::test]
-async fn streams_end_in_order_when_the_server_is_about_to_end() {
+async fn streams_end_properly_at_shutdown() {
     let one = One::new();
     let mut client = client(&one.address()).await;
     let follow = ReadRequest { follow: true, ..read(From::Oldest(true)) };
@@ -622,10 +623,10 @@ async fn streams_end_in_order_when_the_server_is_about_to_end() {
     assert!(ended.iter().all(|status| status.code() == Code::Unavailable), "{ended:?}");
 }
 
-/// The wait for a record that this replica does not have went round and round once the log took nothing more: one such
-/// read kept a thread of the runtime busy for ever.
+/// The wait for a record that this replica lacks became a busy loop once the log was closed: one read kept a runtime
+/// thread busy forever.
 #[tokio::test]
-async fn a_read_that_waits_for_a_record_ends_with_the_log() {
+async fn read_that_waits_for_a_record_ends_with_the_log() {
     let one = One::new();
     let mut client = client(&one.address()).await;
     let waits = || ReadRequest { min_index: 1000, keep_alive_millis: 50, ..read(From::Oldest(true)) };
@@ -634,9 +635,9 @@ async fn a_read_that_waits_for_a_record_ends_with_the_log() {
     one.log.close().unwrap();
     let ended = async |stream: &mut Streaming<ReadResponse>| {
         loop {
-            match tokio::time::timeout(PATIENCE, stream.message()).await.expect("it goes on for ever") {
+            match tokio::time::timeout(PATIENCE, stream.message()).await.expect("it never ends") {
                 Ok(Some(keep_alive)) => assert!(keep_alive.batches.is_empty()),
-                Ok(None) => panic!("it ended as if all had been read"),
+                Ok(None) => panic!("it ended as if everything had been read"),
                 Err(status) => return from_status(&status).kind(),
             }
         }

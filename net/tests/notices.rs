@@ -1,4 +1,4 @@
-//! Notices: events of `tracing` as texts for one callback. A process has one, so these tests take turns.
+//! Notices: `tracing` events as texts for one callback. A process has one callback, so these tests run one at a time.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::ErrorKind;
@@ -13,7 +13,7 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was told.
+/// The notices that were passed on.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);
 
@@ -39,7 +39,7 @@ fn events_of_the_wanted_severity_are_one_text_each() {
     tracing::info!(target: "chiplog", limit = ?Some(3));
     tracing::debug!(target: "chiplog", "not wanted");
     tracing::error!(target: "h2::client", "of another crate");
-    let _span = tracing::error_span!(target: "chiplog", "a span is no event").entered();
+    let _span = tracing::error_span!(target: "chiplog", "a span is not an event").entered();
     let wanted = [
         "Error chiplog::store: damage was found error=no such thing segment=7 name=\"a b\"",
         "Warn chiplog_net::peer: 1 of 2 peers are silent",
@@ -47,13 +47,13 @@ fn events_of_the_wanted_severity_are_one_text_each() {
     ];
     assert_eq!(heard.take(), wanted);
     Notices::stop().unwrap();
-    tracing::error!(target: "chiplog", "nobody listens");
+    tracing::error!(target: "chiplog", "there is no callback");
     assert!(heard.take().is_empty());
 }
 
-/// What the log itself tells: it is opened, and says so at some level.
+/// The log's own notices: opening it logs something at some level.
 #[test]
-fn what_the_log_notices_is_told() {
+fn notices_of_the_log_are_passed_on() {
     let _turn = turn();
     let heard = Heard::default();
     Notices::tell(Severity::Info, heard.callback()).unwrap();
@@ -68,7 +68,7 @@ fn what_the_log_notices_is_told() {
 }
 
 #[test]
-fn what_is_not_wanted_is_not_even_made() {
+fn unwanted_events_are_disabled() {
     let _turn = turn();
     let enabled = || {
         Severity::ALL.map(|severity| match severity {
@@ -87,9 +87,9 @@ fn what_is_not_wanted_is_not_even_made() {
     assert_eq!(enabled(), [false; 5]);
 }
 
-/// A context that was freed once `stop` had returned was handed to a callback that ran on.
+/// A context that was freed after `stop` had returned was passed to a callback that was still running.
 #[test]
-fn nothing_is_told_after_the_end() {
+fn no_notice_follows_stop() {
     let _turn = turn();
     let (done, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let threads: Vec<_> = (0..2)
@@ -117,7 +117,7 @@ fn nothing_is_told_after_the_end() {
         if rounds % 2 == 0 {
             Notices::stop().unwrap();
         } else {
-            Notices::tell(Severity::Warn, |_| ()).unwrap(); // another one in its place
+            Notices::tell(Severity::Warn, |_| ()).unwrap(); // replaces the previous one
         }
         over.store(true, Ordering::SeqCst);
         rounds += 1;
@@ -125,11 +125,11 @@ fn nothing_is_told_after_the_end() {
     done.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     Notices::stop().unwrap();
-    assert!(!late.load(Ordering::SeqCst), "it ran on after its end");
+    assert!(!late.load(Ordering::SeqCst), "it ran after `stop` had returned");
 }
 
 #[test]
-fn a_callback_neither_hears_itself_nor_ends_itself() {
+fn callback_gets_no_own_events_and_cannot_stop_itself() {
     let _turn = turn();
     let heard = Heard::default();
     let tell = heard.callback();
@@ -137,12 +137,12 @@ fn a_callback_neither_hears_itself_nor_ends_itself() {
     let kinds = refused.clone();
     let callback = move |notice: Notice<'_>| {
         assert!(Notices::is_inside());
-        tracing::error!(target: "chiplog", "of the callback itself");
-        assert!(Notices::is_inside(), "its own event did not end it");
+        tracing::error!(target: "chiplog", "from the callback itself");
+        assert!(Notices::is_inside(), "its own event did not end the callback");
         let [stop, other] = [Notices::stop(), Notices::tell(Severity::Error, |_| ())];
         kinds.lock().unwrap().extend([stop, other].map(|refused| refused.unwrap_err().kind()));
         tell(notice);
-        panic!("which is left out");
+        panic!("ignored");
     };
     Notices::tell(Severity::Warn, callback).unwrap();
     tracing::warn!(target: "chiplog", "one");
@@ -156,7 +156,7 @@ fn a_callback_neither_hears_itself_nor_ends_itself() {
 const OTHER: &str = "in_a_process_with_another_subscriber";
 
 #[test]
-fn a_program_that_has_a_subscriber_keeps_it() {
+fn program_keeps_its_own_subscriber() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     let out = child.args(["--exact", OTHER, "--ignored", "--nocapture"]).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -164,11 +164,11 @@ fn a_program_that_has_a_subscriber_keeps_it() {
 }
 
 #[test]
-#[ignore = "run by a_program_that_has_a_subscriber_keeps_it, in a process of its own"]
+#[ignore = "run by program_keeps_its_own_subscriber, in a process of its own"]
 fn in_a_process_with_another_subscriber() {
     tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::default()).unwrap();
     for _ in 0..2 {
-        let refused = Notices::tell(Severity::Error, |_| panic!("not asked for")).unwrap_err();
+        let refused = Notices::tell(Severity::Error, |_| panic!("must not be called")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         assert!(refused.to_string().contains("subscriber"), "{refused}");
     }

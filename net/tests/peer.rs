@@ -1,4 +1,4 @@
-//! Replicas of one process that reach each other over gRPC, on loopback.
+//! Replicas of one process that connect to each other over gRPC, on loopback.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-/// So long a test waits for what has to happen: no machine is as slow.
+/// How long a test waits for an event that must happen: no machine is this slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Replica {
@@ -29,11 +29,11 @@ struct Replica {
     dir: PathBuf,
     log: Log,
     transport: Arc<PeerTransport>,
-    /// Where the others reach it.
+    /// Its address for the others.
     address: SocketAddr,
 }
 
-/// The election time-out, where nothing else is said.
+/// The election timeout, unless a test sets another one.
 const ELECTION: Duration = Duration::from_millis(400);
 
 fn options(segment_bytes: u32, mut cluster: Cluster, election_timeout: Duration) -> Options {
@@ -81,7 +81,7 @@ impl Replica {
         Self { node: NodeId(node), dir: dir.to_owned(), log, transport, address }
     }
 
-    /// As if the process had ended, as far as the others can tell.
+    /// Ends it as a process would end, as far as the others can see.
     fn kill(self) -> (PathBuf, u16) {
         self.transport.close();
         self.log.close().unwrap();
@@ -97,7 +97,7 @@ fn wait(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Appends until it works, at whoever leads.
+/// Appends at the current leader, until it succeeds.
 fn append(replicas: &[&Replica], record: &[u8]) -> Index {
     let begun = Instant::now();
     loop {
@@ -107,7 +107,7 @@ fn append(replicas: &[&Replica], record: &[u8]) -> Index {
                 Err(error) => assert!(error.is_retryable(), "{error}"),
             }
         }
-        assert!(begun.elapsed() < PATIENCE, "nobody takes an append");
+        assert!(begun.elapsed() < PATIENCE, "no replica accepts an append");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -133,7 +133,7 @@ fn add(leader: &Log, replica: &Replica) {
 /// Three voters; the first one leads.
 fn three(dir: &Path, segment_bytes: u32) -> Vec<Replica> {
     let first = Replica::start(1, &dir.join("1"), Bootstrap::Init, segment_bytes);
-    wait("it leads itself", || first.log.status().role == Role::Leader);
+    wait("it leads", || first.log.status().role == Role::Leader);
     let log = first.log.info().log_id;
     let mut all = vec![first];
     for node in 2..=3 {
@@ -146,7 +146,7 @@ fn three(dir: &Path, segment_bytes: u32) -> Vec<Replica> {
 }
 
 #[test]
-fn three_replicas_lose_their_leader_and_take_it_back() {
+fn three_replicas_lose_their_leader_and_readmit_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = three(dir.path(), 1 << 20);
     for n in 0..100_u32 {
@@ -161,7 +161,7 @@ fn three_replicas_lose_their_leader_and_take_it_back() {
     let begun = Instant::now();
     let left: Vec<_> = replicas.iter().collect();
     let last = append(&left, b"without the first");
-    println!("an append went through {:?} after the leader was gone", begun.elapsed());
+    println!("an append succeeded {:?} after the leader was gone", begun.elapsed());
     assert_eq!(last, Index(101));
 
     let listener = bind(port);
@@ -171,16 +171,16 @@ fn three_replicas_lose_their_leader_and_take_it_back() {
     let expected = records(&replicas[0].log, last);
     assert_eq!(expected.len(), 102);
     assert_eq!(records(&back.log, last), expected);
-    wait("it counts again", || {
+    wait("it has caught up", || {
         let active = |r: &Replica| r.log.status().peers.iter().filter(|p| p.active && p.lag == 0).count();
         replicas.iter().any(|r| active(r) == 2)
     });
     let again = replicas[0].transport.traffic().iter().map(|t| t.reconnects).sum::<u64>();
-    assert!(again >= 1, "the stream to the first was made again");
+    assert!(again >= 1, "the stream to the first one was reopened");
 }
 
 #[test]
-fn blocks_as_large_as_they_get_arrive() {
+fn largest_blocks_arrive() {
     let dir = tempfile::tempdir().unwrap();
     let replicas = three(dir.path(), 64 << 20);
     let all: Vec<_> = replicas.iter().collect();
@@ -195,7 +195,7 @@ fn blocks_as_large_as_they_get_arrive() {
 }
 
 #[test]
-fn a_replica_that_was_removed_is_let_go() {
+fn removed_replica_is_disconnected() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = three(dir.path(), 1 << 20);
     let last = append(&replicas.iter().collect::<Vec<_>>(), b"x");
@@ -211,7 +211,7 @@ fn a_replica_that_was_removed_is_let_go() {
     append(&replicas.iter().collect::<Vec<_>>(), b"y");
 }
 
-/// What the server answers to a stream that begins so.
+/// The server's answer to a stream with this first message.
 fn greet(at: SocketAddr, first: PeerMessage) -> Result<PeerHello, tonic::Status> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -223,7 +223,7 @@ fn greet(at: SocketAddr, first: PeerMessage) -> Result<PeerHello, tonic::Status>
 }
 
 #[test]
-fn who_is_not_meant_is_refused() {
+fn wrong_hello_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
     wait("its directory is known to the cluster", || {
@@ -246,10 +246,10 @@ fn who_is_not_meant_is_refused() {
     let answer = greet(replica.address, hello(right.clone())).unwrap();
     assert_eq!((answer.from, answer.to, &answer.log_id), (1, 2, &right.log_id));
     assert_eq!(answer.from_directory, bytes(info.directory.get()));
-    assert_eq!((answer.features, answer.stream), (1, 0), "it takes a second stream");
+    assert_eq!((answer.features, answer.stream), (1, 0), "it accepts a second stream");
     greet(replica.address, hello(PeerHello { to_directory: Bytes::new(), ..right.clone() })).unwrap();
     let newer = PeerHello { features: u32::MAX, stream: 1, ..right.clone() };
-    assert_eq!(greet(replica.address, hello(newer)).unwrap().stream, 1, "features nobody knows harm nobody");
+    assert_eq!(greet(replica.address, hello(newer)).unwrap().stream, 1, "unknown features are ignored");
 
     for (wrong, what) in [
         (PeerHello { protocol: 2, ..right.clone() }, "protocol"),
@@ -260,7 +260,7 @@ fn who_is_not_meant_is_refused() {
         (PeerHello { to_directory: bytes(1), ..right.clone() }, "directory"),
         (PeerHello { from: 1, ..right.clone() }, "this node"),
         (PeerHello { from: 0, ..right.clone() }, "node 0"),
-        (PeerHello { from_directory: Bytes::new(), ..right.clone() }, "without a directory"),
+        (PeerHello { from_directory: Bytes::new(), ..right.clone() }, "sent no directory id"),
     ] {
         let status = greet(replica.address, hello(wrong)).unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
@@ -271,7 +271,7 @@ fn who_is_not_meant_is_refused() {
         assert_eq!(greet(replica.address, first).unwrap_err().code(), Code::FailedPrecondition);
     }
 
-    // A member that comes with another directory than the one it was added with.
+    // A member with another directory than the one it was added with.
     let change = Change::AddLearner {
         node: NodeId(2),
         directory: DirectoryId(78),
@@ -284,9 +284,10 @@ fn who_is_not_meant_is_refused() {
     greet(replica.address, hello(PeerHello { from_directory: bytes(78), ..right })).unwrap();
 }
 
-/// One host could take every place of the listener for peers, again and again, and no replica could dial again after a blink.
+/// One host could take every place of the listener for peers, again and again, and no replica could reconnect after a
+/// short failure.
 #[test]
-fn one_host_does_not_keep_the_others_out() {
+fn one_host_does_not_block_others() {
     let dir = tempfile::tempdir().unwrap();
     let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
     let refused = || replica.transport.refusals().read(Refusal::ConnectionsOfAddress);
@@ -303,7 +304,7 @@ fn one_host_does_not_keep_the_others_out() {
         }
         open
     });
-    wait("it leads itself", || replica.log.status().role == Role::Leader);
+    wait("it leads", || replica.log.status().role == Role::Leader);
     let second =
         Replica::start(2, &dir.path().join("2"), Bootstrap::Join(replica.log.info().log_id), 1 << 20);
     add(&replica.log, &second);
@@ -311,13 +312,13 @@ fn one_host_does_not_keep_the_others_out() {
     drop(open);
 }
 
-/// A replica of another log at a known address is not talked to.
+/// A replica of another log at a known address gets no messages.
 #[test]
-fn a_replica_of_another_log_gets_nothing() {
+fn replica_of_another_log_gets_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let first = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
     let other = Replica::start(2, &dir.path().join("2"), Bootstrap::Join(LogId(1)), 1 << 20);
-    wait("it leads itself", || first.log.status().role == Role::Leader);
+    wait("it leads", || first.log.status().role == Role::Leader);
     let address = format!("{0} {0}", other.address);
     let change = Change::AddLearner { node: NodeId(2), directory: other.log.info().directory, address };
     first.log.change_members(&[change], PATIENCE).unwrap();
@@ -328,17 +329,17 @@ fn a_replica_of_another_log_gets_nothing() {
     assert!(other.transport.traffic().iter().all(|t| t.received == 0));
 }
 
-/// Between replicas: forwards, swallows silently, cuts, or is slow.
+/// A proxy between replicas: it forwards, drops bytes silently, closes connections, or is slow.
 struct Proxy {
     address: SocketAddr,
     line: Arc<Line>,
 }
 
-/// What all connections through a proxy share.
+/// The state that all connections through a proxy share.
 #[derive(Default)]
 struct Line {
     mode: AtomicU8,
-    /// When it is free again, if it is slow.
+    /// When the line is free again, if it is slow.
     free_at: Mutex<Option<Instant>>,
 }
 
@@ -347,12 +348,12 @@ const SWALLOW: u8 = 1;
 const CUT: u8 = 2;
 const SLOW: u8 = 3;
 
-/// What a slow line carries in a second, of all connections together, in pieces.
+/// The bytes per second of a slow line, for all connections together, sent in pieces.
 const SLOW_BYTES: usize = 2 << 20;
 const PIECE_BYTES: usize = 16 << 10;
 
 impl Line {
-    /// Until it is this piece's turn, and the line has carried it.
+    /// Waits for this piece's turn, and until the line has sent it.
     fn carry(&self, bytes: usize) {
         let until = {
             let mut free_at = self.free_at.lock().unwrap();
@@ -395,7 +396,7 @@ impl Proxy {
 fn pump(mut from: TcpStream, mut to: TcpStream, line: &Line) {
     from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut buffer = vec![0; PIECE_BYTES];
-    // What was swallowed is missing: such a connection never speaks again.
+    // The dropped bytes are missing: the connection cannot be used again.
     let mut dead = false;
     loop {
         let read = from.read(&mut buffer);
@@ -423,7 +424,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, line: &Line) {
 }
 
 #[test]
-fn a_link_that_is_cut_or_silent_is_made_again() {
+fn cut_or_silent_link_is_reopened() {
     let dir = tempfile::tempdir().unwrap();
     let proxied = |node: u64, bootstrap| {
         let listener = bind(0);
@@ -433,7 +434,7 @@ fn a_link_that_is_cut_or_silent_is_made_again() {
         (Replica::start_at(node, &path, bootstrap, 1 << 20, listener, at, ELECTION), proxy)
     };
     let (first, first_proxy) = proxied(1, Bootstrap::Init);
-    wait("it leads itself", || first.log.status().role == Role::Leader);
+    wait("it leads", || first.log.status().role == Role::Leader);
     let log = first.log.info().log_id;
     let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
     add(&first.log, &second);
@@ -446,8 +447,8 @@ fn a_link_that_is_cut_or_silent_is_made_again() {
     let mut last = Index(0);
     for mode in [CUT, SWALLOW] {
         proxies.iter().for_each(|p| p.set(mode));
-        wait("nobody leads", || replicas.iter().all(|r| r.log.status().role != Role::Leader));
-        wait("all streams are given up", || {
+        wait("there is no leader", || replicas.iter().all(|r| r.log.status().role != Role::Leader));
+        wait("all streams are closed", || {
             replicas.iter().all(|r| r.transport.traffic().iter().all(|t| !t.connected))
         });
         proxies.iter().for_each(|p| p.set(FORWARD));
@@ -459,10 +460,10 @@ fn a_link_that_is_cut_or_silent_is_made_again() {
     assert!(replicas.iter().any(|r| r.transport.traffic().iter().any(|t| t.reconnects > 0)));
 }
 
-/// A poisoned leader tells another to stand for election at once, and then goes. Its last word was dropped with all else
-/// that waited: a disk that failed cost an election time-out.
+/// A poisoned leader asks another replica to start an election at once, and then ends. Its last message was dropped
+/// with all other waiting ones: a failed disk cost an election timeout.
 #[test]
-fn the_last_word_of_a_replica_that_goes_arrives() {
+fn last_message_of_a_closing_replica_arrives() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = three(dir.path(), 1 << 20);
     append(&replicas.iter().collect::<Vec<_>>(), b"before");
@@ -483,25 +484,25 @@ fn the_last_word_of_a_replica_that_goes_arrives() {
                 from_directory: status.directory,
                 to: to.node,
                 to_directory: DirectoryId(0),
-                head: Bytes::from_static(b"a word"),
+                head: Bytes::from_static(b"a message"),
                 bodies: Vec::new(),
                 urgent: false,
             });
         }
         leader.transport.detach(leader.node);
-        wait("the words arrive", || received(&replicas) >= before + 2);
+        wait("the messages arrive", || received(&replicas) >= before + 2);
         leader.transport.members(&status.members);
-        wait("it is heard again", || {
+        wait("messages from it arrive again", || {
             let traffic = leader.transport.traffic();
             traffic.iter().filter(|t| t.connected).count() == 2
         });
     }
 }
 
-/// A large record took the one stream to each follower for longer than an election time-out: heartbeats stood behind it,
-/// both followers asked for votes, the leader was deposed, and the record came again, from the next one.
+/// A large record occupied the one stream to each follower for longer than an election timeout, and heartbeats waited
+/// behind it. Both followers started elections, the leader was deposed, and the next leader sent the record again.
 #[test]
-fn a_large_record_on_a_slow_line_deposes_nobody() {
+fn large_record_on_a_slow_line_deposes_no_leader() {
     let dir = tempfile::tempdir().unwrap();
     let election = Duration::from_millis(1500);
     let proxied = |node: u64, bootstrap| {
@@ -511,7 +512,7 @@ fn a_large_record_on_a_slow_line_deposes_nobody() {
         (Replica::start_at(node, &path, bootstrap, 64 << 20, listener, proxy.address, election), proxy)
     };
     let (first, first_proxy) = proxied(1, Bootstrap::Init);
-    wait("it leads itself", || first.log.status().role == Role::Leader);
+    wait("it leads", || first.log.status().role == Role::Leader);
     let log = first.log.info().log_id;
     let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
     add(&first.log, &second);
@@ -540,7 +541,7 @@ fn a_large_record_on_a_slow_line_deposes_nobody() {
     assert!(sent() - before < 2 * large.len() as u64, "it was sent once");
 }
 
-/// A replica of an earlier version: it knows no features, and takes a second stream for the first one come again.
+/// A replica of an earlier version: it knows no features, and treats a second stream as a new first one.
 #[derive(Clone, Default)]
 struct Earlier {
     streams: Arc<AtomicUsize>,
@@ -577,9 +578,9 @@ impl Peer for Earlier {
     }
 }
 
-/// While a cluster is upgraded, some of it is of the version before: that knew one stream only.
+/// During an upgrade, some replicas have the previous version, which has only one stream.
 #[test]
-fn a_replica_of_an_earlier_version_gets_all_by_one_stream() {
+fn earlier_version_gets_everything_on_one_stream() {
     let dir = tempfile::tempdir().unwrap();
     let earlier = Earlier::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -592,11 +593,11 @@ fn a_replica_of_an_earlier_version_gets_all_by_one_stream() {
         tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await
     });
     let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
-    wait("it leads itself", || replica.log.status().role == Role::Leader);
+    wait("it leads", || replica.log.status().role == Role::Leader);
     let change =
         Change::AddLearner { node: NodeId(2), directory: DirectoryId(9), address: address.to_string() };
     replica.log.change_members(&[change], PATIENCE).unwrap();
-    wait("the stream stands", || {
+    wait("the stream is connected", || {
         replica.transport.traffic().iter().any(|t| t.node.get() == 2 && t.connected)
     });
     let info = replica.log.info();
@@ -613,7 +614,9 @@ fn a_replica_of_an_earlier_version_gets_all_by_one_stream() {
         });
     }
     let place = |word: &str| earlier.heads.lock().unwrap().iter().position(|head| *head == word.as_bytes());
-    wait("all of it comes", || ["large", "urgent", "large again"].iter().all(|word| place(word).is_some()));
+    wait("everything arrives", || {
+        ["large", "urgent", "large again"].iter().all(|word| place(word).is_some())
+    });
     assert!(place("large") < place("large again"));
     assert_eq!(earlier.streams.load(Ordering::Relaxed), 1);
 }

@@ -1,4 +1,4 @@
-//! A producer that goes on in a session that another process began: what both have sent is in the log once.
+//! A producer that continues a session of another process: the records of both are in the log once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod served;
@@ -15,7 +15,7 @@ async fn going_on(client: &Client, session: SessionId, next: u64) -> Producer {
     client.producer(producing(|o| o.session = Some((session, Sequence(next))))).await.unwrap()
 }
 
-/// Sends a batch, and waits for what becomes of it.
+/// Sends a batch, and waits for its result.
 async fn send(producer: &Producer, records: &[&str]) -> chiplog::Result<Index> {
     let (sender, told) = mpsc::channel();
     producer.send_batch(records, move |result| sender.send(result).unwrap()).await?;
@@ -24,7 +24,7 @@ async fn send(producer: &Producer, records: &[&str]) -> chiplog::Result<Index> {
 }
 
 #[tokio::test]
-async fn what_two_have_sent_is_there_once() {
+async fn records_of_two_processes_are_in_the_log_once() {
     let one = One::new();
     let client = Client::connect([one.address()], quick()).await.unwrap();
     let session = client.open_session().await.unwrap();
@@ -32,32 +32,33 @@ async fn what_two_have_sent_is_there_once() {
     assert_eq!(send(&first, &["a", "b"]).await.unwrap(), Index(1));
     assert_eq!(send(&first, &["c"]).await.unwrap(), Index(3));
     assert_eq!(send(&first, &["d", "e", "f"]).await.unwrap(), Index(4));
-    // The first one is gone, as if its process had been killed: it does not end the session.
+    // The first one is gone, as if its process had been killed: it does not close the session.
     std::mem::forget(first);
     let second = going_on(&client, session, 2).await;
-    // The first one had heard of it when it sent the next: the log knows that it has it, and no longer where.
+    // This batch was acknowledged before the next one was sent: the log knows that it has it, and no longer knows its
+    // index.
     let known = send(&second, &["c"]).await.unwrap_err();
     assert_eq!(known.kind(), ErrorKind::SequenceForgotten, "{known}");
     assert_eq!(send(&second, &["d", "e", "f"]).await.unwrap(), Index(4));
     assert_eq!(send(&second, &["g"]).await.unwrap(), Index(7));
     let all = read_to_end(&client, Start::First).await;
     assert_eq!(all.iter().map(|(_, data)| &data[..]).collect::<Vec<_>>().concat(), b"abcdefg");
-    // Closed in order, the session ends.
+    // A regular close closes the session.
     assert!(second.close(PATIENCE).await.all_acknowledged());
     assert_eq!(one.log.info().sessions, 0);
 }
 
-/// Why a producer failed that had a record of which nobody knows whether it is in the log.
+/// The reason of a producer's failure, from the error of a record that may be in the log.
 fn open_for(error: &chiplog::Error) -> ErrorKind {
-    assert_eq!(error.kind(), ErrorKind::Closed, "it does not say that the record was refused: {error}");
+    assert_eq!(error.kind(), ErrorKind::Closed, "it must not say that the record was rejected: {error}");
     let source = std::error::Error::source(error).unwrap();
     source.downcast_ref::<chiplog::Error>().unwrap().kind()
 }
 
-/// Of records that never got onto the wire a producer said that they were surely not in the log. The process before it may
-/// have appended them.
+/// A producer reported records that it had never sent as certainly not in the log. The previous process may have
+/// appended them.
 #[tokio::test]
-async fn what_another_process_may_have_sent_is_in_doubt() {
+async fn records_that_another_process_may_have_sent_are_in_doubt() {
     let one = One::new();
     let client = Client::connect([one.address()], quick()).await.unwrap();
     let session = client.open_session().await.unwrap();
@@ -81,9 +82,9 @@ async fn what_another_process_may_have_sent_is_in_doubt() {
     }
 }
 
-/// In a session of its own it would go on in another one. Here the numbers have a meaning for whoever gave them.
+/// With its own session it would open another one. Here the caller relies on the numbers.
 #[tokio::test]
-async fn where_the_numbers_cannot_go_on_the_producer_fails() {
+async fn producer_fails_when_its_numbers_cannot_continue() {
     let one = One::new();
     let client = Client::connect([one.address()], quick()).await.unwrap();
     let gone = client.open_session().await.unwrap();
@@ -92,12 +93,16 @@ async fn where_the_numbers_cannot_go_on_the_producer_fails() {
     assert!(producer.close(PATIENCE).await.all_acknowledged());
     let late = going_on(&client, gone, 2).await;
     assert_eq!(open_for(&send(&late, &["b"]).await.unwrap_err()), ErrorKind::SessionExpired);
-    assert_eq!(send(&late, &["c"]).await.unwrap_err().kind(), ErrorKind::SessionExpired, "and takes no more");
+    assert_eq!(
+        send(&late, &["c"]).await.unwrap_err().kind(),
+        ErrorKind::SessionExpired,
+        "it accepts no more"
+    );
 
     let skipping = going_on(&client, client.open_session().await.unwrap(), 2).await;
     assert_eq!(open_for(&send(&skipping, &["b"]).await.unwrap_err()), ErrorKind::SequenceGap);
 
-    // Not acknowledged in time: what stands behind it is not sent under other numbers.
+    // Not acknowledged in time: batches behind it do not get other numbers.
     let session = client.open_session().await.unwrap();
     let options = producing(|o| {
         o.session = Some((session, Sequence(1)));
@@ -118,7 +123,7 @@ async fn where_the_numbers_cannot_go_on_the_producer_fails() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_alone_and_whole_or_not_at_all() {
+async fn batch_is_sent_alone_and_whole_or_not_at_all() {
     let options =
         Options { batch_bytes_max: 10_000, record_bytes_max: 9_000, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());

@@ -1,4 +1,4 @@
-//! The client against a server that misbehaves, or only answers late, twice or not at all.
+//! The client against a server that misbehaves, answers late or twice, or does not answer.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod served;
@@ -24,22 +24,22 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type OnAppend = dyn Fn(usize, usize, &Batch) -> Option<Outcome> + Send + Sync;
 type OnRead = dyn Fn(usize, &ReadRequest) -> Vec<ReadResponse> + Send + Sync;
 
-/// A server that does as it is told.
+/// A server that a test controls.
 struct Rogue {
-    /// To the n-th request of the m-th stream, both from 0. None: no answer, and none to any later request.
+    /// The answer to the n-th request of the m-th stream, both from 0. None: no answer, and none to any later request.
     on_append: Box<OnAppend>,
-    /// To the n-th read; the stream stays open then.
+    /// The answers to the n-th read; the stream then stays open.
     on_read: Box<OnRead>,
     appends: AtomicUsize,
     reads: AtomicUsize,
     /// Its reads end, instead of staying open.
     ends: bool,
-    /// What came: the stream and the batch.
+    /// The received batches with their streams.
     got: Arc<Mutex<Vec<(usize, Batch)>>>,
-    /// What it says of itself, the n-th time.
+    /// Its n-th answer about itself.
     on_server_info: Box<dyn Fn(usize) -> ServerInfoResponse + Send + Sync>,
     server_infos: AtomicUsize,
-    /// To the n-th `Info`. None: no answer.
+    /// The answer to the n-th `Info`. None: no answer.
     on_info: Box<dyn Fn(usize) -> Option<Result<InfoResponse, Status>> + Send + Sync>,
     infos: AtomicUsize,
     /// Sessions as they were opened, from 7 on, and closed; and streams.
@@ -48,7 +48,7 @@ struct Rogue {
     connections: Arc<AtomicUsize>,
 }
 
-/// Of a log on its own.
+/// The answer of a log without a cluster.
 fn about(protocol: u32) -> ServerInfoResponse {
     ServerInfoResponse {
         node: 1,
@@ -96,7 +96,7 @@ impl Rogue {
         vec![address]
     }
 
-    /// Answers nothing that is appended.
+    /// Does not answer appends.
     fn silent() -> Self {
         Self { on_append: Box::new(|_, _, _| None), ..Self::new() }
     }
@@ -124,7 +124,7 @@ impl Log for Rogue {
         self.calls.lock().unwrap().push(format!("append {stream}"));
         let mut requests = request.into_inner();
         let (sender, answers) = tokio::sync::mpsc::channel(100);
-        // Asked here, as the closure is ours: everything that will come is answered by a table made now.
+        // Called here, because the closure belongs to the test: a table made now answers all later requests.
         let table: Vec<_> = {
             let mut builder = BatchBuilder::new();
             let any = builder.push(b"x").unwrap().build().unwrap();
@@ -203,9 +203,9 @@ impl Log for Rogue {
     }
 }
 
-/// Silence, damage, nonsense: whatever the first stream ended with, the second one begins with the same bytes.
+/// Silence, damage, invalid answers: however the first stream ended, the second one starts with the same bytes.
 #[tokio::test]
-async fn what_was_not_acknowledged_is_sent_again_as_it_was() {
+async fn unacknowledged_batches_are_resent_unchanged() {
     let nonsense = Appended { first: 0, count: 1, durability: 1 };
     let outcomes = [
         None,
@@ -249,7 +249,7 @@ async fn what_was_not_acknowledged_is_sent_again_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_forgotten_number_is_a_success_where_it_was_sent_before() {
+async fn forgotten_number_is_a_success_if_it_was_sent_before() {
     let mut rogue = Rogue::new();
     rogue.on_append =
         Box::new(|stream, _, _| if stream == 0 { None } else { refused(ErrorKind::SequenceForgotten) });
@@ -262,14 +262,14 @@ async fn a_forgotten_number_is_a_success_where_it_was_sent_before() {
     assert!(producer.close(PATIENCE).await.all_acknowledged());
 }
 
-/// What no repetition mends ends the producer at once, and everything that was given comes back.
+/// An error that a retry cannot resolve ends the producer at once, and a close returns everything.
 #[tokio::test]
-async fn a_fatal_refusal_ends_the_producer() {
+async fn fatal_error_ends_the_producer() {
     for kind in [ErrorKind::SequenceGap, ErrorKind::SequenceForgotten, ErrorKind::Unsupported] {
         let mut rogue = Rogue::new();
         rogue.on_append = Box::new(move |_, _, _| refused(kind));
         rogue.on_info = Box::new(|_| Some(Ok(InfoResponse::default())));
-        // Forgotten before it was ever sent: somebody else uses the session.
+        // Forgotten before it was ever sent: another producer uses the session.
         let kind = if kind == ErrorKind::SequenceForgotten { ErrorKind::SequenceGap } else { kind };
         let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
         let options = producing(|o| (o.batch_bytes, o.linger) = (60, Duration::from_millis(50)));
@@ -285,7 +285,7 @@ async fn a_fatal_refusal_ends_the_producer() {
 }
 
 #[tokio::test]
-async fn another_revision_of_the_service_is_refused() {
+async fn another_revision_of_the_service_is_rejected() {
     let mut rogue = Rogue::new();
     rogue.on_server_info = Box::new(|_| about(2));
     let error = Client::connect(rogue.serve().await, quick()).await.unwrap_err();
@@ -304,9 +304,9 @@ fn reply(batches: Vec<StoredBatch>) -> ReadResponse {
     ReadResponse { batches, ..Default::default() }
 }
 
-/// Gaps, repeats, damage, garbage and silence: nothing wrong is given out, and reading goes on where it was.
+/// Gaps, repeats, damage, garbage and silence: nothing invalid is returned, and reading continues at its position.
 #[tokio::test]
-async fn a_reader_takes_nothing_but_what_is_due() {
+async fn reader_accepts_only_the_expected_records() {
     let mut damaged = stored(4, 2);
     let mut bytes = damaged.batch.to_vec();
     bytes[50] ^= 1;
@@ -332,7 +332,7 @@ async fn a_reader_takes_nothing_but_what_is_due() {
             }
             _ => {
                 assert_eq!((request.start, request.min_index), (Some(Asked::Index(4)), 3));
-                // It begins before what is due, as a batch may.
+                // It starts before the expected record, as a batch may.
                 vec![reply(vec![stored(3, 2), stored(5, 1)])]
             }
         });
@@ -349,7 +349,7 @@ async fn a_reader_takes_nothing_but_what_is_due() {
 }
 
 #[tokio::test]
-async fn a_reader_gives_up_in_time_and_can_be_asked_again() {
+async fn reader_times_out_and_can_be_called_again() {
     let mut rogue = Rogue::new();
     rogue.on_read =
         Box::new(
@@ -374,7 +374,7 @@ async fn a_reader_gives_up_in_time_and_can_be_asked_again() {
     assert!(tokio::time::timeout(Duration::from_millis(50), reader.next_record()).await.is_err());
 }
 
-/// A producer of this server, and the client.
+/// A producer of this server.
 async fn producer_of(rogue: Rogue, change: impl FnOnce(&mut ProducerOptions)) -> Producer {
     let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
     client.producer(producing(change)).await.unwrap()
@@ -388,15 +388,15 @@ async fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// The server is silent, and records are given up soon.
+/// The server is silent, and records expire soon.
 fn soon(o: &mut ProducerOptions) {
     (o.request_timeout, o.delivery_timeout) = (Duration::from_millis(100), Duration::from_millis(300));
 }
 
-/// A record that expired was in nobody's list: `close` said that nothing was left, the record was not in the log, and of
-/// a record that was given by `send` nobody else was told.
+/// A record that expired was in no list: `close` returned that nothing was left, and the record was not in the log. If
+/// it was passed to `send`, its failure was never reported.
 #[tokio::test]
-async fn a_close_tells_of_records_that_failed_before() {
+async fn close_reports_records_that_failed_before() {
     let producer = producer_of(Rogue::silent(), soon).await;
     producer.send(b"x").await.unwrap();
     until("it expires", || producer.buffered_bytes() == 0).await;
@@ -405,10 +405,10 @@ async fn a_close_tells_of_records_that_failed_before() {
     assert_eq!(closed.failed.unwrap().kind(), ErrorKind::Timeout);
 }
 
-/// The first `close` took the pump with it: a second one, after the first was cancelled or beside it, did not wait and
-/// said that nothing was left, while everything was.
+/// The first `close` ended the producer's task. A second one, after the first was cancelled or at the same time, did
+/// not wait and returned that nothing was left, while everything was.
 #[tokio::test]
-async fn a_close_can_be_cancelled_and_repeated() {
+async fn close_can_be_cancelled_and_repeated() {
     let producer = producer_of(Rogue::silent(), |_| ()).await;
     producer.send(b"x").await.unwrap();
     let cancelled = tokio::time::timeout(Duration::from_millis(50), producer.close(PATIENCE)).await;
@@ -427,9 +427,9 @@ async fn a_close_can_be_cancelled_and_repeated() {
     }
 }
 
-/// A flush by one clone took the failure away: the one whose record it was flushed next, and was told that all was well.
+/// A flush by one clone removed the failure: the clone whose record had failed flushed next, and got no error.
 #[tokio::test]
-async fn each_clone_hears_of_a_failure() {
+async fn each_clone_gets_a_failure() {
     let first = producer_of(Rogue::silent(), soon).await;
     let second = first.clone();
     first.send(b"x").await.unwrap();
@@ -439,13 +439,13 @@ async fn each_clone_hears_of_a_failure() {
         assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), ErrorKind::Timeout);
         producer.flush(PATIENCE).await.unwrap();
     }
-    assert!(third.clone().close(PATIENCE).await.all_acknowledged(), "its kin was told");
+    assert!(third.clone().close(PATIENCE).await.all_acknowledged(), "its original was told");
 }
 
-/// A leader that was cut off while a session was opened or went on elsewhere refuses it, without asking the others. That
-/// was final: the producer ended, and with it all that it had been given.
+/// A leader that was cut off while a session was opened or used elsewhere rejects the session without asking the
+/// others. The producer treated that as final and ended, with all its records.
 #[tokio::test]
-async fn a_refused_session_is_not_final_until_the_server_has_shown_that_it_knows_all() {
+async fn session_rejection_is_final_only_after_a_barrier() {
     for kind in [ErrorKind::SessionExpired, ErrorKind::SequenceGap] {
         for barrier in [Err(Status::unavailable("no majority")), Ok(InfoResponse::default())] {
             let mut rogue = Rogue::new();
@@ -462,15 +462,15 @@ async fn a_refused_session_is_not_final_until_the_server_has_shown_that_it_knows
     }
 }
 
-/// Of a server that says so again after that, it is believed.
+/// If the server repeats it after that, it is final.
 #[tokio::test]
-async fn a_session_that_is_refused_for_good_ends_the_producer() {
+async fn finally_rejected_session_ends_the_producer() {
     let mut rogue = Rogue::new();
     rogue.on_append =
         Box::new(|stream, _, _| if stream == 0 { None } else { refused(ErrorKind::SessionExpired) });
     rogue.on_info = Box::new(|_| Some(Ok(InfoResponse::default())));
     let producer = producer_of(rogue, |o| o.request_timeout = Duration::from_millis(100)).await;
-    // It was sent before, and may be in the log: nobody is told that it was refused.
+    // It was sent before, and may be in the log: its result is not a rejection.
     let open = producer.append(b"x").await.unwrap().await.unwrap_err();
     assert_eq!(open.kind(), ErrorKind::Closed, "{open}");
     assert_eq!(producer.try_send(b"y").unwrap_err().kind(), ErrorKind::SessionExpired);
@@ -478,10 +478,10 @@ async fn a_session_that_is_refused_for_good_ends_the_producer() {
     assert!(closed.left[0].in_doubt);
 }
 
-/// An idle producer's session had expired; its next record was first sent to a server that no longer led. Refused twice
-/// it counted as one that might be in the log, and the producer ended.
+/// An idle producer's session had expired; its next record was first sent to a server that no longer led. After two
+/// rejections it counted as possibly in the log, and the producer ended.
 #[tokio::test]
-async fn what_was_refused_for_sure_gets_into_a_new_session() {
+async fn certainly_rejected_records_get_a_new_session() {
     let mut rogue = Rogue::new();
     rogue.on_append = Box::new(|stream, n, batch| match stream {
         0 => refused(ErrorKind::NotLeader),
@@ -502,9 +502,10 @@ async fn what_was_refused_for_sure_gets_into_a_new_session() {
     assert_eq!(calls[..], ["open 7", "append 0", "append 1", "close 7", "open 8", "append 2"]);
 }
 
-/// A full log was tried for as long as a dead cluster, and then the record "may be in the log": nobody was told `Full`.
+/// A full log was retried as long as a dead cluster, and then the record "may be in the log": `Full` was never
+/// returned.
 #[tokio::test]
-async fn a_full_log_is_told_as_full_and_soon() {
+async fn full_log_is_reported_soon() {
     for (kind, delivery) in [(ErrorKind::Full, PATIENCE), (ErrorKind::Busy, Duration::from_millis(200))] {
         let mut rogue = Rogue::new();
         rogue.on_append = Box::new(move |_, _, _| refused(kind));
@@ -523,10 +524,10 @@ async fn a_full_log_is_told_as_full_and_soon() {
     }
 }
 
-/// When a record expired the producer went on in a new session and left the old one open: what was still on its way in
-/// that one could get into the log behind newer records, and each such session stayed for a day.
+/// When a record expired, the producer opened a new session and left the old one open. Late batches of the old session
+/// could get into the log behind newer records, and each of these sessions stayed for a day.
 #[tokio::test]
-async fn a_session_is_closed_before_another_one_is_opened() {
+async fn session_is_closed_before_another_one_is_opened() {
     let mut rogue = Rogue::new();
     let stuck = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let is_stuck = stuck.clone();
@@ -541,9 +542,9 @@ async fn a_session_is_closed_before_another_one_is_opened() {
     assert_eq!(calls, ["open 7", "close 7", "open 8"]);
 }
 
-/// Limits can be lower at the next leader: one batch that was too large for it ended the producer.
+/// The next leader can have lower limits: one batch that was too large for it ended the producer.
 #[tokio::test]
-async fn a_batch_that_is_refused_for_what_it_is_fails_alone() {
+async fn batch_rejected_for_its_content_fails_alone() {
     for kind in [ErrorKind::TooLarge, ErrorKind::InvalidArgument] {
         let mut rogue = Rogue::new();
         rogue.on_append = Box::new(move |stream, n, batch| match (stream, n) {
@@ -574,15 +575,15 @@ async fn a_batch_that_is_refused_for_what_it_is_fails_alone() {
             [(8, 1), (8, 2)]
         );
         assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
-        // The limits were asked for again.
+        // The limits were requested again.
         let error = producer.append(&[1; 100]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge);
     }
 }
 
-/// A server without room was sent everything again after each refusal, over a new connection, by each of its clients.
+/// After each rejection, each client sent everything again to a server without room, over a new connection.
 #[tokio::test]
-async fn after_a_refusal_the_oldest_goes_alone_and_on_the_same_connection() {
+async fn oldest_batch_is_retried_alone_on_the_same_connection() {
     let mut rogue = Rogue::new();
     rogue.on_append = Box::new(|stream, n, batch| match stream {
         0..3 => refused(ErrorKind::Busy),
@@ -600,10 +601,10 @@ async fn after_a_refusal_the_oldest_goes_alone_and_on_the_same_connection() {
     assert_eq!(connections.load(Ordering::Relaxed), 2, "one for calls, one for streams");
 }
 
-/// Two servers that each say that they lead. The one of the earlier term, which was cut off from the others, was believed
-/// as soon as the other one did not answer for a moment.
+/// Two servers both answer that they lead. The one of the earlier term, which was cut off from the others, was used as
+/// soon as the other one did not answer for a moment.
 #[tokio::test]
-async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
+async fn leader_of_an_earlier_term_is_not_trusted_at_once() {
     let listeners =
         [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
     let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
@@ -620,7 +621,7 @@ async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
     let (of_old, of_new, of_nobody) = (named(1), named(2), named(0));
     old.on_server_info =
         Box::new(move |_| ServerInfoResponse { term: 5, servers: of_old.clone(), ..about(1) });
-    // At first it leads; then nobody does, for a while.
+    // At first it leads; then there is no leader for a while.
     new.on_server_info = Box::new(move |n| {
         let servers = if (1..6).contains(&n) { of_nobody.clone() } else { of_new.clone() };
         ServerInfoResponse { node: 2, term: 6, servers, ..about(1) }
@@ -641,17 +642,17 @@ async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
     assert!(at_old.is_empty(), "{at_old:?}");
 }
 
-/// Each call began to connect again, and gave a silent server its whole time again: a reader that was asked with short
-/// time-outs, as by programs that look for signals, never came to a server that was far or off, nor away from it.
+/// Each call started to connect again, and gave a silent server the whole time limit again. A reader that was called
+/// with short timeouts, as by programs that check for signals, never reached a slow or dead server, and never left it.
 #[tokio::test]
-async fn a_reader_that_is_asked_for_short_times_gets_on() {
+async fn reader_with_short_timeouts_makes_progress() {
     for patience in [20, 2] {
         gets_on(Duration::from_millis(patience)).await;
     }
 }
 
 async fn gets_on(patience: Duration) {
-    // It takes connections and never answers.
+    // It accepts connections and never answers.
     let off = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = |node, listener: &TcpListener, zone: &str| Server {
@@ -663,7 +664,7 @@ async fn gets_on(patience: Duration) {
     let servers = vec![server(1, &listener, "east"), server(2, &off, "west")];
     let mut rogue = Rogue::new();
     rogue.on_server_info = Box::new(move |_| ServerInfoResponse { servers: servers.clone(), ..about(1) });
-    // The first stream is silent once it has begun.
+    // The first stream is silent after it has started.
     rogue.on_read = Box::new(|n, _| match n {
         0 => vec![ReadResponse { next: 1, ..Default::default() }],
         _ => vec![reply(vec![stored(1, 1)])],
@@ -684,9 +685,9 @@ async fn gets_on(patience: Duration) {
     assert_eq!(record.index, Index(1));
 }
 
-/// A proxy may end a stream as if all were well: to a reader that follows that was the end of the log.
+/// A proxy may end a stream without an error: a reader that follows took that for the end of the log.
 #[tokio::test]
-async fn a_reader_that_follows_has_no_end() {
+async fn following_reader_has_no_end() {
     let mut rogue = Rogue::new();
     rogue.ends = true;
     rogue.on_read = Box::new(|n, _| vec![reply(vec![stored(n as u64 + 1, 1)])]);
@@ -702,7 +703,7 @@ async fn a_reader_that_follows_has_no_end() {
     }
 }
 
-/// What the first or second of two servers, at these addresses, says: who leads, since which election.
+/// The answer of the first or second of two servers at these addresses: the leader and its term.
 fn of_two(node: u64, addresses: &[String; 2], leader: u64, term: u64) -> ServerInfoResponse {
     let server = |node: u64| Server {
         node,
@@ -720,7 +721,7 @@ async fn two_places() -> ([TcpListener; 2], [String; 2]) {
     (listeners, addresses)
 }
 
-/// Producers that ask after a leader soon, and otherwise wait for its answer for longer than the test does.
+/// Producers that soon check for a deposed leader, and otherwise wait for its answer longer than the test takes.
 async fn of_patience(client: &Client) -> Producer {
     let options = producing(|o| {
         (o.request_timeout, o.delivery_timeout) = (10 * PATIENCE, 20 * PATIENCE);
@@ -739,16 +740,17 @@ async fn acknowledged(producer: &Producer, record: &[u8]) {
     tokio::time::timeout(PATIENCE, delivery).await.unwrap().unwrap();
 }
 
-/// The first producer of a client to miss an answer learnt that another server leads, and with that the client knew: to the
-/// second one nobody told of a later election than was known, and it waited for the old leader as long as it may.
+/// The first producer of a client missed an answer and learned that another server leads, and so did the client. For
+/// the second producer no server then named a later term than the known one, and it waited for the old leader for the
+/// full time.
 #[tokio::test]
-async fn the_second_producer_of_a_client_leaves_a_silent_leader_too() {
+async fn second_producer_leaves_a_silent_leader_too() {
     let ([at_first, at_second], addresses) = two_places().await;
     let elected = Arc::<AtomicUsize>::default();
     let (mut first, mut second) = (Rogue::new(), Rogue::new());
     first.on_append = Box::new(|_, n, batch| if n == 0 { appended(batch, 1) } else { None });
     let all = addresses.clone();
-    first.on_server_info = Box::new(move |_| of_two(1, &all, 1, 1)); // it was cut off, and believes in itself
+    first.on_server_info = Box::new(move |_| of_two(1, &all, 1, 1)); // it was cut off, and considers itself the leader
     let by_now = elected.clone();
     second.on_server_info = Box::new(move |_| match by_now.load(Ordering::Relaxed) {
         0 => of_two(2, &addresses, 1, 1),
@@ -766,9 +768,9 @@ async fn the_second_producer_of_a_client_leaves_a_silent_leader_too() {
     }
 }
 
-/// A leader that was elected again is the same one, whatever name it was reached by: its slow answer is waited for.
+/// A leader that was elected again is the same one, whatever address was used: its slow answer is awaited.
 #[tokio::test]
-async fn a_leader_by_another_name_is_no_other_leader() {
+async fn leader_with_another_address_is_the_same_leader() {
     let ([at_first, at_second], addresses) = two_places().await;
     let (mut first, mut second) = (Rogue::silent(), Rogue::new());
     let calls = first.calls.clone();
@@ -792,6 +794,6 @@ async fn a_leader_by_another_name_is_no_other_leader() {
     first.serve_at(at_first);
     let client = Client::connect([seed], asking_soon()).await.unwrap();
     acknowledged(&of_patience(&client).await, b"x").await;
-    // Until another one led it had been asked once.
+    // Until another one led, it had been called once.
     assert_eq!(*at_election.lock().unwrap(), ["open 7", "append 0"]);
 }

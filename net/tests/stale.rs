@@ -1,5 +1,5 @@
-//! The Rust client where no leader is to be had: reading goes on, what needs a leader fails in time; and whom a client
-//! takes for a server of its log.
+//! The Rust client without a leader: reads continue, calls that need the leader fail in time. And: the servers that a
+//! client accepts as servers of its log.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod served;
@@ -10,7 +10,7 @@ use served::client::quick;
 use served::{One, PATIENCE, Trio, ZONES, free_port};
 use std::time::Duration;
 
-/// Three replicas with so many records, which all three know to be committed.
+/// Three replicas with this number of records, which all three know to be committed.
 fn with_records(count: u64) -> Trio {
     let trio = Trio::new();
     for i in 0..count {
@@ -22,7 +22,7 @@ fn with_records(count: u64) -> Trio {
     trio
 }
 
-/// The node that is left when the leader and another one are killed.
+/// Kills the leader and another node; returns the remaining one.
 fn lose_majority(trio: &mut Trio) -> u64 {
     let leader = trio.leader(0);
     let left = trio.follower();
@@ -52,10 +52,10 @@ fn to_the_end(from: ReadFrom) -> ReaderOptions {
     options
 }
 
-/// A client had to find a leader before it could do anything: of a cluster that had lost its majority nothing could be
-/// read, although every replica serves what it has.
+/// A client had to find a leader before it could do anything. Nothing could be read from a cluster without a majority,
+/// although every replica serves its records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_what_is_there_is_read_and_watched() {
+async fn records_are_read_and_watched_without_a_majority() {
     let mut trio = with_records(20);
     let left = lose_majority(&mut trio);
     for seeds in [trio.addresses(), vec![trio.address(left)]] {
@@ -67,7 +67,7 @@ async fn without_a_majority_what_is_there_is_read_and_watched() {
         }
         assert_eq!(client.watch(Duration::from_millis(20)).next().await.unwrap().last, Index(20));
 
-        // What needs the leader waits for it, and no longer than it was told.
+        // A call that needs the leader waits for one, up to its timeout.
         for error in [
             client.info().await.unwrap_err(),
             client.discard(Index(2)).await.unwrap_err(),
@@ -84,9 +84,9 @@ async fn without_a_majority_what_is_there_is_read_and_watched() {
     }
 }
 
-/// The same client goes on when the majority is back, and a watch that was at a follower hears of what is new.
+/// The same client continues when the majority is back, and a watch at a follower returns new records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_client_goes_on_when_the_majority_is_back() {
+async fn client_continues_when_the_majority_is_back() {
     let mut trio = with_records(3);
     let left = lose_majority(&mut trio);
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
@@ -104,7 +104,7 @@ async fn the_same_client_goes_on_when_the_majority_is_back() {
     let news = async {
         loop {
             let info = watch.next().await.unwrap();
-            // It goes on until it is the leader that tells.
+            // Until the leader is the one that reports.
             if info.last == Index(4) && info.node.get() == leader {
                 return;
             }
@@ -113,10 +113,10 @@ async fn the_same_client_goes_on_when_the_majority_is_back() {
     tokio::time::timeout(PATIENCE, news).await.unwrap();
 }
 
-/// A watch whose leader was away for a moment stayed at another replica for good: it looked for the leader, and left out the
-/// one that had failed it.
+/// A watch whose leader was away for a moment stayed at another replica for good: it looked for the leader, but
+/// excluded the server that had failed before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_goes_back_to_a_leader_that_was_away() {
+async fn watch_returns_to_a_leader_that_was_away() {
     let mut trio = with_records(1);
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let mut watch = client.watch(Duration::from_millis(20));
@@ -128,13 +128,13 @@ async fn a_watch_goes_back_to_a_leader_that_was_away() {
     until_told_by(&trio, &mut watch, |node| node == leader).await;
 }
 
-/// Others can reach a leader that the client cannot, and name it: the watch left the replica that told it for that one, second
-/// after second.
+/// Other servers can reach a leader that the client cannot, and name it. The watch left its working replica for that
+/// leader, each second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_stays_where_it_is_told_while_the_leader_is_silent() {
+async fn watch_stays_at_its_replica_while_the_leader_is_silent() {
     let mut trio = with_records(1);
     let mut options = quick();
-    // Whoever goes to the silent leader stays there for longer than the test.
+    // A call to the silent leader takes longer than the test.
     options.timeout = 10 * PATIENCE;
     options.attempt_timeout = 10 * PATIENCE;
     options.connect_timeout = 10 * PATIENCE;
@@ -151,7 +151,7 @@ async fn a_watch_stays_where_it_is_told_while_the_leader_is_silent() {
     }
 }
 
-/// Appends now and then, so that there is something to tell.
+/// Appends now and then, so that there are changes.
 async fn until_told_by(trio: &Trio, watch: &mut chiplog_net::client::Watch, is: impl Fn(u64) -> bool) {
     let told = async {
         loop {
@@ -165,9 +165,9 @@ async fn until_told_by(trio: &Trio, watch: &mut chiplog_net::client::Watch, is: 
     tokio::time::timeout(PATIENCE, told).await.unwrap();
 }
 
-/// Of two replicas that are left, what the one knows that has more is told.
+/// Of two remaining replicas, the answer of the one with more records is returned.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_replica_that_has_most_is_believed() {
+async fn replica_with_most_records_is_used() {
     let mut trio = with_records(1);
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     let leader = trio.leader(0);
@@ -181,19 +181,19 @@ async fn the_replica_that_has_most_is_believed() {
     for _ in 0..5 {
         assert_eq!(client.info_stale().await.unwrap().last, Index(2));
     }
-    // And a reader that wants all of it waits for that one.
+    // And a reader that needs all of it waits for that one.
     let mut options = to_the_end(ReadFrom::Any);
     options.min_index = client.info_stale().await.unwrap().last;
     options.keep_alive = Duration::from_millis(50);
     assert_eq!(count(client.reader_with(Start::First, options)).await, 2);
 }
 
-/// At a keep-alive a reader asked the leader how far it is, and looked at nothing else until that one answered.
+/// At a keep-alive a reader asked the leader for its position, and did nothing else until that answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_does_not_answer_holds_no_reader_up() {
+async fn silent_leader_does_not_delay_readers() {
     let mut trio = with_records(1);
     let mut options = quick();
-    // Whoever waits for the leader's answer waits for longer than the test.
+    // Waiting for the leader's answer takes longer than the test.
     options.probe_timeout = 10 * PATIENCE;
     options.attempt_timeout = 10 * PATIENCE;
     options.connect_timeout = 10 * PATIENCE;
@@ -208,7 +208,7 @@ async fn a_leader_that_does_not_answer_holds_no_reader_up() {
     assert_eq!(reader.server(), Some(&*trio.address(follower)));
     let _silent = trio.silence(leader);
     for index in 2..5 {
-        // Some keep-alives come meanwhile.
+        // Some keep-alives arrive meanwhile.
         let nothing = tokio::time::timeout(Duration::from_millis(200), reader.next_record()).await;
         assert!(nothing.is_err());
         trio.log(trio.leader(0)).append(b"more").unwrap();
@@ -219,7 +219,7 @@ async fn a_leader_that_does_not_answer_holds_no_reader_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_reads_from_its_own_zone_if_it_can() {
+async fn reader_prefers_its_own_zone() {
     let mut trio = with_records(5);
     let client = Client::connect(trio.addresses(), quick()).await.unwrap();
     for (n, zone) in ZONES.iter().enumerate() {
@@ -230,7 +230,7 @@ async fn a_reader_reads_from_its_own_zone_if_it_can() {
     let mut reader = client.reader(Start::First, ReadFrom::Nearest("nowhere".into()));
     assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(1));
 
-    // The near one is lost: another one will do, at the next record.
+    // The near one is lost: another one is used, at the next record.
     let near = trio.follower();
     let mut reader = client.reader(Start::First, ReadFrom::Nearest(ZONES[near as usize - 1].into()));
     assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(1));
@@ -243,9 +243,9 @@ async fn a_reader_reads_from_its_own_zone_if_it_can() {
     assert_ne!(reader.server(), Some(&*trio.address(near)));
 }
 
-/// A wrong address among the servers must not decide by chance which log is appended to.
+/// With a wrong address among the servers, chance must not decide which log gets the appends.
 #[tokio::test]
-async fn servers_of_different_logs_are_refused() {
+async fn servers_of_different_logs_are_rejected() {
     let (one, other) = (One::new(), One::new());
     let error = Client::connect([one.address(), other.address()], quick()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");

@@ -1,5 +1,5 @@
-//! Batches with a right checksum whose body does not unpack: refused where they are appended, as far as that can be told
-//! cheaply; where one is in the log all the same, its readers hear of it by name and have a way past it.
+//! Batches with a correct checksum whose body cannot be decompressed. They are rejected at the append, as far as a
+//! cheap check detects them. If one is in the log, its readers get a specific error and a way past it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod served;
@@ -13,7 +13,7 @@ use chiplog_net::wire::proto::v1::{AppendRequest, Appended, Refused};
 use served::One;
 use std::time::Duration;
 
-/// Less than a reader's time-out: an error that comes later came of giving up.
+/// Less than a reader's timeout: a later error would come from giving up.
 const SOON: Duration = Duration::from_secs(10);
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -22,7 +22,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A batch of `count` records with any packed body, its checksum right.
+/// A batch of `count` records with any compressed body, and a correct checksum.
 fn encoded(codec: u8, count: u32, body_length: u32, packed: &[u8]) -> Bytes {
     let mut bytes = vec![0; 40];
     bytes[4..8].copy_from_slice(&(40 + packed.len() as u32).to_le_bytes());
@@ -40,8 +40,8 @@ fn plain(record: &[u8]) -> Bytes {
     builder.push(record).unwrap().build().unwrap().as_bytes().clone()
 }
 
-/// A sound lz4 block of 102,000 zeros: as a batch of 3 records its table of ends is wrong. Too large to be unpacked where
-/// it is appended.
+/// A valid lz4 block of 102,000 zeros: as a batch of 3 records, its table of ends is wrong. Too large to be
+/// decompressed at the append.
 fn zeros_without_a_table() -> Bytes {
     // One literal, then a match of 4 + 15 + 399 * 255 + 230 bytes; the last five bytes are literals.
     let mut packed = vec![0x1f, 0, 1, 0];
@@ -69,7 +69,7 @@ async fn reader(one: &One) -> RemoteReader {
 }
 
 #[tokio::test]
-async fn what_cannot_be_unpacked_is_refused_at_the_append() {
+async fn undecodable_batch_is_rejected_at_the_append() {
     let one = One::new();
     let garbage = b"no compressor has ever made this, of that one may be quite sure";
     let batches = vec![
@@ -92,7 +92,7 @@ async fn what_cannot_be_unpacked_is_refused_at_the_append() {
 }
 
 #[tokio::test]
-async fn a_reader_names_what_does_not_unpack_and_goes_past_it() {
+async fn reader_reports_an_undecodable_batch_and_continues_behind_it() {
     let one = One::new();
     let answers = append(&one, vec![plain(b"before"), zeros_without_a_table(), plain(b"behind")]).await;
     assert!(matches!(answers[1], Outcome::Appended(Appended { first: 2, count: 3, .. })), "{:?}", answers[1]);
@@ -108,12 +108,12 @@ async fn a_reader_names_what_does_not_unpack_and_goes_past_it() {
 }
 
 #[tokio::test]
-async fn a_reader_that_skips_gets_every_other_record() {
+async fn reader_that_skips_gets_every_other_record() {
     let one = One::new();
     let batches = vec![zeros_without_a_table(), plain(b"between"), zeros_without_a_table(), plain(b"behind")];
     append(&one, batches).await;
     let mut reader = reader(&one).await;
-    assert_eq!(reader.skip_batch().await.unwrap(), None, "nothing was found: nothing changes");
+    assert_eq!(reader.skip_batch().await.unwrap(), None, "no error before: nothing changes");
     assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(4)));
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(4)), "once");
@@ -121,7 +121,7 @@ async fn a_reader_that_skips_gets_every_other_record() {
     assert_eq!(reader.next_batch().await.unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(8)));
     assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(8));
-    // Within one: behind it is the same place.
+    // A position within one: the skip ends at the same place.
     reader.seek(Start::Index(Index(6)));
     assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(8)));
@@ -137,15 +137,15 @@ async fn skipping_at_the_tail_drops_no_record() {
     assert_eq!(reader.next_record().await.unwrap().unwrap().data, "first");
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(2)));
     assert_eq!(reader.next_record().await.unwrap().unwrap().data, "second");
-    let skipped = tokio::time::timeout(SOON, reader.skip_batch()).await.expect("it waits");
+    let skipped = tokio::time::timeout(SOON, reader.skip_batch()).await.expect("the call waits");
     assert_eq!(skipped.unwrap(), Some(Index(3)));
     append(&one, vec![plain(b"third")]).await;
     assert_eq!(reader.next_record().await.unwrap().unwrap().data, "third");
 }
 
-/// An event loop hears of it, and goes on.
+/// An event loop gets the error, and continues.
 #[test]
-fn threads_skip_as_well() {
+fn blocking_reader_skips_as_well() {
     use chiplog_net::client::blocking;
     let one = One::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -155,7 +155,7 @@ fn threads_skip_as_well() {
     let (told, heard) = std::sync::mpsc::channel();
     reader.on_more(move || told.send(()).unwrap()).unwrap();
     heard.recv_timeout(SOON).unwrap();
-    // Nobody was told yet.
+    // The error was not returned yet.
     assert_ne!(reader.skip_batch().unwrap(), Some(Index(4)));
     assert_eq!(reader.next_record().unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().unwrap(), Some(Index(4)));

@@ -1,7 +1,7 @@
-"""The bars of the Python package: each figure beside what it is held against, measured in the same run.
+"""The bars of the Python package: each figure next to its limit, measured in the same run.
 
     make bench-python                        # builds the wheel and the limits in release mode, then runs this
-    python python/bench/bench.py --quick     # small sizes; --json prints JSON, --json-file keeps it
+    python python/bench/bench.py --quick     # small sizes; --json prints JSON, --json-file writes it
 
 Needs numpy, the chiplog command (CHIPLOG=path) and benches/examples/limits.rs (LIMITS=path, else built here with cargo).
 """
@@ -36,10 +36,10 @@ class Bar:
     name: str
     value: float
     limit: float
-    """What it is held against; 1: the bar is a number of its own."""
+    """The figure to compare with; 1: the bar is absolute."""
     bar: float
     least: bool
-    """Whether the bar is the least ratio, or the most."""
+    """Whether the bar is the lowest ratio, or the highest."""
     unit: str
     note: str = ""
 
@@ -52,7 +52,7 @@ class Bar:
         return self.ratio >= self.bar if self.least else self.ratio <= self.bar
 
     def row(self) -> dict[str, object]:
-        """As `chiplog bench bars --json` gives its own."""
+        """Returns the fields of `chiplog bench bars --json`."""
         return {
             "name": self.name,
             "figure": self.value,
@@ -66,7 +66,7 @@ class Bar:
 
 
 def best(rounds: int, work: Callable[[], int]) -> float:
-    """The most of what `work` counts in a second."""
+    """Returns the highest rate per second that `work` reaches."""
     rates = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -115,7 +115,7 @@ def reading(scratch: Path, mib: int, rounds: int) -> list[Bar]:
     note = f"a log of {mib} MiB in batches of {BATCH}; Rust's checked scan of it alone: {most / 1e6:.2f} M records/s"
     return [
         Bar("python_views", views / 1e6, 1, 5, True, "M records/s", note),
-        Bar("python_records", handles / 1e6, 1, 5, True, "M records/s", "Record objects, their bytes not looked at"),
+        Bar("python_records", handles / 1e6, 1, 5, True, "M records/s", "Record objects, without their bytes"),
         Bar("python_records_data", data / 1e6, 1, 5, True, "M records/s", "Record objects, and a view of each one's bytes"),
         Bar("python_views_in_hand", in_hand / 1e6, 1, 5, True, "M records/s", "batch.views() of batches read before"),
         Bar("python_copies", copies / 1e6, 1, 2, True, "M records/s", "bytes objects"),
@@ -144,7 +144,7 @@ def appending(scratch: Path, seconds: float) -> list[Bar]:
             return sum(counts) / seconds
 
     one, eight = rate(1), rate(8)
-    return [Bar("python_threads", eight, one, 5, True, "appends/s", "8 threads beside one, each waits for its record")]
+    return [Bar("python_threads", eight, one, 5, True, "appends/s", "8 threads compared with one, each waits for its record")]
 
 
 def following(scratch: Path, servers: Servers, mib: int) -> list[Bar]:
@@ -166,7 +166,7 @@ def following(scratch: Path, servers: Servers, mib: int) -> list[Bar]:
 
     seconds: dict[str, list[float]] = {"rust": [], "python": []}
     for n in range(3):
-        # Who goes first takes turns: what the one has written, the disk still has to take while the other begins.
+        # They run first alternately: the disk may still be writing data of the first while the second begins.
         for name, follow in sorted({"rust": rust, "python": python}.items(), reverse=n % 2 == 0):
             seconds[name].append(follow(scratch / f"{name}{n}"))
             subprocess.run(["rm", "-rf", str(scratch / f"{name}{n}")], check=True)
@@ -193,7 +193,7 @@ with chiplog.Client([server]).producer() as producer:
 
 
 def streaming(scratch: Path, servers: Servers, rate: float, seconds: float) -> list[Bar]:
-    """A follower in this process reads all that comes, while another process appends."""
+    """A follower in this process reads all records while another process appends."""
     client = chiplog.Client(servers.clients)
     begin = client.info().last + 1
     server = servers.clients[servers.leader() - 1]
@@ -223,14 +223,14 @@ def streaming(scratch: Path, servers: Servers, rate: float, seconds: float) -> l
     note = f"{sent / MIB:.0f} MiB/s were sent for {took:.1f} s, {got / MIB:.0f} MiB read; {late * 1000:.0f} ms behind at the end"
     return [
         Bar("python_stream_cores", cpu / took, 1, 1, False, "cores", note),
-        Bar("python_stream_rate", sent / MIB, rate, 0.9, True, "MiB/s", "what was sent beside what was wanted"),
+        Bar("python_stream_rate", sent / MIB, rate, 0.9, True, "MiB/s", "the sent rate compared with the wanted one"),
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, default=ROOT / "target", help="where logs are kept meanwhile")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--dir", type=Path, default=ROOT / "target", help="the directory for temporary logs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to check that it runs")
     parser.add_argument("--only", nargs="*", default=["read", "append", "follow", "stream"])
     parser.add_argument("--scan-mib", type=int)
     parser.add_argument("--follow-mib", type=int)

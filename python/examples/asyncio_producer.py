@@ -1,4 +1,4 @@
-"""asyncio: a producer and a reader of servers in one event loop, and a log of this process beside them.
+"""asyncio: a producer and a reader of servers in one event loop, next to a log of this process.
 
 python examples/asyncio_producer.py
 """
@@ -13,7 +13,7 @@ SENSORS, READINGS = 8, 50
 
 
 async def sense(producer: chiplog.Producer, sensor: int) -> list[int]:
-    """One of many tasks that append: each waits for its own records only."""
+    """One of many appending tasks: each waits for its own records only."""
     places = []
     for n in range(READINGS):
         places.append(await producer.append_async(f"sensor {sensor} reading {n}".encode()))
@@ -32,7 +32,7 @@ async def over_the_network(cluster: list[str]) -> None:
             if record.index == SENSORS * READINGS:
                 break
         reader.close()
-        assert all(mine == sorted(mine) for mine in places), "a task's records are in its order"
+        assert all(mine == sorted(mine) for mine in places), "the records of a task are in order"
         assert seen == {f"sensor {n}": READINGS for n in range(SENSORS)}
         print(f"{sum(seen.values())} readings of {SENSORS} tasks are in the log, each once, each task's in its order")
 

@@ -16,11 +16,11 @@ def main() -> None:
         random = np.random.default_rng(1)
         measured = random.integers(0, 1_000, (RECORDS, EACH), dtype=np.int32)
         for chunk in np.split(measured, 20):
-            log.append_batch(list(chunk))  # rows of an array are records: anything with a buffer is
+            log.append_batch(list(chunk))  # a row of an array is a buffer, and so a record
 
         total, highest, shared = 0, 0, 0
         for batch in log.batches():
-            data, offsets = batch.to_numpy()  # the log's own bytes, and where records begin and end
+            data, offsets = batch.to_numpy()  # the log's own bytes, and the starts and ends of records
             assert (np.diff(offsets) == 4 * EACH).all()
             values = data.view(np.int32).reshape(len(batch), EACH)
             assert not values.flags.owndata and not values.flags.writeable

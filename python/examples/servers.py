@@ -1,4 +1,4 @@
-"""Three servers on this machine, each a process of `chiplog serve`, for the examples: started, killed, gone at the end."""
+"""Three servers on this machine for the examples, each a process of `chiplog serve`: starts, kills and removes them."""
 
 import json
 import os
@@ -15,21 +15,21 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 PATIENCE = 60.0
-"""So many seconds anything may take that takes a moment on a machine at rest."""
+"""Time limit in seconds for operations that take a moment on an idle machine."""
 
 
 def program() -> str:
-    """The command: `CHIPLOG`, on the path, or built in this tree."""
+    """Returns the command: `CHIPLOG`, one on the path, or one built in this tree."""
     tree = Path(__file__).resolve().parents[2] / "target"
     built = [tree / "release" / "chiplog", tree / "debug" / "chiplog"]
     found = os.environ.get("CHIPLOG") or shutil.which("chiplog") or next((str(p) for p in built if p.exists()), None)
     if not found:
-        raise SystemExit("no chiplog command: cargo install --path server, or say where it is with CHIPLOG=path")
+        raise SystemExit("no chiplog command found: run cargo install --path server, or set CHIPLOG=path")
     return found
 
 
 class Servers:
-    """Three servers of one cluster, in a directory that goes away."""
+    """Three servers of one cluster, in a temporary directory."""
 
     def __init__(self, *, dir: Path | None = None, segment: str = "4MiB") -> None:
         self.program = program()
@@ -91,14 +91,14 @@ class Servers:
             return False
 
     def command(self, *args: str) -> str:
-        """What a command of the program prints."""
+        """Runs a command of the program. Returns its output."""
         done = subprocess.run([self.program, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"chiplog {' '.join(args)}: {done.stderr}")
         return done.stdout
 
     def leader(self) -> int:
-        """The server that leads; waits for one."""
+        """Returns the leader; waits for one."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             running = [self.clients[node - 1] for node in self.running]
@@ -112,7 +112,7 @@ class Servers:
         raise RuntimeError("nobody leads")
 
     def kill(self, node: int) -> None:
-        """SIGKILL: the process has no say in it."""
+        """Kills a server with SIGKILL, which the process cannot handle."""
         server = self.running.pop(node)
         server.send_signal(signal.SIGKILL)
         server.wait()

@@ -3,8 +3,8 @@ Newton's Opticks (1730), line by line.
 
     python examples/view.py            # the demo: appends, kills the leader, restarts the view, checks it
 
-The view saves how far it is in the same transaction as what it made, so it is right whenever it is killed: it goes on at
-the next record, from its own copy, which asks the servers for nothing that it has.
+The view saves its position in the same transaction as its data, so it is correct whenever it is killed. It continues at
+the next record, from its own copy, which requests from the servers only what it lacks.
 """
 
 import re
@@ -20,7 +20,7 @@ WORD = re.compile(r"[a-z]+")
 
 
 class View:
-    """Lines by their index, and which lines each word stands in."""
+    """Lines by their index, and the lines of each word."""
 
     def __init__(self, dir: Path, cluster: list[str]) -> None:
         self.follower = chiplog.Follower(dir / "copy", cluster=cluster)
@@ -34,12 +34,12 @@ class View:
 
     @property
     def applied(self) -> int:
-        """The last record that is in the tables."""
+        """Returns the last record in the tables."""
         row = self.tables.execute("SELECT place FROM applied").fetchone()
         return int(row[0]) if row else 0
 
     def apply(self, batch: chiplog.Batch) -> None:
-        """A batch, all of it or nothing."""
+        """Applies a batch, all of it or nothing."""
         self.tables.execute("BEGIN IMMEDIATE")
         for record in batch:
             text = record.decode()
@@ -51,13 +51,13 @@ class View:
         self.tables.execute("COMMIT")
 
     def start_over(self) -> None:
-        """What this view has not seen is discarded everywhere: it begins with what is left."""
+        """Records that this view lacks were discarded everywhere: it starts again with the remaining ones."""
         self.tables.executescript("BEGIN; DELETE FROM line; DELETE FROM word; DELETE FROM applied; COMMIT")
 
     def run(self) -> None:
         """Follows the log until the follower is closed."""
         if self.applied:
-            self.follower.wait_for(self.applied)  # a copy that lost its last moment gets it again
+            self.follower.wait_for(self.applied)  # a copy that lost its last records receives them again
         start: int | chiplog.Start = self.applied + 1 if self.applied else chiplog.Start.first()
         while True:
             try:
@@ -81,7 +81,7 @@ def follow(dir: Path, cluster: list[str]) -> tuple[View, threading.Thread]:
 
 
 def wait_until(view: View, index: int) -> None:
-    """Until the tables have it."""
+    """Waits until the tables have a record."""
     view.follower.wait_for(index, timeout=60)
     while view.applied < index:
         threading.Event().wait(0.01)
@@ -103,13 +103,13 @@ def main() -> None:
 
             leader = servers.leader()
             servers.kill(leader)
-            print(f"server {leader}, which led, was killed; the view has {view.applied:,} records")
+            print(f"the leader, server {leader}, was killed; the view has {view.applied:,} records")
 
             view.close()
             thread.join()
             saved = view.applied
             view, thread = follow(dir, servers.clients)
-            print(f"the view was restarted and goes on behind record {saved:,}")
+            print(f"the view was restarted and continues behind record {saved:,}")
 
             for line in lines[half:]:
                 producer.send(line.encode())
@@ -126,12 +126,12 @@ def main() -> None:
             thread.join()
 
         rows = view.tables.execute("SELECT text FROM line ORDER BY place").fetchall()
-        assert [row[0] for row in rows] == lines, "the table is not the log"
+        assert [row[0] for row in rows] == lines, "the table differs from the log"
         word = "light"
         places = view.tables.execute("SELECT count(*) FROM word WHERE word = ?", (word,)).fetchone()[0]
-        assert places == sum(word in WORD.findall(line.lower()) for line in lines), "the word index is not the log's"
-        print(f"all {len(rows):,} records are in the table, in order, each once; {word!r} stands in {places:,} of them")
-        print(f"what happened to the follower since its restart: {', '.join(events)}")
+        assert places == sum(word in WORD.findall(line.lower()) for line in lines), "the word index differs from the log"
+        print(f"all {len(rows):,} records are in the table, in order, each once; {word!r} is in {places:,} of them")
+        print(f"events of the follower since its restart: {', '.join(events)}")
 
 
 if __name__ == "__main__":

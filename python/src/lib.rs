@@ -1,4 +1,4 @@
-//! chiplog for Python: the classes of package `chiplog`, over the crates `chiplog` and `chiplog-net`.
+//! chiplog for Python: the classes of package `chiplog`, on top of the crates `chiplog` and `chiplog-net`.
 //!
 //! ```text
 //! lib/*.py          values, options, exceptions: plain Python          log, session, read-only log, client, producer, follower
@@ -10,12 +10,13 @@
 //! ```
 //!
 //! Invariants:
-//! - Nobody waits, and nothing large is copied, with the interpreter held.
-//! - A thread that waits looks for signals every `wait::SLICE`, so that Ctrl-C works.
-//! - No thread of the log or of the network ever waits for the interpreter: what it has to tell an event loop goes
-//!   through an eventfd, what it has to tell a callback goes to the callbacks' thread.
-//! - What chiplog notices goes to `logging` through `notices`, in the same way.
-//! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
+//! - No thread waits, or copies large data, with the interpreter held.
+//! - A thread that waits checks for signals every `wait::SLICE`, so that Ctrl-C works.
+//! - No thread of the log or of the network ever waits for the interpreter. It notifies an event loop through an
+//!   eventfd, and a callback through the callbacks' thread.
+//! - chiplog's notices go to `logging` through `notices`, in the same way.
+//! - A forked child touches nothing of its parent's: its handles refuse calls, and are forgotten instead of
+//!   dropped.
 
 mod convert;
 mod handles;

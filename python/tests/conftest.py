@@ -1,4 +1,4 @@
-"""What tests share: small logs, and one cluster of three servers for all that need the network."""
+"""Shared fixtures: small logs, and one cluster of three servers for all tests that need the network."""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from servers import Servers  # noqa: E402
 
 SMALL = chiplog.Options(segment_bytes=1 << 20)
 PATIENCE = 60.0
-"""So many seconds anything may take that takes a moment on a machine at rest."""
+"""Time limit in seconds for operations that take a moment on an idle machine."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Runs the READMEs' Python lines with the interpreter at hand.
+"""Runs the Python programs of the READMEs with this interpreter.
 
-    python tests/readme.py      # in an environment that has the wheel and nothing else: fails where there is more
+    python tests/readme.py      # in an environment with the wheel and nothing else: fails if there is more
 """
 
 import re
@@ -15,18 +15,18 @@ READMES = [PYTHON / "README.md", PYTHON.parent / "README.md"]
 
 
 SERVERS = '["log1:7411", "log2:7411", "log3:7411"]'
-"""As the programs that need servers name them."""
+"""The servers as the programs name them."""
 
 
 def programs(readme: Path) -> list[str]:
-    """The programs of a README."""
+    """Returns the programs of a README."""
     found = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
     assert found, readme
     return found
 
 
 def run(readme: Path, dir: Path, cluster: str | None = None) -> None:
-    """Runs the programs of a README in `dir`: those that need no servers, or with a cluster those that do."""
+    """Runs the programs of a README in `dir`: with a cluster those that need servers, else the others."""
     chosen = [program for program in programs(readme) if (SERVERS in program) == (cluster is not None)]
     assert chosen, readme
     for program in chosen:
@@ -42,7 +42,7 @@ def main() -> None:
     for readme in READMES:
         with tempfile.TemporaryDirectory() as dir:
             run(readme, Path(dir))
-    print("the READMEs' lines run with the wheel alone")
+    print("the READMEs' programs run with the wheel alone")
 
 
 if __name__ == "__main__":

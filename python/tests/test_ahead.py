@@ -1,4 +1,4 @@
-"""What is read ahead on another thread comes in its turn, and does not outstay its reader."""
+"""Prefetching on another thread: batches arrive in order, and the thread ends with its reader."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ import pytest
 
 RECORD, BATCH, BATCHES = 2048, 128, 96
 COUNT = BATCH * BATCHES
-"""24 MiB: a reader reads ahead from 2 MiB on, up to three times 2 MiB."""
+"""24 MiB: a reader prefetches from 2 MiB on, up to three times 2 MiB."""
 
 
 def record(index: int) -> bytes:
@@ -30,10 +30,10 @@ def fill(log: chiplog.Log, batches: int = BATCHES) -> None:
 
 
 def threads() -> int:
-    """How many read ahead in this process."""
+    """Returns the number of prefetching threads in this process."""
     count = 0
     for name in Path("/proc/self/task").glob("*/comm"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the thread has ended meanwhile
             count += name.read_text() == "chiplog-ahead\n"
     return count
 
@@ -52,7 +52,7 @@ def full(tmp_path: Path) -> Iterator[chiplog.Log]:
         yield log
 
 
-def test_every_record_comes_once_and_in_order(full: chiplog.Log) -> None:
+def test_every_record_arrives_once_and_in_order(full: chiplog.Log) -> None:
     reader = full.read()
     for n, view in enumerate(reader.views(), 1):
         assert view == record(n)
@@ -60,7 +60,7 @@ def test_every_record_comes_once_and_in_order(full: chiplog.Log) -> None:
         if n == 2000:
             assert threads() == 1
     assert n == COUNT
-    fill(full)  # at the end it goes on, and ahead again
+    fill(full)  # at the end it continues, and prefetches again
     assert [r.index for r in reader] == list(range(COUNT + 1, 2 * COUNT + 1))
     wait_until_none_reads_ahead()
 
@@ -72,7 +72,7 @@ def test_a_short_read_needs_no_thread(full: chiplog.Log) -> None:
     assert threads() == 0
 
 
-def test_a_reader_that_reads_ahead_goes_elsewhere(full: chiplog.Log) -> None:
+def test_a_prefetching_reader_seeks(full: chiplog.Log) -> None:
     reader = full.read()
     places = [5, 20 * BATCH, COUNT, 3, 50 * BATCH + 7, COUNT // 2]
     for place in places:
@@ -85,7 +85,7 @@ def test_a_reader_that_reads_ahead_goes_elsewhere(full: chiplog.Log) -> None:
     assert reader.position == at and next(reader).index == at
 
 
-def test_damage_is_told_in_its_turn(tmp_path: Path) -> None:
+def test_damage_is_raised_in_order(tmp_path: Path) -> None:
     dir = tmp_path / "log"
     with chiplog.Log(dir, chiplog.Options(segment_bytes=64 << 20)) as log:
         fill(log)
@@ -107,7 +107,7 @@ def test_damage_is_told_in_its_turn(tmp_path: Path) -> None:
         assert [r.index for r in reader] == list(range(bad + BATCH, COUNT + 1))
 
 
-def test_what_was_discarded_meanwhile_is_told(full: chiplog.Log) -> None:
+def test_a_discard_during_prefetch_is_raised(full: chiplog.Log) -> None:
     reader = full.read()
     for n in range(1, 20 * BATCH):
         assert next(reader).index == n
@@ -119,7 +119,7 @@ def test_what_was_discarded_meanwhile_is_told(full: chiplog.Log) -> None:
     assert next(full.read()).index == COUNT - 10
 
 
-def test_closed_while_it_reads_ahead(full: chiplog.Log) -> None:
+def test_close_while_prefetching(full: chiplog.Log) -> None:
     for _ in range(20):
         reader = full.read()
         batches = iter(reader.batches())
@@ -138,7 +138,7 @@ def test_closed_while_it_reads_ahead(full: chiplog.Log) -> None:
     wait_until_none_reads_ahead()
 
 
-def test_many_threads_share_one(full: chiplog.Log) -> None:
+def test_many_threads_share_a_prefetching_reader(full: chiplog.Log) -> None:
     reader = full.read()
     seen: list[list[int]] = [[] for _ in range(4)]
 
@@ -156,7 +156,7 @@ def test_many_threads_share_one(full: chiplog.Log) -> None:
     assert sorted(sum(seen, [])) == list(range(1, COUNT + 1))
 
 
-def test_async_for_reads_ahead_and_waits(full: chiplog.Log) -> None:
+def test_async_for_prefetches_and_waits(full: chiplog.Log) -> None:
     async def main() -> None:
         n = 0
         async for r in full.tail(1):
@@ -170,7 +170,7 @@ def test_async_for_reads_ahead_and_waits(full: chiplog.Log) -> None:
     asyncio.run(asyncio.wait_for(main(), 120))
 
 
-def test_a_fork_while_it_reads_ahead(full: chiplog.Log) -> None:
+def test_a_fork_while_prefetching(full: chiplog.Log) -> None:
     reader = full.read()
     for _ in range(1500):
         next(reader)
@@ -178,7 +178,7 @@ def test_a_fork_while_it_reads_ahead(full: chiplog.Log) -> None:
     if child == 0:
         signal.alarm(30)
         try:
-            list(reader)  # what is in hand it has
+            list(reader)  # the current batch is still readable
         except chiplog.ForkedError:
             reader.close()
             os._exit(0)
@@ -191,8 +191,8 @@ class Stop(Exception):
     pass
 
 
-def test_a_signal_ends_a_loop_of_the_interpreters_own(full: chiplog.Log) -> None:
-    # list() and the like look for no signals: they went on to the end of the log.
+def test_a_signal_ends_a_loop_in_c(full: chiplog.Log) -> None:
+    # list() and similar loops check no signals: they continued to the end of the log.
     def stop(_signal: int, _frame: object) -> None:
         raise Stop
 

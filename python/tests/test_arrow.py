@@ -37,11 +37,11 @@ def test_a_log_is_a_table(log: chiplog.Log) -> None:
     assert "pyarrow" not in sys.modules["chiplog"].__dict__
 
 
-def test_small_batches_are_gathered(log: chiplog.Log) -> None:
-    """A log that was appended record by record was a table of as many pieces."""
+def test_small_batches_are_collected(log: chiplog.Log) -> None:
+    """A log appended record by record became a table with one piece per record."""
     records = [b"%d" % n * (n % 7) for n in range(20_000)]
     tickets = [log.submit(record) for record in records]
-    log.submit_batch([bytes(40_000), bytes(40_000)])  # large enough to be left where it is
+    log.submit_batch([bytes(40_000), bytes(40_000)])  # large enough not to be copied
     tickets += [log.submit(b"behind"), log.submit(b"it")]
     tickets[-1].wait(PATIENCE)
     table = pa.table(log.batches())
@@ -56,10 +56,10 @@ def test_small_batches_are_gathered(log: chiplog.Log) -> None:
     assert chunks[-2].buffers()[2].address == address(large.data)
     assert pa.table(log.batches(10_000)).column("index").to_pylist() == list(range(10_000, 20_005))
     tail = pa.RecordBatchReader.from_stream(log.batches(20_003, follow=True))
-    assert tail.read_next_batch().to_pydict()["data"] == [b"behind", b"it"], "what is there, without waiting for more"
+    assert tail.read_next_batch().to_pydict()["data"] == [b"behind", b"it"], "the existing records, without waiting for more"
 
 
-def test_a_reader_goes_on_where_it_is(log: chiplog.Log) -> None:
+def test_a_reader_exports_from_its_position(log: chiplog.Log) -> None:
     log.append_batch([b"one", b"two", b"three"])
     reader = log.read()
     assert next(reader).copy() == b"one"
@@ -78,11 +78,11 @@ def test_the_records_are_not_copied_and_outlive_the_log(tmp_path: Path) -> None:
     gc.collect()
     assert (first.to_pylist(), data.to_pylist()) == ([1, 2], [b"to", b"be"])
     capsule = chiplog.ReadOnlyLog(tmp_path).batches().__arrow_c_stream__()
-    del capsule  # which nobody takes
+    del capsule  # no consumer takes it
     gc.collect()
 
 
-def test_a_stream_that_follows_is_taken_batch_by_batch(log: chiplog.Log) -> None:
+def test_a_following_stream_is_read_batch_by_batch(log: chiplog.Log) -> None:
     log.append(b"one")
     tail = log.batches(follow=True)
     batches = pa.RecordBatchReader.from_stream(tail)
@@ -156,7 +156,7 @@ print("all")
 
 @pytest.mark.parametrize("step", ["table", "batch"])
 def test_a_step_without_memory_skips_nothing(tmp_path: Path, step: str) -> None:
-    """A batch for which an allocation failed was gone, and so were those gathered before it."""
+    """A batch whose allocation failed was lost, and so were those collected before it."""
     pytest.importorskip("_testcapi", reason="lets one allocation fail")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path), step], capture_output=True, text=True, timeout=PATIENCE
@@ -165,7 +165,7 @@ def test_a_step_without_memory_skips_nothing(tmp_path: Path, step: str) -> None:
 
 
 def test_a_panic_is_an_error_of_the_consumer_and_ends_the_stream(tmp_path: Path) -> None:
-    """It ended the process: no panic may leave a function of C."""
+    """It ended the process: no panic may leave a C function."""
     program = (
         "import os, signal, sys, threading, chiplog, pyarrow\n"
         "log = chiplog.Log(sys.argv[1])\nlog.append(b'x')\n"

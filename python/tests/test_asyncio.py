@@ -1,4 +1,4 @@
-"""asyncio: what is awaited comes, what is cancelled takes nothing, the loop is never held up."""
+"""asyncio: awaited results arrive, cancelled tasks take nothing, no call blocks the loop."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ def test_appends_are_awaited(tmp_path: Path) -> None:
     run(work())
 
 
-def test_appends_wait_for_room_without_holding_up_the_loop(tmp_path: Path) -> None:
+def test_appends_wait_for_space_without_blocking_the_loop(tmp_path: Path) -> None:
     async def work() -> None:
         options = chiplog.Options(segment_bytes=1 << 20, queue_appends_max=4)
         async with chiplog.Log(tmp_path, options) as log:
@@ -84,7 +84,7 @@ def test_a_cancelled_wait_takes_nothing(tmp_path: Path) -> None:
                 await log.append_async(str(n).encode())
                 assert (await anext(tail)).decode() == str(n)
             waiting = asyncio.ensure_future(anext(tail))
-            await asyncio.sleep(0)  # it begins to wait
+            await asyncio.sleep(0)  # the task begins to wait
             with pytest.raises(RuntimeError, match="another task"):
                 await anext(tail)
             waiting.cancel()
@@ -138,7 +138,7 @@ def test_a_follower_is_opened_and_waited_for(tmp_path: Path, servers: Servers) -
                     await producer.append_async(b"two")
                 await waiting
                 assert follower.get(last + 2).copy() == b"two"
-                await client.discard_async(1)  # nothing is below: nothing goes
+                await client.discard_async(1)  # there is nothing below: nothing is discarded
                 never = asyncio.ensure_future(follower.wait_for_async(last + 1000))
                 await asyncio.sleep(0.05)
                 never.cancel()
@@ -183,8 +183,8 @@ def test_without_a_loop(log: chiplog.Log) -> None:
     assert log.info().last == 0
 
 
-def test_who_is_cancelled_at_the_last_moment_has_taken_nothing(tmp_path: Path) -> None:
-    # A record that came in the turn of the loop in which its wait was cancelled was taken, and given to nobody.
+def test_a_task_cancelled_at_the_last_moment_has_taken_nothing(tmp_path: Path) -> None:
+    # A record that arrived in the loop iteration that cancelled its wait was taken and lost.
     async def work() -> None:
         async with chiplog.Log(tmp_path, SMALL) as log:
             tail = log.tail()
@@ -207,7 +207,7 @@ def test_who_is_cancelled_at_the_last_moment_has_taken_nothing(tmp_path: Path) -
     run(work())
 
 
-def test_a_view_that_is_released_leaves_the_batch(tmp_path: Path) -> None:
+def test_releasing_a_view_keeps_the_batch(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path, SMALL) as log:
         log.append_batch([b"one", b"two"])
         batch = next(log.batches())
@@ -215,8 +215,8 @@ def test_a_view_that_is_released_leaves_the_batch(tmp_path: Path) -> None:
         assert bytes(batch[1].data) == b"two" and bytes(batch.data) == b"onetwo"
 
 
-def test_a_loop_that_was_closed_is_kept_by_nothing(tmp_path: Path) -> None:
-    """What was never woken kept its loop, and the reader's turn, for ever."""
+def test_a_closed_loop_is_freed(tmp_path: Path) -> None:
+    """A task that was never woken kept its loop and the reader's lease for ever."""
     with chiplog.Log(tmp_path, SMALL) as log:
         tail = log.tail()
 
@@ -227,7 +227,7 @@ def test_a_loop_that_was_closed_is_kept_by_nothing(tmp_path: Path) -> None:
             LEFT.append(waits)
 
         loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda *_: None)  # that a task was left is what this is about
+        loop.set_exception_handler(lambda *_: None)  # the abandoned task is the point of this test
         loop.run_until_complete(begin())
         loop.close()
         LEFT.clear()
@@ -242,7 +242,7 @@ def test_a_loop_that_was_closed_is_kept_by_nothing(tmp_path: Path) -> None:
 LEFT: list[object] = []
 
 
-def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp_path: Path) -> None:
+def test_clients_watches_and_read_only_logs_end_with_their_blocks(servers: Servers, tmp_path: Path) -> None:
     async def work() -> None:
         async with await chiplog.Client.connect_async(servers.clients) as client, client.watch() as watch:
             await anext(watch)
@@ -266,7 +266,7 @@ def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp
     run(work())
 
 
-def test_what_is_awaited_is_a_future_and_a_coroutine(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_an_async_call_returns_a_future_and_a_coroutine(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     async def work() -> None:
         async with chiplog.Log(tmp_path, SMALL) as log:
             assert await asyncio.create_task(log.append_async(b"1")) == 1
@@ -281,7 +281,7 @@ def test_what_is_awaited_is_a_future_and_a_coroutine(tmp_path: Path, recwarn: py
             assert {await one for one in done} == {103, 104}
             places = await asyncio.gather(log.append_async(b"x"), asyncio.shield(log.append_async(b"x")))
             assert list(places) == [105, 106]
-            log.append_async(b"not awaited, and appended all the same")
+            log.append_async(b"not awaited, but appended")
             await log.wait_for_async(107)
             assert await asyncio.create_task(anext(log.tail(5))) is not None
             assert (await asyncio.create_task(anext(log.batches(1)))).first == 1
@@ -293,7 +293,7 @@ def test_what_is_awaited_is_a_future_and_a_coroutine(tmp_path: Path, recwarn: py
     assert not [w for w in recwarn if "never awaited" in str(w.message) or "never retrieved" in str(w.message)]
 
 
-def test_a_task_that_is_cancelled_lets_go(tmp_path: Path) -> None:
+def test_a_cancelled_task_is_freed(tmp_path: Path) -> None:
     async def work() -> None:
         async with chiplog.Log(tmp_path, SMALL) as log:
             tail = log.tail()

@@ -1,4 +1,4 @@
-"""Iterables of records: read no further than a batch holds, and Ctrl-C is seen while they are read."""
+"""Iterables of records: read only up to the limit of a batch; Ctrl-C interrupts reading them."""
 
 import itertools
 import mmap
@@ -15,7 +15,7 @@ from conftest import PATIENCE
 
 
 class Counted:
-    """Records without an end, and how many of them were taken."""
+    """An endless iterator of records that counts those taken."""
 
     def __init__(self, record: bytes) -> None:
         self.record, self.taken = record, 0
@@ -34,11 +34,11 @@ def calls(log: chiplog.Log, client: chiplog.Client) -> dict[str, Callable[[Itera
         "option batch_bytes_max": session.append_batch,
         "option batch_bytes_ma": session.submit_batch,
         "option batch_bytes_m": session.try_submit_batch,
-        "option batch_bytes of the producer, or what the servers take, allows 262144 bytes": producer.submit_batch,
+        "option batch_bytes of the producer, or the limit of the servers, allows 262144 bytes": producer.submit_batch,
     }
 
 
-def test_an_iterable_is_read_no_further_than_a_batch_holds(tmp_path: Path, client: chiplog.Client) -> None:
+def test_an_iterable_is_read_up_to_the_batch_limit(tmp_path: Path, client: chiplog.Client) -> None:
     options = chiplog.Options(segment_bytes=1 << 20, batch_bytes_max=100_000, record_bytes_max=99_000)
     with chiplog.Log(tmp_path, options) as log:
         for limit, call in calls(log, client).items():
@@ -47,7 +47,7 @@ def test_an_iterable_is_read_no_further_than_a_batch_holds(tmp_path: Path, clien
             with pytest.raises(chiplog.TooLargeError, match=f"{limit}.*as several batches"):
                 call(records)
             assert records.taken == (most - 40) // 1000 + 1
-        # As many as there is room for, and not one more.
+        # As many as fit, and not one more.
         assert len(log.append_batch([bytes(996)] * 99 + [bytes(956)])) == 100
         with pytest.raises(chiplog.TooLargeError):
             log.append_batch([bytes(996)] * 99 + [bytes(957)])
@@ -57,7 +57,7 @@ def test_an_iterable_is_read_no_further_than_a_batch_holds(tmp_path: Path, clien
         assert log.info().last == 100
 
 
-def test_servers_without_an_end_are_refused(tmp_path: Path) -> None:
+def test_endless_servers_are_refused(tmp_path: Path) -> None:
     servers = (f"host-{n}:1" for n in itertools.count())
     with pytest.raises(chiplog.InvalidArgumentError, match="more than 1024 servers"):
         chiplog.Client(servers)
@@ -66,7 +66,7 @@ def test_servers_without_an_end_are_refused(tmp_path: Path) -> None:
         chiplog.Follower(tmp_path, servers)
 
 
-def test_a_buffer_that_no_log_takes_is_not_copied(log: chiplog.Log) -> None:
+def test_a_buffer_over_the_limit_is_not_copied(log: chiplog.Log) -> None:
     calls: list[Callable[[Any], object]] = [log.append, log.submit, lambda record: log.append_batch([record])]
     with mmap.mmap(-1, (1 << 28) + 1, access=mmap.ACCESS_READ) as huge:
         for call in calls:
@@ -79,7 +79,7 @@ import itertools, signal, sys
 import chiplog
 signal.signal(signal.SIGINT, signal.default_int_handler)
 log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 30))
-class Slow:  # its iterator is C's, which looks for no signals
+class Slow:  # its iterator is written in C and checks no signals
     def __iter__(self):
         print("reading", flush=True)
         return itertools.filterfalse(bool, itertools.repeat(b""))
@@ -95,7 +95,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_is_seen_while_an_iterable_is_read(tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_reading_an_iterable(tmp_path: Path) -> None:
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert program.stdout
     try:

@@ -1,4 +1,4 @@
-"""Callbacks of tickets: each is called once, on its thread, and what it does harms nobody."""
+"""Callbacks of tickets: each is called once, on its thread, and its actions do no harm."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from servers import Servers
 
 
 class Calls:
-    """What callbacks were called with, and where."""
+    """Records the arguments and threads of callbacks."""
 
     def __init__(self) -> None:
         self.got: list[tuple[int, int]] = []
@@ -45,7 +45,7 @@ def test_each_is_called_once_on_one_thread(log: chiplog.Log) -> None:
         tickets[0].add_done_callback(None)  # type: ignore[arg-type]
 
 
-def test_what_is_settled_calls_at_once_on_this_thread(log: chiplog.Log) -> None:
+def test_a_completed_ticket_calls_at_once_on_this_thread(log: chiplog.Log) -> None:
     ticket, calls = log.submit(b"x"), Calls()
     ticket.wait()
     ticket.add_done_callback(calls)
@@ -70,8 +70,8 @@ def test_a_callback_may_append_and_wait(log: chiplog.Log) -> None:
     assert calls.wait_for(1) == [3]
 
 
-def test_a_callback_may_ask_the_servers_however_often(client: chiplog.Client) -> None:
-    """Each call ate of the budget that tokio gives to one poll of a task: the 43rd never ended."""
+def test_a_callback_may_call_the_servers_any_number_of_times(client: chiplog.Client) -> None:
+    """Each call used the budget that tokio gives to one poll of a task: the 43rd never returned."""
     asked = threading.Event()
 
     def asks(_: chiplog.Ticket) -> None:
@@ -84,7 +84,7 @@ def test_a_callback_may_ask_the_servers_however_often(client: chiplog.Client) ->
         assert asked.wait(PATIENCE)
 
 
-def test_what_it_raises_goes_to_the_unraisable_hook(log: chiplog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_goes_to_the_unraisable_hook(log: chiplog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
     calls = Calls()
@@ -96,11 +96,11 @@ def test_what_it_raises_goes_to_the_unraisable_hook(log: chiplog.Log, monkeypatc
     ticket.add_done_callback(fails)
     ticket.add_done_callback(calls)
     calls.wait_for(1)
-    ticket.add_done_callback(fails)  # settled: on this thread
+    ticket.add_done_callback(fails)  # completed: on this thread
     assert [str(one.exc_value) for one in told] == ["of the callback"] * 2 and told[0].object is fails
 
 
-def test_one_that_takes_long_does_not_hold_up_the_log(log: chiplog.Log) -> None:
+def test_a_slow_callback_does_not_delay_the_log(log: chiplog.Log) -> None:
     held, go = threading.Event(), threading.Event()
 
     def holds(_: chiplog.Ticket) -> None:
@@ -108,7 +108,7 @@ def test_one_that_takes_long_does_not_hold_up_the_log(log: chiplog.Log) -> None:
         go.wait(PATIENCE)
 
     log.append(b"x")
-    for _ in range(1000):  # until one is not settled yet when it is asked
+    for _ in range(1000):  # until one is not completed yet when its callback is added
         threading.Thread(target=lambda: log.submit(b"y").add_done_callback(holds), daemon=True).start()
         if held.wait(0.01):
             break
@@ -117,14 +117,14 @@ def test_one_that_takes_long_does_not_hold_up_the_log(log: chiplog.Log) -> None:
     go.set()
 
 
-def test_a_producers_tickets_call_too(servers: Servers, client: chiplog.Client) -> None:
+def test_tickets_of_a_producer_have_callbacks(servers: Servers, client: chiplog.Client) -> None:
     calls = Calls()
     with client.producer() as producer:
         begin = client.info().last + 1
         for n in range(100):
             producer.submit(b"%d" % n).add_done_callback(calls)
         producer.submit_batch([b"a", b"b"]).add_done_callback(calls)
-        assert sorted(calls.wait_for(101)) == list(range(begin, begin + 101))  # in no order that is promised
+        assert sorted(calls.wait_for(101)) == list(range(begin, begin + 101))  # their order is unspecified
 
 
 PROGRAM = """

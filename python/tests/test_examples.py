@@ -1,4 +1,4 @@
-"""The examples run, and the README's lines do."""
+"""The examples and the README's programs run."""
 
 import socket
 import subprocess
@@ -59,8 +59,8 @@ def test_the_readme_with_servers(tmp_path: Path) -> None:
         server.wait()
 
 
-def test_a_view_of_what_is_gone_says_so(servers: Servers, client: chiplog.Client, tmp_path: Path) -> None:
-    """It took records behind the last one that was asked for."""
+def test_a_view_reports_discarded_records(servers: Servers, client: chiplog.Client, tmp_path: Path) -> None:
+    """It accepted records behind the gap."""
     with client.producer() as producer:
         producer.append(b"gone")
         last = producer.append(b"there")

@@ -1,4 +1,4 @@
-"""What `help()` shows: every public class, call and option is told of, with what a caller has to know."""
+"""The text of `help()`: each public class, call and option is documented, with all that a caller must know."""
 
 import builtins
 import dataclasses
@@ -35,7 +35,7 @@ def summary_and_rest(of: object) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_class_and_what_it_has_is_told_of(cls: type[Any]) -> None:
+def test_every_class_and_member_is_documented(cls: type[Any]) -> None:
     assert (cls.__doc__ or "").split("\n\n")[0].rstrip().endswith("."), "a summary comes first"
     for name, member in vars(cls).items():
         if name.startswith("_") or not (callable(member) or isinstance(member, (property, classmethod, staticmethod))
@@ -45,50 +45,50 @@ def test_every_class_and_what_it_has_is_told_of(cls: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("cls, name", CALLS)
-def test_a_call_tells_what_a_caller_has_to_know(cls: type[Any], name: str) -> None:
+def test_a_call_documents_what_a_caller_must_know(cls: type[Any], name: str) -> None:
     call: Callable[..., object] = getattr(cls, name)
     first, rest = summary_and_rest(call)
     assert "\n" not in first and first.endswith("."), "a summary comes first"
     whole = f"{first} {rest}"
-    assert re.search(r"\bBlocks|Does not block", whole), "whether it blocks"
-    assert not re.search(r"Blocks", whole) or "GIL" in whole or re.search(r"Blocks as `\w+` does", whole), "and how"
+    assert re.search(r"\bBlocks|Does not block", whole), "no word on blocking"
+    assert not re.search(r"Blocks", whole) or "GIL" in whole or re.search(r"Blocks as `\w+` does", whole), "no word on the GIL"
     asynchronous = name.endswith("_async")
     assert not asynchronous or "awaited" in whole
-    assert asynchronous or first.startswith(("As `", "Appends")) or re.search(r"\bReturns", whole), "what it returns"
+    assert asynchronous or first.startswith(("As `", "Appends")) or re.search(r"\bReturns", whole), "no return value"
     for parameter in inspect.signature(call).parameters:
         if parameter != "self":
-            assert re.search(rf"`{parameter}\b|\({parameter}\)`", whole), f"`{parameter}` is not told of"
+            assert re.search(rf"`{parameter}\b|\({parameter}\)`", whole), f"`{parameter}` is not documented"
             if parameter in ("timeout", "interval"):
                 assert f"`{parameter}`: seconds, from 0" in whole
     raised = set(re.findall(r"`(\w+Error)`", whole))
     for error in raised:
         assert hasattr(chiplog, error) or hasattr(builtins, error), f"there is no {error}"
     if inspect.signature(call).parameters.keys() - {"self", "encoding", "errors"}:
-        assert raised or re.search(r"[Rr]aises what|what it raises", whole), "what it raises"
+        assert raised or re.search(r"[Rr]aises what|what it raises", whole), "no exceptions"
 
 
 @pytest.mark.parametrize("append", [*APPENDS, chiplog.Producer.append, chiplog.Producer.append_async, chiplog.Ticket.wait])
-def test_an_append_that_timed_out_may_come_about(append: object) -> None:
+def test_appends_document_unknown_outcomes(append: object) -> None:
     _, rest = summary_and_rest(append)
-    assert re.search(r"`TimeoutError`.*MAY (STILL )?(BE|COME)", rest)
+    assert re.search(r"`TimeoutError`.*MAY (STILL )?BE", rest)
     for error in (chiplog.Error, chiplog.TimeoutError, chiplog.UnavailableError):
         assert "twice" in (error.__doc__ or "")
 
 
 @pytest.mark.parametrize("cls", VALUES, ids=lambda cls: cls.__name__)
-def test_every_field_is_told_of_by_its_class(cls: type[Any]) -> None:
+def test_every_field_is_documented_by_its_class(cls: type[Any]) -> None:
     text = inspect.getdoc(cls) or ""
     for field in dataclasses.fields(cls):
         if cls is not chiplog.Start:
             assert re.search(rf"^{field.name}(:.*)?\n(        .*\n)?    \S.{{6}}", text, re.MULTILINE), field.name
     for field in dataclasses.fields(cls) if cls in OPTIONS else ():
         if field.default is not dataclasses.MISSING:
-            assert re.search(UNITS, field.metadata["takes"]), f"{field.name}: of what type, in what unit"
+            assert re.search(UNITS, field.metadata["takes"]), f"{field.name}: no type or unit"
             told = " ".join(text.split())
             assert f"{field.name}: {field.metadata['takes']}; default {field.metadata['default']}" in told
 
 
-def test_the_defaults_that_are_told_are_in_force(tmp_path: Path) -> None:
+def test_documented_defaults_are_in_force(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path) as log:
         options = log.options
     for field in dataclasses.fields(options):
@@ -98,8 +98,8 @@ def test_the_defaults_that_are_told_are_in_force(tmp_path: Path) -> None:
         assert told == shown, field.name
 
 
-def test_bounds_that_are_told_are_kept(tmp_path: Path) -> None:
-    """Of those that do not hang on other options."""
+def test_documented_bounds_are_enforced(tmp_path: Path) -> None:
+    """Bounds that do not depend on other options."""
     bounds = {
         "segment_bytes": (65_536, 1_073_741_824),
         "queue_appends_max": (1, 16_777_216),
@@ -118,8 +118,8 @@ def test_bounds_that_are_told_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
-def test_numbers_out_of_bounds_are_told_by_name(log: chiplog.Log) -> None:
-    """They were an OverflowError that named neither argument nor bounds."""
+def test_numbers_out_of_bounds_are_named(log: chiplog.Log) -> None:
+    """They raised an OverflowError without argument and bounds."""
     log.append(b"x")
     reader = log.read()
     viewer = chiplog.ReadOnlyLog(log.path)
@@ -145,8 +145,8 @@ def test_numbers_out_of_bounds_are_told_by_name(log: chiplog.Log) -> None:
     assert log.info().last == 1
 
 
-def test_options_that_are_none_are_told(tmp_path: Path) -> None:
-    """A dict was an AttributeError about some field."""
+def test_wrong_types_of_options_are_named(tmp_path: Path) -> None:
+    """A dict raised an AttributeError about some field."""
     calls: dict[str, Callable[[Any], object]] = {
         "options is a chiplog.Options": lambda given: chiplog.Log(tmp_path, given),
         "options is a chiplog.ClientOptions": lambda given: chiplog.Client(["127.0.0.1:1"], given),
@@ -168,7 +168,7 @@ def test_options_that_are_none_are_told(tmp_path: Path) -> None:
     assert "password" not in str(error.value)
 
 
-def test_a_log_shows_how_it_stands_and_a_closed_one_is_closed(tmp_path: Path) -> None:
+def test_a_log_shows_its_state_and_a_closed_one_is_closed(tmp_path: Path) -> None:
     log = chiplog.Log(tmp_path, SMALL)
     assert repr(log) == f'<chiplog.Log "{tmp_path}", empty>'
     log.append_batch([b"x", b"y"])

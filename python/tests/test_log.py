@@ -1,4 +1,4 @@
-"""A log of this process: what goes in comes out."""
+"""A log of this process: appended records are read back."""
 
 import errno
 import gc
@@ -11,7 +11,7 @@ import pytest
 from conftest import PATIENCE, SMALL
 
 
-def test_what_is_appended_is_read(log: chiplog.Log) -> None:
+def test_appended_records_are_read(log: chiplog.Log) -> None:
     assert log.append(b"one") == 1
     assert log.append_batch([b"two", bytearray(b"three"), memoryview(b"four"), b""], codec="lz4") == range(2, 6)
     assert log.submit(b"six").wait(timeout=PATIENCE) == 6
@@ -45,7 +45,7 @@ def test_starts(log: chiplog.Log) -> None:
         log.read("first")  # type: ignore[arg-type]
 
 
-def test_a_reader_goes_elsewhere_and_knows_where_it_is(log: chiplog.Log) -> None:
+def test_a_reader_seeks_and_knows_its_position(log: chiplog.Log) -> None:
     log.append_batch([b"%d" % n for n in range(10)])
     reader = log.read()
     assert reader.position == 1
@@ -58,11 +58,11 @@ def test_a_reader_goes_elsewhere_and_knows_where_it_is(log: chiplog.Log) -> None
     reader.seek(10)
     assert [r.index for r in reader] == [10]
     log.append(b"more")
-    assert [r.index for r in reader] == [11], "a reader that came to the end goes on when there is more"
+    assert [r.index for r in reader] == [11], "a reader at the end continues when there is more"
 
 
 def test_skipping_drops_no_record(log: chiplog.Log) -> None:
-    """Only a batch that was found undecodable is skipped."""
+    """Only an undecodable batch is skipped."""
     log.append_batch([b"1", b"2"])
     reader = log.read()
     assert reader.skip_batch() == 1
@@ -90,7 +90,7 @@ def test_discarded_records_are_gone(log: chiplog.Log) -> None:
     assert isinstance(error.value, LookupError)
 
 
-def test_errors_are_those_that_python_has_words_for(tmp_path: Path) -> None:
+def test_errors_extend_the_builtin_exceptions(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         chiplog.ReadOnlyLog(tmp_path / "none")
     assert isinstance(missing.value, chiplog.NotFoundError) and "none" in str(missing.value)
@@ -116,7 +116,7 @@ def test_sessions_append_once(log: chiplog.Log) -> None:
         again.append(b"x")
 
 
-def test_a_viewer_sees_what_another_handle_appends(log: chiplog.Log) -> None:
+def test_a_read_only_log_sees_what_another_handle_appends(log: chiplog.Log) -> None:
     viewer = chiplog.ReadOnlyLog(log.path)
     tail = viewer.tail(chiplog.Start.first())
     log.append(b"seen from outside")
@@ -127,13 +127,13 @@ def test_a_viewer_sees_what_another_handle_appends(log: chiplog.Log) -> None:
 
 
 def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
-    """A viewer or log that nobody else had was closed before its reader had read anything."""
+    """A read-only log or log without other references was closed before its reader had read anything."""
     tail = chiplog.Log(tmp_path, SMALL).tail()
     gc.collect()
     assert not tail.wait(timeout=0.01)
     with pytest.raises(chiplog.LockedError):
         chiplog.Log(tmp_path, SMALL)
-    tail.close()  # and lets it go
+    tail.close()  # and releases it
     with chiplog.Log(tmp_path, SMALL) as log:
         seen = chiplog.ReadOnlyLog(tmp_path).tail()
         batches = chiplog.ReadOnlyLog(tmp_path).batches(follow=True)
@@ -142,7 +142,7 @@ def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
         assert seen.wait(timeout=PATIENCE) and next(seen).copy() == b"x" and len(next(batches)) == 1
 
 
-def test_what_it_tells_of_itself(log: chiplog.Log) -> None:
+def test_info_stats_and_backlog(log: chiplog.Log) -> None:
     log.append(b"x")
     info, stats = log.info(), log.stats()
     assert (info.first, info.last, info.durable, info.follows) == (1, 1, 1, False)
@@ -157,25 +157,25 @@ def test_what_it_tells_of_itself(log: chiplog.Log) -> None:
         assert pickle.loads(pickle.dumps(value)) == value
 
 
-def test_the_options_in_force_are_told(tmp_path: Path) -> None:
+def test_the_options_in_force_are_readable(tmp_path: Path) -> None:
     given = chiplog.Options(segment_bytes=1 << 20, retention_age=1.5, capacity_bytes=1 << 30, read_mode="read")
     with chiplog.Log(tmp_path, given) as log:
         told = log.options
     assert isinstance(told, chiplog.Options)
     assert (told.segment_bytes, told.retention_age, told.capacity_bytes) == (1 << 20, 1.5, 1 << 30)
     assert (told.read_mode, told.create, told.retention_bytes, told.queue_timeout) == ("read", True, None, 60)
-    assert told.batch_bytes_max is not None and told.batch_bytes_max < 1 << 20, "it came down with the segments"
+    assert told.batch_bytes_max is not None and told.batch_bytes_max < 1 << 20, "it was lowered with the segment size"
     with chiplog.Log(tmp_path, told) as log:
         assert log.options == told
 
 
-def test_a_directory_has_one_that_appends(log: chiplog.Log) -> None:
+def test_a_directory_has_one_appending_handle(log: chiplog.Log) -> None:
     with pytest.raises(chiplog.LockedError) as error:
         chiplog.Log(log.path)
     assert error.value.retryable and str(log.path) in str(error.value)
 
 
-def test_a_closed_log_says_so_and_its_records_can_be_read(log: chiplog.Log) -> None:
+def test_a_closed_log_raises_and_its_records_stay_readable(log: chiplog.Log) -> None:
     log.append(b"x")
     reader = log.tail(1)
     log.close()
@@ -186,20 +186,20 @@ def test_a_closed_log_says_so_and_its_records_can_be_read(log: chiplog.Log) -> N
         next(reader)
 
 
-def test_opened_again_it_has_its_records(tmp_path: Path) -> None:
+def test_a_reopened_log_has_its_records(tmp_path: Path) -> None:
     for n in range(1, 4):
         with chiplog.Log(str(tmp_path), SMALL) as log:
             assert log.append(b"x") == n
 
 
-def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_log(tmp_path: Path) -> None:
     with pytest.raises(chiplog.NotFoundError):
         chiplog.ReadOnlyLog(tmp_path / "nothing")
     with pytest.raises(chiplog.NotFoundError):
         chiplog.Log(tmp_path / "nothing", chiplog.Options(create=False))
 
 
-def test_what_is_no_record(log: chiplog.Log) -> None:
+def test_invalid_records_are_refused(log: chiplog.Log) -> None:
     with pytest.raises(TypeError, match="not str"):
         log.append("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not one of them"):
@@ -231,8 +231,8 @@ def test_corruption_names_file_and_offset(tmp_path: Path) -> None:
     assert (type(again), again.offset, str(again)) == (chiplog.CorruptError, error.value.offset, str(error.value))
 
 
-def test_no_room_in_time_is_busy_and_nothing_was_appended(tmp_path: Path) -> None:
-    # It was told as TimeoutError, which means that the append may still become durable.
+def test_no_space_in_time_is_busy_and_appends_nothing(tmp_path: Path) -> None:
+    # It raised TimeoutError, which means that the append may still become durable.
     options = chiplog.Options(segment_bytes=1 << 20, queue_appends_max=1, queue_timeout=0.0)
     tickets, refused = [], 0
     with chiplog.Log(tmp_path, options) as log:
@@ -245,7 +245,7 @@ def test_no_room_in_time_is_busy_and_nothing_was_appended(tmp_path: Path) -> Non
         assert refused > 0 and places == list(range(1, len(places) + 1)) and log.info().last == len(places)
 
 
-def test_options_of_the_log_are_set_and_taken_back(tmp_path: Path) -> None:
+def test_options_of_the_log_are_set_and_unset(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path / "log", SMALL) as log, chiplog.ReadOnlyLog(tmp_path / "log") as viewer:
         assert log.log_options() == viewer.log_options() == {}
         window, largest = log.session_window, log.record_bytes_max
@@ -270,7 +270,7 @@ def test_options_of_the_log_are_set_and_taken_back(tmp_path: Path) -> None:
         assert viewer.log_options() == {"retention_bytes": 2**64 - 1}
 
 
-def test_damage_that_nobody_can_repair_is_told(tmp_path: Path) -> None:
+def test_permanent_damage_is_reported(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path / "log", SMALL) as log:
         log.append_batch([b"x" * 100] * 20)
         log.report_damage(1)

@@ -1,4 +1,4 @@
-"""Servers: clients, producers, readers, followers; and a leader that dies."""
+"""Servers: clients, producers, readers, followers; and a leader that is killed."""
 
 import asyncio
 import pickle
@@ -13,7 +13,7 @@ from conftest import PATIENCE
 from servers import Servers
 
 
-def test_what_is_produced_is_read(client: chiplog.Client) -> None:
+def test_produced_records_are_read(client: chiplog.Client) -> None:
     with client.producer(chiplog.ProducerOptions(linger=0.001, codec="lz4")) as producer:
         first = producer.append(b"one")
         assert producer.submit(b"two").wait(timeout=PATIENCE) == first + 1
@@ -35,7 +35,7 @@ def test_what_is_produced_is_read(client: chiplog.Client) -> None:
     assert client.info(stale=True).log_id == info.log_id and client.batch_bytes_max > 1 << 20
 
 
-def test_a_closed_producer_tells_what_is_left(client: chiplog.Client) -> None:
+def test_a_closed_producer_returns_the_records_left(client: chiplog.Client) -> None:
     producer = client.producer()
     producer.append(b"x")
     closed = producer.close()
@@ -46,18 +46,18 @@ def test_a_closed_producer_tells_what_is_left(client: chiplog.Client) -> None:
         client.producer().send(bytes(100 << 20))
 
 
-def test_a_session_goes_on_in_another_producer(client: chiplog.Client) -> None:
+def test_a_session_continues_in_another_producer(client: chiplog.Client) -> None:
     session = client.open_session()
     begin = client.info().last
     crashed = client.producer(chiplog.ProducerOptions(session=(session, 1)))
     assert crashed.submit_batch([b"pay 10", b"pay 20"]).wait() == begin + 1
-    # It did not end its session; what it had sent is sent again, under the same numbers.
+    # The producer did not end its session; its batches are sent again under the same numbers.
     with client.producer(chiplog.ProducerOptions(session=(session, 1))) as producer:
         assert producer.submit_batch([b"pay 10", b"pay 20"]).wait() == begin + 1
     assert client.info().last == begin + 2
 
 
-def test_a_watch_tells_of_what_comes(client: chiplog.Client) -> None:
+def test_a_watch_reports_changes(client: chiplog.Client) -> None:
     watch = client.watch(interval=0.01)
     before = next(watch)
     with client.producer() as producer:
@@ -68,7 +68,7 @@ def test_a_watch_tells_of_what_comes(client: chiplog.Client) -> None:
     assert told.first == before.first
 
 
-def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Client, tmp_path: Path) -> None:
+def test_a_follower_has_the_servers_records(servers: Servers, client: chiplog.Client, tmp_path: Path) -> None:
     with client.producer() as producer:
         index = producer.append(b"followed")
     files = chiplog.Options(segment_bytes=4 << 20)
@@ -94,7 +94,7 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
         with pytest.raises(chiplog.ClosedError, match="the follower was closed"):
             call()
     assert copy.status().last >= index and copy.path == tmp_path and copy.poison_cause() is None
-    # It goes on where it was, from files, without a server.
+    # It continues at its position, from files, without a server.
     with chiplog.Follower(tmp_path, cluster=["127.0.0.1:1"]) as copy:
         assert copy.get(index).copy() == b"came later"
     with pytest.raises(chiplog.InvalidArgumentError):
@@ -102,7 +102,7 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
         chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=bad)
 
 
-def test_a_viewer_of_a_servers_files_tells_its_members(servers: Servers) -> None:
+def test_a_read_only_log_of_a_servers_files_returns_its_members(servers: Servers) -> None:
     members = chiplog.ReadOnlyLog(servers.dir / "server-1").members()
     assert members is not None and [member.node for member in members] == [1, 2, 3]
     assert all(member.is_voter and not member.is_leaving and member.directory for member in members)
@@ -110,7 +110,7 @@ def test_a_viewer_of_a_servers_files_tells_its_members(servers: Servers) -> None
     assert pickle.loads(pickle.dumps(members)) == members
 
 
-def test_nobody_answers() -> None:
+def test_no_server_answers() -> None:
     options = chiplog.ClientOptions(timeout=0.2)
     with pytest.raises((chiplog.UnavailableError, chiplog.TimeoutError)) as error:
         chiplog.Client(["127.0.0.1:1"], options)
@@ -123,8 +123,8 @@ def test_nobody_answers() -> None:
         chiplog.Client("127.0.0.1:7411")
 
 
-def test_the_death_of_the_leader_is_survived(tmp_path: Path) -> None:
-    """A cluster of its own: producer, reader and follower go on, each record is there once."""
+def test_clients_survive_the_death_of_the_leader(tmp_path: Path) -> None:
+    """In its own cluster: producer, reader and follower continue, and each record is there once."""
     with Servers() as servers:
         client = chiplog.Client(servers.clients)
         follower = chiplog.Follower(tmp_path, cluster=servers.clients)
@@ -151,7 +151,7 @@ def test_the_death_of_the_leader_is_survived(tmp_path: Path) -> None:
         follower.close()
 
 
-def test_an_event_is_taken_when_it_is_given_and_by_one_task_at_a_time(servers: Servers, tmp_path: Path) -> None:
+def test_one_task_at_a_time_takes_an_event(servers: Servers, tmp_path: Path) -> None:
     async def work() -> None:
         async with chiplog.Follower(tmp_path, cluster=servers.clients) as copy:
             never = asyncio.ensure_future(copy.next_event_async())
@@ -166,7 +166,7 @@ def test_an_event_is_taken_when_it_is_given_and_by_one_task_at_a_time(servers: S
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waits
-            again = asyncio.ensure_future(copy.next_event_async())  # it is free again
+            again = asyncio.ensure_future(copy.next_event_async())  # the wait is free again
             await asyncio.sleep(0)
             assert not again.done()
             again.cancel()

@@ -1,4 +1,4 @@
-"""What chiplog notices on its own becomes records of `logging`."""
+"""chiplog's notices become records of `logging`."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ LOGGER = logging.getLogger("chiplog")
 
 
 class Records(logging.Handler):
-    """Keeps records, and waits for them."""
+    """Stores records and waits for them."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.NOTSET)
@@ -49,11 +49,11 @@ def records() -> Iterator[Records]:
 
 
 def discard(log: chiplog.Log) -> None:
-    """Something to notice."""
+    """Causes a notice."""
     log.discard(log.append_batch([b"x", b"x"])[-1])
 
 
-def test_a_record_has_level_words_and_target(log: chiplog.Log, records: Records) -> None:
+def test_a_record_has_level_message_and_target(log: chiplog.Log, records: Records) -> None:
     LOGGER.setLevel(logging.INFO)
     chiplog.logging_changed()
     discard(log)
@@ -65,7 +65,7 @@ def test_a_record_has_level_words_and_target(log: chiplog.Log, records: Records)
     records.wait_for_discards(2)
 
 
-def test_the_level_is_asked_when_a_handle_is_made(tmp_path: Path, records: Records) -> None:
+def test_the_level_is_read_when_a_handle_is_made(tmp_path: Path, records: Records) -> None:
     LOGGER.setLevel(logging.INFO)
     with chiplog.Log(tmp_path / "one", SMALL) as log:
         discard(log)
@@ -77,10 +77,10 @@ def test_the_level_is_asked_when_a_handle_is_made(tmp_path: Path, records: Recor
         chiplog.logging_changed()
         discard(log)
         records.wait_for_discards(2)
-    assert len(records.discards()) == 2, "what was not wanted was told"
+    assert len(records.discards()) == 2, "a notice below the level was logged"
 
 
-def test_a_logger_that_is_off_is_told_nothing(log: chiplog.Log, records: Records) -> None:
+def test_a_disabled_logger_gets_nothing(log: chiplog.Log, records: Records) -> None:
     LOGGER.setLevel(logging.CRITICAL + 1)
     chiplog.logging_changed()
     discard(log)
@@ -136,7 +136,7 @@ log.close()
     assert run(script, tmp_path / "log") == ""
 
 
-def test_what_waits_at_the_end_of_the_program_is_logged(tmp_path: Path) -> None:
+def test_waiting_notices_are_logged_at_exit(tmp_path: Path) -> None:
     script = PROLOGUE + """
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
 log = chiplog.Log(sys.argv[1], small)
@@ -147,7 +147,7 @@ log.barrier()
     assert run(script, tmp_path / "log").count("chiplog INFO " + DISCARDED) == 10
 
 
-def test_a_full_queue_holds_nobody_up_and_says_so(tmp_path: Path) -> None:
+def test_a_full_queue_drops_and_counts_notices(tmp_path: Path) -> None:
     script = PROLOGUE + """
 import threading
 held, seen = threading.Event(), threading.Event()
@@ -164,15 +164,15 @@ discard(log)
 seen.wait()
 log.append_batch([b"x"] * 1200)
 for first in range(4, 1104):
-    log.discard(first)  # the logging thread stands still
+    log.discard(first)  # the logging thread is blocked
 log.close()
 held.set()
 """
-    assert "more were noticed than logging could keep up with" in run(script, tmp_path / "log")
+    assert "notices were dropped because logging could not keep up" in run(script, tmp_path / "log")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_logs_for_itself(tmp_path: Path) -> None:
+def test_a_forked_child_logs_its_own_notices(tmp_path: Path) -> None:
     script = PROLOGUE + """
 logging.basicConfig(level=logging.INFO, format="%(process)d %(message)s", stream=sys.stdout)
 parent = chiplog.Log(sys.argv[1] + "-parent", small)
@@ -192,8 +192,8 @@ print("child", pid)
     assert child in discards and len(set(discards)) == 2, lines
 
 
-def test_a_factory_of_records_that_raises_loses_its_own_record(tmp_path: Path) -> None:
-    """All that waited behind it was lost."""
+def test_a_raising_record_factory_loses_only_its_record(tmp_path: Path) -> None:
+    """All notices behind it were lost."""
     script = PROLOGUE + """
 import threading
 held, seen = threading.Event(), threading.Event()
@@ -242,20 +242,20 @@ hangs.wait()
 
 
 def end_of(script: str, directory: Path) -> str:
-    """What a program says on stderr, which ends within a minute."""
+    """Runs a program, which must end within a minute. Returns its stderr."""
     command = [sys.executable, "-c", script, str(directory)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False).stderr
 
 
-def test_a_handler_that_hangs_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
+def test_a_hanging_handler_does_not_block_exit(tmp_path: Path) -> None:
     """The program never ended."""
     said = end_of(HANGS, tmp_path / "log")
     assert said.count("chiplog: a handler of logging.getLogger(\"chiplog\") did not return within 5 s") == 1, said
     assert len(said.splitlines()) == 1, said
 
 
-def test_a_ctrl_c_ends_the_wait_for_a_handler_that_hangs(tmp_path: Path) -> None:
-    # Between this callback and the package's own no Python runs that could meet the signal.
+def test_ctrl_c_ends_the_wait_for_a_hanging_handler(tmp_path: Path) -> None:
+    # No Python code that could receive the signal runs between this callback and the package's own.
     script = HANGS + """
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.2)

@@ -1,4 +1,4 @@
-"""The package as it is installed: stripped, and with what a registry shows."""
+"""The installed package: stripped, and with the metadata that a registry shows."""
 
 import struct
 from importlib.metadata import metadata
@@ -8,7 +8,7 @@ import chiplog
 
 
 def sections(path: Path) -> set[str]:
-    """The names of the sections of a 64-bit ELF file, little-endian."""
+    """Returns the names of the sections of a 64-bit ELF file, little-endian."""
     elf = path.read_bytes()
     assert elf[:6] == b"\x7fELF\x02\x01", path
     (at,) = struct.unpack_from("<Q", elf, 0x28)
@@ -30,7 +30,7 @@ def test_the_library_is_stripped() -> None:
     assert not {name for name in found if name.startswith(".debug")} and ".symtab" not in found
 
 
-def test_a_registry_has_something_to_show() -> None:
+def test_the_metadata_is_complete() -> None:
     told = metadata("chiplog")
     assert told["Version"] == chiplog.__version__
     assert told["License-Expression"] == "Apache-2.0"
@@ -38,4 +38,4 @@ def test_a_registry_has_something_to_show() -> None:
     classifiers = told.get_all("Classifier") or []
     assert "Operating System :: POSIX :: Linux" in classifiers
     description = told.get_payload()  # type: ignore[attr-defined]
-    assert "import chiplog" in description and "](" not in description, "a relative link leads nowhere there"
+    assert "import chiplog" in description and "](" not in description, "a relative link is broken there"

@@ -1,5 +1,5 @@
-"""The manifest of operations, ffi/parity.toml, against the installed package and its stubs: nothing that Rust can do is
-missing here without a reason, and nothing stands here that the manifest does not tell of."""
+"""The manifest of operations, ffi/parity.toml, against the installed package and its stubs: each operation of Rust exists
+here or has a reason, and the manifest lists everything that is here."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ MANIFEST: dict[str, list[dict[str, Any]]] = tomllib.loads((ROOT / "ffi" / "parit
 
 
 def names() -> set[str]:
-    """Every Python name of the manifest."""
+    """Returns the Python names of the manifest."""
     found: set[str] = set()
     for entry in [*MANIFEST["operation"], *MANIFEST["sugar"]]:
         name = entry.get("python", [])
@@ -23,7 +23,7 @@ def names() -> set[str]:
 
 
 def stub_names() -> set[str]:
-    """What the stubs tell of: classes and their methods."""
+    """Returns the classes and methods of the stubs."""
     assert chiplog.__file__ is not None
     stub = Path(chiplog.__file__).with_name("_chiplog.pyi")
     found: set[str] = set()
@@ -35,29 +35,29 @@ def stub_names() -> set[str]:
 
 
 def handles() -> list[type]:
-    """The classes of the compiled part."""
+    """Returns the classes of the compiled part."""
     exported = [getattr(chiplog, name) for name in chiplog.__all__]
     return [c for c in exported if inspect.isclass(c) and c.__module__ == "chiplog"]
 
 
-def test_what_the_manifest_names_is_there() -> None:
+def test_the_package_has_what_the_manifest_lists() -> None:
     known = stub_names()
     for name in names():
         found: Any = chiplog
         for part in name.split("."):
-            assert hasattr(found, part), f"{name} stands in the manifest and not in the package"
+            assert hasattr(found, part), f"{name} is in the manifest, but not in the package"
             found = getattr(found, part)
         if "." in name:
-            assert name in known, f"{name} stands in the manifest and not in the stubs"
+            assert name in known, f"{name} is in the manifest, but not in the stubs"
             assert found.__doc__, f"{name} is not documented"
 
 
-def test_what_is_there_is_named() -> None:
+def test_the_manifest_lists_the_package() -> None:
     named = names()
     classes = {name.split(".")[0] for name in named}
     for name in chiplog.__all__:
         is_error = inspect.isclass(getattr(chiplog, name)) and issubclass(getattr(chiplog, name), chiplog.Error)
-        assert is_error or name in classes, f"{name} is public and not in the manifest"
+        assert is_error or name in classes, f"{name} is public, but not in the manifest"
     assert len(handles()) == 12
     for cls in handles():
         for name in vars(cls):
@@ -65,7 +65,7 @@ def test_what_is_there_is_named() -> None:
             assert not public or f"{cls.__name__}.{name}" in named, f"{cls.__name__}.{name} is not in the manifest"
 
 
-def test_the_values_are_there() -> None:
+def test_the_values_exist() -> None:
     """Their fields are compared with Rust's in ffi/tests/values.rs."""
     for entry in MANIFEST["value"]:
         assert "python" not in entry or inspect.isclass(getattr(chiplog, entry["python"])), entry["rust"]

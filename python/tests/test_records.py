@@ -1,4 +1,4 @@
-"""Records as what they are: no bytes, and taken by whatever takes a buffer; and what is told of a log, spelt alike."""
+"""Records are buffers and not `bytes`; ids and positions of a log look the same everywhere."""
 
 import gc
 import hashlib
@@ -16,7 +16,7 @@ from conftest import SMALL
 from test_views import address
 
 
-def test_whatever_takes_a_buffer_takes_a_record(log: chiplog.Log, tmp_path: Path) -> None:
+def test_consumers_of_buffers_accept_a_record(log: chiplog.Log, tmp_path: Path) -> None:
     log.append(pickle.dumps({"a": 1}))
     log.append(struct.pack("<iq", 3, 4))
     log.append("{\"text\": \"Æther\"}".encode())
@@ -31,8 +31,8 @@ def test_whatever_takes_a_buffer_takes_a_record(log: chiplog.Log, tmp_path: Path
     assert log.append_batch([packed, text]) == range(index + 1, index + 3)
 
 
-def test_a_record_does_not_say_that_it_is_bytes(log: chiplog.Log) -> None:
-    """The head of src/record.rs says why."""
+def test_a_record_is_not_bytes(log: chiplog.Log) -> None:
+    """The head of src/handles/batch/record.rs says why."""
     log.append(b"{}")
     record = log.get(1)
     assert not isinstance(record, (bytes, bytearray, str)) and record.__class__ is chiplog.Record
@@ -60,14 +60,14 @@ def test_the_view_of_a_record_is_no_copy_and_holds_it(tmp_path: Path) -> None:
     assert memoryview(log.get(log.info().last)).nbytes == 0
 
 
-def test_ids_are_spelt_as_everywhere(log: chiplog.Log, client: chiplog.Client) -> None:
+def test_ids_have_the_common_form(log: chiplog.Log, client: chiplog.Client) -> None:
     for info in (log.info(), chiplog.ReadOnlyLog(log.path).info(), client.info(), client.info(stale=True)):
         assert isinstance(info.log_id, str) and len(info.log_id) == 32 and int(info.log_id, 16) > 0
     assert len(log.info().directory) == 32
     assert client.info().log_id == client.info(stale=True).log_id
 
 
-def test_a_tail_tells_where_it_begins(log: chiplog.Log, client: chiplog.Client) -> None:
+def test_a_tail_has_its_start(log: chiplog.Log, client: chiplog.Client) -> None:
     log.append_batch([b"one", b"two"])
     tail = log.tail()
     assert (tail.start, tail.position) == (3, 3) and repr(tail) == "<chiplog.Reader from 3, next 3>"

@@ -1,4 +1,4 @@
-"""The stubs tell what `help()` does."""
+"""The stubs have the docstrings that `help()` shows."""
 
 import ast
 import inspect
@@ -20,7 +20,7 @@ def test_the_stubs_have_the_docstrings_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("cls, name", [("Log", ""), ("Log", "append"), ("Record", "index"), ("Client", "connect_async")])
-def test_what_an_editor_shows_is_what_help_shows(cls: str, name: str) -> None:
+def test_an_editor_shows_what_help_shows(cls: str, name: str) -> None:
     installed = Path(str(chiplog.__file__)).with_name("_chiplog.pyi").read_text()
     (of,) = [node for node in ast.parse(installed).body if isinstance(node, ast.ClassDef) and node.name == cls]
     members = [node for node in of.body if isinstance(node, ast.FunctionDef) and node.name == name]

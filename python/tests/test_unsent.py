@@ -1,4 +1,4 @@
-"""Producers that are not closed: what they were given is sent, and what is not acknowledged is told of, with its number."""
+"""Producers that are not closed: their records are sent, and the number of unacknowledged ones is reported."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from servers import Servers
 
 
 class Alone(Servers):
-    """One server, which can be stopped for a while: then it acknowledges nothing."""
+    """One server that can be stopped for a while: then it acknowledges nothing."""
 
     def __enter__(self) -> Self:
         self.start(1)
@@ -32,7 +32,7 @@ class Alone(Servers):
         pid = self.running[1].pid
         os.kill(pid, signal.SIGSTOP)
         while any(stat.read_text().rpartition(") ")[2][0] != "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
-            time.sleep(0.001)  # its threads stop one after the other
+            time.sleep(0.001)  # its threads stop one by one
         try:
             yield
         finally:
@@ -66,7 +66,7 @@ def producer(**given):
 
 
 def run(alone: Alone, body: str, *, interrupt_at: str = "") -> tuple[str, int]:
-    """What a program says on stderr, and how many records it left in the log. The server stops when it says so."""
+    """Runs a program. Returns its stderr and the number of records in the log. The server stops on its request."""
     client = chiplog.Client(alone.clients[:1])
     before = client.info().last
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM.format(body), alone.clients[0]]
@@ -98,11 +98,11 @@ LINGERS = "p = client.producer(chiplog.ProducerOptions(linger=60))"
 AT_THE_END = "of a producer that was not closed were not acknowledged within 0.2 s of the program's end"
 
 
-def test_what_is_under_way_at_the_end_of_the_program_is_sent(alone: Alone) -> None:
+def test_records_in_flight_at_exit_are_sent(alone: Alone) -> None:
     said, records = run(alone, f"{LINGERS}\nfor _ in range(1000): p.send(b'x')")
     assert records == 1000
     assert "ResourceWarning: the program ends with a producer that was not closed, with 1000 records that are not" in said
-    assert "chiplog:" not in said, "nothing was left"
+    assert "chiplog:" not in said, "no record was left"
     said, records = run(alone, "p = producer()\np.send(b'x')\np.flush()")
     assert (said, records) == ("", 2)
 
@@ -110,32 +110,32 @@ def test_what_is_under_way_at_the_end_of_the_program_is_sent(alone: Alone) -> No
 LEFT = {
     "p = producer(exit_timeout=0.2)\nstop()\nfor _ in range(7): p.send(b'x')": 7,
     "p = producer(exit_timeout=0.2)\nstop()\nkept = [p.submit(b'x'), p.submit(b'y')]\np.submit_batch([b'1', b'2'])": 4,
-    # Two of them, of which one was dropped just before.
+    # Two producers, one of which was dropped just before.
     "p = producer(exit_timeout=0.2)\nq = producer(exit_timeout=0.2)\nstop()\np.send(b'x')\nq.send(b'y')\ndel p": 1,
     # A loop that was closed before.
     "async def work(p):\n    p.send(b'x')\n    asyncio.ensure_future(p.append_async(b'y'))\n    await asyncio.sleep(0)\n"
     "p = producer(exit_timeout=0.2)\nstop()\nasyncio.run(work(p))": 2,
-    # A thread that is still at it, and waits for room.
+    # A thread that still sends, and waits for space.
     "p = producer(exit_timeout=0.2, buffer_bytes=1)\nstop()\np.send(b'x')\n"
     "threading.Thread(target=lambda: p.send(b'y'), daemon=True).start()\ntime.sleep(0.1)": 1,
-    # Records that failed before, and whose tickets nobody asked; of one somebody did.
+    # Records that failed before, with only one of their tickets waited for.
     "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\nkept = [p.submit(b'x') for _ in range(5)]\n"
     "while not all(t.done() for t in kept) or p.buffered_bytes: time.sleep(0.01)\n"
     "try:\n    kept[0].wait()\nexcept chiplog.TimeoutError:\n    assert p.unacknowledged == 4\n": 4,
-    # Records that failed before, and nobody was told of.
+    # A record that failed before, without a report.
     "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\np.send(b'x')\n"
     "while p.buffered_bytes: time.sleep(0.01)\nassert p.unacknowledged == 1": 1,
 }
 
 
 @pytest.mark.parametrize("body, count", LEFT.items(), ids=range(len(LEFT)))
-def test_what_is_not_acknowledged_at_the_end_of_the_program_is_told(alone: Alone, body: str, count: int) -> None:
+def test_unacknowledged_records_at_exit_are_reported(alone: Alone, body: str, count: int) -> None:
     said, _ = run(alone, body)
     assert f"chiplog: {count} record(s) {AT_THE_END}" in said, said
     assert f"ResourceWarning: {count} record(s) {AT_THE_END}" in said
 
 
-def test_a_ctrl_c_ends_the_wait_at_the_end(alone: Alone) -> None:
+def test_ctrl_c_ends_the_wait_at_exit(alone: Alone) -> None:
     body = (
         "signal.signal(signal.SIGINT, signal.default_int_handler)\np = producer(exit_timeout=1000)\nstop()\np.send(b'x')"
     )
@@ -144,7 +144,7 @@ def test_a_ctrl_c_ends_the_wait_at_the_end(alone: Alone) -> None:
     assert "KeyboardInterrupt" in said
 
 
-def test_a_closed_producer_is_not_told_of_again(alone: Alone) -> None:
+def test_a_closed_producer_is_not_reported_again(alone: Alone) -> None:
     body = (
         "p = producer()\nstop()\np.send(b'x')\ntry:\n    p.close(0.1)\nexcept chiplog.TimeoutError as error:\n"
         "    assert len(error.closed.left) == 1\nelse:\n    sys.exit(9)"
@@ -152,13 +152,13 @@ def test_a_closed_producer_is_not_told_of_again(alone: Alone) -> None:
     assert run(alone, body)[0] == ""
 
 
-def test_what_a_dropped_producer_was_given_is_sent(alone: Alone) -> None:
+def test_records_of_a_dropped_producer_are_sent(alone: Alone) -> None:
     said, records = run(alone, f"{LINGERS}\np.send(b'x')\ndel p")
     assert records == 1 and "chiplog:" not in said
     assert "ResourceWarning: a producer was dropped without close(), with 1 record that is not acknowledged" in said
 
 
-def test_what_a_dropped_producer_leaves_is_told(alone: Alone) -> None:
+def test_records_left_by_a_dropped_producer_are_reported(alone: Alone) -> None:
     body = (
         "p = producer(delivery_timeout=0.2)\nstop()\np.send(b'x')\np.send(b'y')\ndel p\n"
         "import chiplog._ending as ending\ntold, ending.tell = [], lambda text: told.append(text)\n"
@@ -169,7 +169,7 @@ def test_what_a_dropped_producer_leaves_is_told(alone: Alone) -> None:
     assert "chiplog:" not in run(alone, body)[0]
 
 
-def test_a_child_tells_nothing_of_its_parents_producers(alone: Alone) -> None:
+def test_a_child_does_not_report_its_parents_producers(alone: Alone) -> None:
     body = (
         "p = producer(exit_timeout=0.2)\nstop()\np.send(b'x')\nchild = os.fork()\nif child == 0:\n    begun = time.monotonic()\n"
         "    del p\n    gc.collect()\n    sys.exit()\nassert os.waitpid(child, 0)[1] == 0"
@@ -178,7 +178,7 @@ def test_a_child_tells_nothing_of_its_parents_producers(alone: Alone) -> None:
     assert said.count("chiplog:") == 1 and f"chiplog: 1 record(s) {AT_THE_END}" in said
 
 
-def test_a_child_of_multiprocessing_sends_what_it_was_given(alone: Alone) -> None:
+def test_a_child_of_multiprocessing_sends_its_records(alone: Alone) -> None:
     body = (
         "def work():\n    global p\n    client = chiplog.Client(sys.argv[1:2])\n"
         "    p = client.producer(chiplog.ProducerOptions(linger=60))\n    p.send(b'x')\n"
@@ -189,7 +189,7 @@ def test_a_child_of_multiprocessing_sends_what_it_was_given(alone: Alone) -> Non
     assert records == 1 and said.count("the program ends with a producer that was not closed, with 1 record") == 1
 
 
-def test_closing_raises_what_is_left(alone: Alone, its_client: chiplog.Client) -> None:
+def test_closing_raises_with_the_records_left(alone: Alone, its_client: chiplog.Client) -> None:
     def given() -> chiplog.Producer:
         producer = its_client.producer()
         producer.append(b"in")
@@ -213,11 +213,11 @@ def test_closing_raises_what_is_left(alone: Alone, its_client: chiplog.Client) -
                 assert closed is not None and not closed.all_acknowledged
                 assert [left.record for left in closed.left] == [b"a", b"b"]
                 assert pickle.loads(pickle.dumps(closed)).left == closed.left
-        assert producer.unacknowledged == 0, "it was told"
+        assert producer.unacknowledged == 0, "it was reported"
     assert chiplog.TimeoutError("of another call").closed is None
 
 
-def test_what_ends_a_block_has_a_note_of_what_is_left(
+def test_the_exception_of_a_block_has_a_note_of_the_records_left(
     alone: Alone, its_client: chiplog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chiplog._ending.tell", lambda text: told.append(text))
@@ -239,14 +239,14 @@ def test_what_ends_a_block_has_a_note_of_what_is_left(
 
 
 class Unnoted(Exception):
-    """Takes no notes."""
+    """An exception that accepts no notes."""
 
     def add_note(self, note: str, /) -> None:
         raise ValueError("planted")
 
 
 def test_a_block_whose_exception_is_swallowed_warns(alone: Alone, its_client: chiplog.Client) -> None:
-    """The note went with the exception, and one that takes no notes was replaced."""
+    """The note was lost with the exception, and an exception that accepts no notes was replaced."""
 
     async def leave(producer: chiplog.Producer, error: Exception) -> None:
         async with producer:
@@ -279,7 +279,7 @@ def test_a_block_whose_exception_is_swallowed_warns(alone: Alone, its_client: ch
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """What cannot be raised is not told."""
+    """Ignores exceptions that cannot be raised."""
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         yield
@@ -287,7 +287,7 @@ def silenced() -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def test_what_sending_at_the_end_of_the_program_notices_is_logged(alone: Alone) -> None:
+def test_notices_while_sending_at_exit_are_logged(alone: Alone) -> None:
     """Logging had ended before."""
     body = (
         "import logging\nlogging.basicConfig(level=logging.WARNING, format='logged %(message)s')\n"
@@ -298,7 +298,7 @@ def test_what_sending_at_the_end_of_the_program_notices_is_logged(alone: Alone) 
     assert "logged a producer failed" in said and "chiplog: 1 record(s) of a producer" in said, said
 
 
-def test_a_dropped_ticket_tells_nobody(alone: Alone, its_client: chiplog.Client) -> None:
+def test_a_dropped_ticket_reports_no_failure(alone: Alone, its_client: chiplog.Client) -> None:
     producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
     producer.append(b"in")
     with alone.stopped():
@@ -317,8 +317,8 @@ def test_a_dropped_ticket_tells_nobody(alone: Alone, its_client: chiplog.Client)
     assert error.value.closed is not None and error.value.closed.untold == 1
 
 
-def test_a_ticket_that_nobody_asks_tells_nobody(alone: Alone, its_client: chiplog.Client) -> None:
-    """One that was kept, or looked at only for whether it was done, counted as asked."""
+def test_a_ticket_without_a_wait_reports_no_failure(alone: Alone, its_client: chiplog.Client) -> None:
+    """A ticket that was kept, or only polled with done(), counted as waited for."""
     producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
     producer.append(b"in")
     called: list[chiplog.Ticket] = []

@@ -1,4 +1,4 @@
-"""Options, starts and errors: complete, read, and to be pickled; handles are not."""
+"""Options, starts and errors: complete, read and picklable; handles are not."""
 
 import builtins
 import copy
@@ -13,7 +13,7 @@ import pytest
 from chiplog import _chiplog, _errors
 
 
-def test_one_class_a_kind_of_error() -> None:
+def test_each_kind_of_error_has_a_class() -> None:
     """Names, numbers and flags are those of Rust."""
     kinds = _chiplog._error_kinds()
     assert [code for _, code, _, _ in kinds] == sorted(_errors.BY_CODE) == list(range(1, len(kinds) + 1))
@@ -39,7 +39,7 @@ def fields(classes: Any) -> list[Any]:
 
 
 class Unreadable:
-    """No option takes it."""
+    """A value that no option accepts."""
 
 
 @pytest.mark.parametrize("options, name", fields(OPTIONS))

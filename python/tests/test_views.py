@@ -1,4 +1,4 @@
-"""Views: no copy, read-only, and alive as long as somebody holds them."""
+"""Views: no copy, read-only, and valid as long as they are held."""
 
 import gc
 import os
@@ -33,8 +33,8 @@ def test_views_are_slices_of_one_buffer(log: chiplog.Log) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 16, 300])
 @pytest.mark.parametrize("count", [63, 64, 128, 300])
-def test_records_of_one_length_are_cut_right(log: chiplog.Log, length: int, count: int) -> None:
-    """Their views are cut by slices that are used again, also for other batches."""
+def test_views_of_records_of_equal_length_are_right(log: chiplog.Log, length: int, count: int) -> None:
+    """Their views are cut by slices that are reused, also for other batches."""
     records = [os.urandom(length) for _ in range(count)]
     for _ in range(3):
         log.append_batch(records)
@@ -50,7 +50,7 @@ def test_records_of_one_length_are_cut_right(log: chiplog.Log, length: int, coun
     assert [bytes(v) for v in log.read(7).views()] == list(log.read(7).copies()), "a batch that begins in the middle"
 
 
-def test_what_is_compressed_is_unpacked_once(log: chiplog.Log) -> None:
+def test_a_compressed_batch_is_decompressed_once(log: chiplog.Log) -> None:
     log.append_batch([b"x" * 1000] * 10, codec="zstd")
     (batch,) = log.batches()
     assert batch.data.nbytes == 10_000 and batch[9].copy() == b"x" * 1000
@@ -79,7 +79,7 @@ def test_a_view_outlives_log_reader_and_segment(tmp_path: Path) -> None:
     assert bytes(view) == b"the first" and array.to_pylist() == [b"the first"]
 
 
-def test_numpy_takes_a_batch_without_a_copy(log: chiplog.Log) -> None:
+def test_numpy_accepts_a_batch_without_a_copy(log: chiplog.Log) -> None:
     log.append_batch([np.arange(n, n + 4, dtype="<i4").data for n in range(100)])
     (batch,) = log.batches()
     data, offsets = batch.to_numpy()
@@ -91,7 +91,7 @@ def test_numpy_takes_a_batch_without_a_copy(log: chiplog.Log) -> None:
     assert data[:4].view("<i4")[0] == 0
 
 
-def test_arrow_takes_a_batch_without_a_copy(log: chiplog.Log) -> None:
+def test_arrow_accepts_a_batch_without_a_copy(log: chiplog.Log) -> None:
     log.append_batch([b"to", b"be", b"", b"or"])
     (batch,) = log.batches()
     array = batch.to_arrow()
@@ -100,7 +100,7 @@ def test_arrow_takes_a_batch_without_a_copy(log: chiplog.Log) -> None:
     assert array.buffers()[2].address == address(batch.data)
     assert array.buffers()[1].address == address(batch.offsets)
     schema, values = batch.__arrow_c_array__()
-    del schema, values  # capsules that nobody takes free what they hold
+    del schema, values  # unused capsules free their content
     assert batch.__arrow_c_schema__() is not None
     del batch
     gc.collect()
@@ -121,8 +121,8 @@ def test_both_ways_to_read(tmp_path: Path, mode: str) -> None:
         assert [bytes(v) for v in log.read().views()] == [b"%d" % n for n in range(1000)]
 
 
-def test_memory_goes_when_views_do(log: chiplog.Log) -> None:
-    """Arrays, offsets and views of many batches were made and dropped: what is left does not grow with their number."""
+def test_dropped_views_free_their_memory(log: chiplog.Log) -> None:
+    """Makes and drops arrays, offsets and views of many batches: memory use does not grow with their number."""
     log.append_batch([b"x" * 100] * 5000, codec="zstd")
 
     def held() -> int:
@@ -136,5 +136,5 @@ def test_memory_goes_when_views_do(log: chiplog.Log) -> None:
 
     work(20)
     before = held()
-    work(200)  # 100 MB and more of unpacked bodies and offsets
+    work(200)  # 100 MB and more of decompressed bodies and offsets
     assert held() - before < 50 << 20

@@ -1,4 +1,4 @@
-"""Waits: the interpreter is released, signals are seen, another thread's close is too."""
+"""Waits: the interpreter is released; signals and a close by another thread end them."""
 
 import asyncio
 import ctypes
@@ -20,7 +20,7 @@ from conftest import PATIENCE, SMALL
 from servers import Servers
 
 GENEROUS = 10.0
-"""Seconds after a signal: far more than a wait takes to see it, far less than each of these would go on for."""
+"""Seconds after a signal: far more than a wait needs to notice it, far less than each of these would last."""
 LOCAL = "log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20)); log.append(b'x')"
 REMOTE = "client = chiplog.Client([sys.argv[2]]); producer = client.producer()"
 ALONE = (
@@ -54,7 +54,7 @@ STOPS = {
     "producer ticket": f"{REMOTE}; stopped(); ready(); producer.submit(b'x').wait()",
     "flush": f"{REMOTE}; stopped(); producer.send(b'x'); ready(); producer.flush(1000)",
 }
-"""What waits for servers that have stopped."""
+"""Calls that wait for stopped servers."""
 PROGRAM = """
 import asyncio, os, signal, sys, time
 import chiplog
@@ -68,7 +68,7 @@ def hold():
                 if name.read() == "chiplog-writer\\n":
                     print("hold", thread, flush=True)
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # the thread has ended meanwhile
     sys.stdin.readline()
     ready()
 def stopped():
@@ -85,7 +85,7 @@ except KeyboardInterrupt:
 
 
 class Held:
-    """A thread of another process that stands still, as one does whose disk hangs."""
+    """Stops a thread of another process, as a hanging disk would."""
 
     ATTACH, DETACH, WALL = 16, 17, 0x40000000
 
@@ -106,7 +106,7 @@ class Held:
 
 
 class Program:
-    """A program in Python, that tells when it is ready. Where it asks for that, its log's writer is held, or `stop` called."""
+    """A Python program that prints when it is ready. On its request, stops its log's writer or calls `stop`."""
 
     def __init__(self, body: str, *args: str, stop: Callable[[], None] | None = None) -> None:
         command = [sys.executable, "-c", PROGRAM.format(body.replace("\n", "\n    ")), *args]
@@ -131,7 +131,7 @@ class Program:
         return self.process.stdout.readline().split()
 
     def end(self) -> None:
-        """Waits for its end."""
+        """Waits until it ends."""
         while self.held:
             self.held.pop().let_go()
         self.process.wait(timeout=PATIENCE)
@@ -144,9 +144,9 @@ class Program:
 
 
 def interrupts(wait: str, body: str, dir: Path, server: str, stop: Callable[[], None] | None = None) -> None:
-    """Ctrl-C ends what the program waits for; first it stops where the program says so."""
+    """Ctrl-C ends the program's wait."""
     with Program(body, str(dir / "log"), server, stop=stop) as program:
-        time.sleep(0.2)  # it waits by then, or comes to it after the signal: both end
+        time.sleep(0.2)  # by then it waits, or will wait after the signal: both end
         sent = time.monotonic()
         program.process.send_signal(signal.SIGINT)
         told = program.line()
@@ -193,7 +193,7 @@ for call in calls:
     except chiplog.Error as error:
         print(type(error).__name__, session.next_sequence, flush=True)"""
     with Program(body, str(tmp_path / "log")) as program:
-        # The first is under way and may come about; of the others nothing does.
+        # The first is in flight and may be appended; the others are not.
         assert program.line() == ["TimeoutError", "2"]
         assert [program.line() for _ in range(5)] == [["BusyError", "2"]] * 5
         program.end()
@@ -221,7 +221,7 @@ def closes(thread: threading.Thread, caught: list[BaseException], close: Callabl
     assert not thread.is_alive() and isinstance(caught[0], chiplog.ClosedError)
 
 
-def test_close_wakes_whoever_waits(tmp_path: Path, servers: Servers) -> None:
+def test_close_wakes_waiting_calls(tmp_path: Path, servers: Servers) -> None:
     log = chiplog.Log(tmp_path / "log", SMALL)
     reader = log.tail()
     closes(*in_thread(lambda: next(reader)), reader.close)
@@ -250,12 +250,12 @@ def test_close_wakes_whoever_waits(tmp_path: Path, servers: Servers) -> None:
     log.close()
 
     follower = chiplog.Follower(tmp_path / "copy", servers.clients)
-    follower.wait_for(client.info().last, PATIENCE)  # nothing more comes
+    follower.wait_for(client.info().last, PATIENCE)  # no more records arrive
     copied = follower.tail()
     closes(*in_thread(lambda: next(copied)), follower.close)
 
 
-def test_a_closed_client_ends_its_calls_and_takes_no_more(servers: Servers) -> None:
+def test_a_closed_client_ends_its_calls_and_accepts_no_more(servers: Servers) -> None:
     patient = chiplog.ClientOptions(timeout=10 * PATIENCE, attempt_timeout=10 * PATIENCE)
     client = chiplog.Client(servers.clients, patient)
     producer, reader = client.producer(), client.read()
@@ -288,7 +288,7 @@ def test_a_closed_client_ends_its_calls_and_takes_no_more(servers: Servers) -> N
     producer.close()
 
 
-def test_waiting_for_a_record_has_an_end_while_another_thread_reads(log: chiplog.Log) -> None:
+def test_a_wait_for_a_record_times_out_while_another_thread_reads(log: chiplog.Log) -> None:
     tail = log.tail()
     reading, _ = in_thread(lambda: next(tail))
     time.sleep(0.1)
@@ -313,7 +313,7 @@ def test_other_threads_run_while_one_waits(log: chiplog.Log) -> None:
 
 
 def test_threads_share_a_reader(log: chiplog.Log) -> None:
-    """Each record is given to one of them."""
+    """Each record goes to one of them."""
     tail = log.tail(chiplog.Start.first())
     got: list[int] = []
 
@@ -388,7 +388,7 @@ print("well")
     assert done.stdout == "well\n", done.stderr
 
 
-def test_a_signal_does_not_end_what_it_does_not_raise_in(log: chiplog.Log) -> None:
+def test_a_signal_without_an_exception_does_not_end_a_wait(log: chiplog.Log) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     try:
@@ -399,8 +399,8 @@ def test_a_signal_does_not_end_what_it_does_not_raise_in(log: chiplog.Log) -> No
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_children_of_a_busy_process_drop_what_is_its(tmp_path: Path) -> None:
-    """Locks that another thread of the parent held at the fork are held in the child for ever."""
+def test_children_of_a_busy_process_drop_their_handles(tmp_path: Path) -> None:
+    """Locks that another thread of the parent held at the fork stay locked in the child for ever."""
     program = """
 import asyncio, gc, os, signal, sys, threading
 import chiplog
@@ -419,7 +419,7 @@ async def work():
             signal.alarm(60)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             try:
-                courier.drain()  # it would take the parent's news away
+                courier.drain()  # it would take the parent's wake-ups
                 os._exit(9)
             except chiplog.ForkedError:
                 pass

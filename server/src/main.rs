@@ -1,7 +1,8 @@
-//! `chiplog`: the command line. Parses, hands over to a command, turns its outcome into an exit code.
+//! `chiplog`: the command line. It parses the arguments, runs a command and turns the result into an exit
+//! code.
 //!
-//! Standard output carries results only; everything said about the work (progress, errors, the library's log)
-//! goes to standard error. Must not know: what any command does.
+//! Standard output carries results only. Progress, errors and the library's log go to standard error. Must
+//! not know: what any command does.
 
 mod commands;
 mod common;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Whether a backup was to be checked by the command that makes one.
+/// Whether `chiplog backup` was called with `--check`, an option of `restore`.
 fn is_backup_check(error: &clap::Error) -> bool {
     let is_check = error.get(ContextKind::InvalidArg).is_some_and(|arg| arg.to_string() == "--check");
     error.kind() == ErrorKind::UnknownArgument
@@ -50,12 +51,12 @@ fn is_backup_check(error: &clap::Error) -> bool {
         && std::env::args_os().any(|argument| argument == "backup")
 }
 
-/// Help, the version, or what is wrong with the command line.
+/// Prints help, the version, or what is wrong with the command line.
 fn explain(error: &clap::Error, json: bool) -> ExitCode {
     if json && error.use_stderr() {
         let text = error.render().to_string();
-        let what = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ");
-        report(&Failure::usage(format!("{what}; see chiplog --help")), json);
+        let message = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ");
+        report(&Failure::usage(format!("{message}; see chiplog --help")), json);
         return Exit::Usage.into();
     }
     let closed = error.print().is_err();
@@ -63,7 +64,7 @@ fn explain(error: &clap::Error, json: bool) -> ExitCode {
     exit.into()
 }
 
-/// Says on standard error what went wrong. When even that is closed there is nobody to tell.
+/// Reports a failure on standard error. A closed standard error is ignored.
 fn report(failure: &Failure, json: bool) {
     if failure.quiet() {
         return;

@@ -1,4 +1,4 @@
-//! The demo itself, small: it is a test of the whole log that everybody can run.
+//! A small run of the demo: it is a test of the whole log that everyone can run.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn demo(arguments: &[&str], dir: &std::path::Path) -> Output {
 }
 
 #[test]
-fn the_story_holds_on_the_built_in_text_and_leaves_nothing_behind() {
+fn demo_passes_on_the_built_in_text_and_removes_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let output = demo(&["--size", "3MiB", "--json"], dir.path());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -21,15 +21,15 @@ fn the_story_holds_on_the_built_in_text_and_leaves_nothing_behind() {
     let records = number("records");
     assert!(records >= 65_535);
     assert_eq!(summary["readers_checked"], serde_json::json!([records, records]));
-    assert!(number("killed_after_acknowledged") < records, "the kill came after the work");
+    assert!(number("killed_after_acknowledged") < records, "the kill came after the last append");
     assert!(number("recovered_records") >= number("killed_after_acknowledged"));
     assert_eq!(number("recovered_unacknowledged"), number("repeated_appends_recognised"));
     assert_eq!(number("verified_records"), records + 1 - number("discarded_below"));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the demo left something behind");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the demo left files behind");
 }
 
 #[test]
-fn the_story_is_told_on_a_text_of_ones_own_and_the_log_stays() {
+fn demo_passes_on_a_given_text_and_keeps_the_log() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("text"), b"\n\nnot \xff utf-8\r\nand the last line").unwrap();
     let output =
@@ -43,11 +43,11 @@ fn the_story_is_told_on_a_text_of_ones_own_and_the_log_stays() {
 }
 
 #[test]
-fn a_wrong_file_name_leaves_no_directory_behind() {
+fn wrong_file_name_leaves_no_directory_behind() {
     let dir = tempfile::tempdir().unwrap();
     for arguments in [&["--file", "none"][..], &["log", "--file", "none"]] {
         let output = demo(arguments, dir.path());
-        assert_eq!(output.status.code(), Some(4), "as of any file that is not there");
+        assert_eq!(output.status.code(), Some(4), "as for any missing file");
         assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read none"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{arguments:?}");
     }

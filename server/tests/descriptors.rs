@@ -1,12 +1,12 @@
-//! Out of file descriptors. Alone in its file: the limit is the whole process'.
+//! Appends without free file descriptors. Alone in its file, because the limit applies to the whole process.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{Index, Log, Options, Start};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 
-/// With no descriptor left, appends go on as long as there is a segment to write to, then fail with a named
-/// error. Nothing acknowledged is lost, and with descriptors again the log goes on (opened again if it must be).
+/// Without descriptors, appends continue while there is a segment to write to, then fail with a clear error.
+/// Nothing acknowledged is lost. With descriptors again the log continues, after a reopen if necessary.
 #[test]
 fn without_descriptors_appends_fail_cleanly() {
     let dir = tempfile::tempdir().unwrap();
@@ -19,7 +19,7 @@ fn without_descriptors_appends_fail_cleanly() {
 
     let mut acked = 0;
     let refusal = loop {
-        // Whatever the log lets go of is taken by others at once, as in a busy server.
+        // Other threads take every descriptor that the log frees at once, as in a busy server.
         greedy.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
         match log.append(&record(acked + 1)) {
             Ok(index) => {

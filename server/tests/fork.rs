@@ -1,24 +1,25 @@
-//! A log's handle in a forked child: the threads that serve it are not there, and the file is its parent's.
-//! Alone in its file: the fork wants a process of which it knows what it does.
+//! A log's handle in a forked child: the child lacks the log's threads, and the file belongs to the parent.
+//! Alone in its file, because a fork needs a process whose threads are known.
 #![allow(unsafe_code, reason = "fork, _exit, alarm and waitpid have no safe form")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{ErrorKind, Index, Log, Options, Result, Start};
 
-/// Every way to change the log is refused as `Forked`, dropping the handle returns, and the parent's log goes on.
+/// Every change of the log is refused as `Forked`, dropping the handle returns, and the parent's log
+/// continues.
 #[test]
-fn a_forked_child_is_refused_and_the_parent_unharmed() {
+fn forked_child_is_refused_and_the_parent_unharmed() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
     log.append(b"before the fork").unwrap();
     let mut session = log.open_session().unwrap();
 
-    // SAFETY: fork has no conditions on memory. No other thread of this process holds a lock that the child
-    // will want: the test harness' own thread only waits, and the log's threads hold none while they are idle.
+    // SAFETY: fork has no conditions on memory. No other thread of this process holds a lock that the
+    // child needs: the thread of the test harness only waits, and idle threads of the log hold none.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // SAFETY: sets a timer of this process: a child that hangs is killed and so fails the test.
+        // SAFETY: sets a timer of this process: a child that hangs is killed, which fails the test.
         unsafe { libc::alarm(20) };
         let forked = |r: Result<()>| matches!(r, Err(e) if e.kind() == ErrorKind::Forked && e.is_fatal());
         let mut refused = 0;
@@ -44,6 +45,6 @@ fn a_forked_child_is_refused_and_the_parent_unharmed() {
     for expected in [&b"before the fork"[..], b"after the fork", b"in the session"] {
         assert_eq!(reader.next_record().unwrap().unwrap().data, expected);
     }
-    // The child's end did not let go of the lock.
+    // The child's end did not release the lock.
     assert_eq!(Log::open(dir.path(), Options::default()).unwrap_err().kind(), ErrorKind::Locked);
 }

@@ -1,4 +1,4 @@
-//! The lock of a log in a program that starts other programs. Alone in its file: it starts many.
+//! The lock of a log in a program that starts other programs. Alone in its file, because it starts many.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{Log, Options};
@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// A closed log can be opened again at once. While other threads started programs it could be `Locked` for a
-/// moment: between fork and exec the child holds a copy of the lock's descriptor, and closing ours did not end
-/// the lock.
+/// A closed log can be opened again at once. While other threads started programs it could be `Locked`
+/// briefly: between fork and exec the child holds a copy of the lock's descriptor, so closing ours did not
+/// release the lock.
 #[test]
-fn closing_lets_go_while_programs_are_being_started() {
+fn closing_releases_the_lock_while_programs_are_started() {
     let dir = tempfile::tempdir().unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

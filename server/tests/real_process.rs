@@ -1,7 +1,7 @@
-//! The log in real processes that die, stop and run out of room, on the real disk.
+//! The log in real processes that die, stop and run out of space, on the real disk.
 //!
-//! What the simulated disk cannot show: that the lock, the signals, the mapping and the page cache do what the
-//! engine takes for granted.
+//! These tests show what the simulated disk cannot: that the lock, signals, the mapping and the page cache
+//! work as the engine assumes.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../src/commands/run/witness.rs"]
@@ -29,7 +29,7 @@ fn plan(dir: &Path, total: u64, threads: usize, segment_bytes: u32) -> Plan {
         .fit_segments(segment_bytes)
 }
 
-/// Waits until so many records are acknowledged; false if the child ended before.
+/// Waits until `acked` records are acknowledged. Returns false if the child ended before.
 fn reached(witness: &Witness, child: &mut Running, acked: u64) -> bool {
     let began = Instant::now();
     while witness.acked() < acked {
@@ -42,7 +42,8 @@ fn reached(witness: &Witness, child: &mut Running, acked: u64) -> bool {
     true
 }
 
-/// Opens the log and reads on from where `seen` ends: dense, right, nothing twice, nothing promised missing.
+/// Opens the log and continues reading where `seen` ends. Records are consecutive and correct, none is there
+/// twice, no acknowledged one is missing.
 fn check_on(witness: &Arc<Witness>, text: &Text, seen: &mut Seen) -> Log {
     let log = Log::open(&witness.plan().dir, witness.plan().options()).unwrap();
     let mut reader = log.reader(Start::Index(seen.next())).unwrap();
@@ -51,9 +52,9 @@ fn check_on(witness: &Arc<Witness>, text: &Text, seen: &mut Seen) -> Log {
     log
 }
 
-/// Fifty times: eight threads append, SIGKILL comes at some moment (in some rounds while the log is still being
-/// opened), and nothing that the outside witness has in writing is missing, changed, moved or doubled. Every
-/// other round the next child recovers unseen; now and then a prefix is discarded in between.
+/// Fifty rounds: eight threads append until SIGKILL, in some rounds while the log is still being opened. No
+/// record that the outside witness noted is missing, changed, moved or doubled. In every other round the next
+/// child recovers without a check; sometimes a prefix is discarded in between.
 #[test]
 fn fifty_kills_under_load_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,9 +84,9 @@ fn fifty_kills_under_load_lose_nothing() {
             }
         }
     }
-    assert!(witness.acked() > 50_000, "the load was no load: {}", witness.acked());
+    assert!(witness.acked() > 50_000, "the load was too small: {}", witness.acked());
 
-    // Once more from the front, through the read-only way.
+    // Once more from the first record, read-only.
     check_on(&witness, &text, &mut seen).close().unwrap();
     let viewer = ReadOnlyLog::open(&witness.plan().dir).unwrap();
     assert_eq!(viewer.info().first, first);
@@ -94,9 +95,9 @@ fn fifty_kills_under_load_lose_nothing() {
     assert_eq!(again.next(), seen.next());
 }
 
-/// The lock is held for life by the process that appends, and goes with it.
+/// The process that appends holds the lock for its whole life; its death releases it.
 #[test]
-fn a_second_process_is_refused_and_let_in_after_a_kill() {
+fn second_process_is_refused_until_the_first_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let witness = Witness::new(plan(dir.path(), 5_000_000, 2, 4 << 20));
     let mut child = witness.start(Path::new(CHIPLOG)).unwrap();
@@ -106,19 +107,19 @@ fn a_second_process_is_refused_and_let_in_after_a_kill() {
     assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
     let output = Command::new(CHIPLOG).arg("discard").arg(path).arg("2").output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr)); // "try later"
-    // Looking is free, and does not disturb.
+    // A read-only view needs no lock and disturbs nothing.
     assert!(ReadOnlyLog::open(path).unwrap().info().first == Index(1));
     assert!(child.kill().unwrap());
     let log = Log::open(path, witness.plan().options()).unwrap();
     log.append(b"mine now").unwrap();
-    // And within one process.
+    // The same within one process.
     assert_eq!(Log::open(path, Options::default()).unwrap_err().kind(), ErrorKind::Locked);
 }
 
-/// A stopped process loses nothing and harms nobody: a reader in another process goes on, and after SIGCONT
-/// the appends go on where they were.
+/// Stopping a process loses nothing: a reader in another process continues, and after SIGCONT so do the
+/// appends.
 #[test]
-fn a_stopped_writer_goes_on_where_it_was() {
+fn stopped_writer_continues_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let text = Text::load(None).unwrap();
     let witness = Witness::new(plan(dir.path(), 60_000, 4, 1 << 20));
@@ -129,7 +130,7 @@ fn a_stopped_writer_goes_on_where_it_was() {
         assert!(reached(&witness, &mut child, stop * 5_000), "the child failed");
         kill_process(pid, Signal::STOP).unwrap();
         sleep(Duration::from_millis(60));
-        // What was read while it was stopped is checked at the end by the one who reads all.
+        // The full read at the end checks what was read while it was stopped.
         let viewer = viewer.get_or_insert_with(|| ReadOnlyLog::open(&witness.plan().dir).unwrap());
         let mut seen = Seen::new(witness.plan().total, Index(1));
         let mut reader = viewer.reader(Start::First).unwrap();
@@ -146,10 +147,10 @@ fn a_stopped_writer_goes_on_where_it_was() {
     assert_eq!(seen.count(), witness.plan().total);
 }
 
-/// A full disk refuses appends by name and breaks nothing: what was acknowledged is read, the log is opened
-/// again while the disk is still full, a discard makes room, and the log goes on.
+/// A full disk refuses appends with `Full` and breaks nothing: acknowledged records can be read, the log
+/// opens while the disk is still full, a discard makes room, and the log continues.
 #[test]
-fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
+fn full_disk_refuses_cleanly_and_a_discard_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 4 << 20) else { return };
     let path = tmpfs.path().join("log");
@@ -201,9 +202,10 @@ fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     drop(tmpfs);
 }
 
-/// A disk too small for a new log: the message says what it takes and what to do, and not to discard what is not there.
+/// On a disk too small for a new log the message says how much space it needs and what to do, without the
+/// advice to discard.
 #[test]
-fn a_disk_that_is_too_small_for_a_log_is_told_in_words() {
+fn error_of_a_disk_too_small_for_a_log_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 1 << 20) else { return };
     let mut append = Command::new(env!("CARGO_BIN_EXE_chiplog"));
@@ -216,9 +218,10 @@ fn a_disk_that_is_too_small_for_a_log_is_told_in_words() {
     drop(tmpfs);
 }
 
-/// A read-only file system: the log cannot be opened for appending and says where it failed; reading works.
+/// On a read-only file system the log cannot be opened for appending, and the error names the place; reading
+/// works.
 #[test]
-fn a_read_only_file_system_can_be_read() {
+fn log_on_a_read_only_file_system_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 4 << 20) else { return };
     let path = tmpfs.path().join("log");

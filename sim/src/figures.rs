@@ -1,4 +1,4 @@
-//! Figures of many runs: how fast, how many of each fault, how quick the fail-overs were.
+//! Figures of many runs: the speed, the number of each fault, the duration of fail-overs.
 
 use crate::many;
 use anyhow::Result;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Below this, a fault that never happened may just not have had the chance.
+/// With fewer runs, a fault that never happened may not have had the chance.
 const SEEDS_FOR_ALL_FAULTS: u64 = 200;
 
 /// The sum of many runs.
@@ -48,16 +48,16 @@ struct Json {
     failovers_late: Vec<u64>,
     faults: BTreeMap<&'static str, u64>,
     faults_missing: Vec<&'static str>,
-    /// What the judges let pass for a reason, and how often.
+    /// Failures that the checks excuse for a reason, and how often.
     excuses: BTreeMap<&'static str, u64>,
-    /// How often it was asked whether appends get on, and whether all members do.
+    /// How often the runs checked that appends continue, and that all members do.
     judged_appends: u64,
     judged_members: u64,
     violations: Vec<u64>,
 }
 
 impl Figures {
-    /// Runs all seeds and sums up; `each` sees every report.
+    /// Runs all seeds and adds up the results; `each` gets every report.
     pub(crate) fn of(seeds: Range<u64>, threads: usize, mut each: impl FnMut(&Report)) -> Self {
         let began = Instant::now();
         let mut sum = Self {
@@ -106,7 +106,7 @@ impl Figures {
         }
     }
 
-    /// Whether nothing was violated, and, of many runs, every fault has happened.
+    /// Whether there was no violation, and, in many runs, every fault has happened.
     pub(crate) fn is_good(&self) -> bool {
         let many = self.seeds.end - self.seeds.start >= SEEDS_FOR_ALL_FAULTS;
         self.violations.is_empty() && (!many || self.counts.missing().is_empty())

@@ -1,7 +1,7 @@
 //! `chiplog-sim`: simulations of chiplog clusters from the command line.
 //!
-//! `run 7` tells the story of seed 7; `range 0..2000` runs many and prints figures; `export 0..50 DIR` writes their
-//! histories for other checkers; `bugs 0..300` shows that each planted bug is found (feature `planted-bugs`).
+//! `run 7` prints the story of seed 7; `range 0..2000` runs many and prints figures; `export 0..50 DIR` writes their
+//! histories for other checkers; `bugs 0..300` checks that each planted bug is found (feature `planted-bugs`).
 
 mod figures;
 mod many;
@@ -25,7 +25,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs one seed and tells its story.
+    /// Runs one seed and prints its story.
     Run {
         seed: u64,
         /// Without any fault.
@@ -34,10 +34,10 @@ enum Command {
         /// Only the figures.
         #[arg(long)]
         quiet: bool,
-        /// With how every replica stands after every step: a hundred times as many lines.
+        /// Adds the state of every replica after every step: a hundred times as many lines
         #[arg(long)]
         steps: bool,
-        /// With what the replicas log, among the story's lines.
+        /// Adds the replicas' own log lines to the story
         #[arg(long)]
         log: bool,
     },
@@ -48,7 +48,7 @@ enum Command {
         /// As one JSON object.
         #[arg(long)]
         json: bool,
-        /// Threads; all processors if not given.
+        /// Threads; all processors by default.
         #[arg(long)]
         threads: Option<usize>,
     },
@@ -58,11 +58,11 @@ enum Command {
         seeds: Range<u64>,
         dir: PathBuf,
     },
-    /// Plants one bug after the other, and looks which of the seeds finds it.
+    /// Plants one bug after the other, and reports which seed finds it.
     Bugs {
         #[arg(value_parser = range)]
         seeds: Range<u64>,
-        /// Only this one.
+        /// Only this bug.
         #[arg(long)]
         only: Option<u32>,
     },
@@ -112,7 +112,7 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-/// How much of a story is told.
+/// How much of a story is printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
     Nothing,
@@ -120,12 +120,12 @@ enum Telling {
     Steps,
 }
 
-/// Whether a line of a story, which begins with the time, tells of a step.
+/// Whether a line of a story, which begins with the time, describes a step.
 fn is_step(line: &str) -> bool {
     line.trim_start().split_once(' ').is_some_and(|(_, what)| what.starts_with("  node"))
 }
 
-/// Runs one seed and tells its story.
+/// Runs one seed and prints its story.
 fn tell(seed: u64, calm: bool, telling: Telling) -> ExitCode {
     let plan = if calm { Plan::calm(seed) } else { Plan::of(seed) };
     let mut simulation = Simulation::new(plan);
@@ -217,7 +217,7 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What comes of it while this bug is planted.
+/// The result of the runs while this bug is planted.
 #[cfg(feature = "planted-bugs")]
 fn planted<T>(number: u32, run: impl FnOnce() -> T) -> T {
     use chiplog::sim::bugs::plant;

@@ -1,4 +1,4 @@
-//! Many runs at once: each is a function of its seed, so threads change nothing but the time it takes.
+//! Many runs at once: each is a function of its seed, so the number of threads changes only the time.
 
 use chiplog::sim::{Report, run};
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Processors that there are.
+/// The number of processors.
 pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs all seeds and hands over each report, in no order.
+/// Runs all seeds and passes on each report, in no order.
 pub(crate) fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Report)) {
     let next = AtomicU64::new(seeds.start);
     thread::scope(|scope| {
@@ -32,7 +32,7 @@ pub(crate) fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Repor
     });
 }
 
-/// Runs seeds until `found` says something of one; the lowest such seed.
+/// Runs seeds until `found` returns something for one; returns the lowest such seed.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn first<T>(
     seeds: Range<u64>,

@@ -1,5 +1,5 @@
-// Checks histories of the simulator with porcupine, a linearizability checker that knows nothing of chiplog:
-// whether all answers can have come from one log that does one thing at a time.
+// Checks histories of the simulator with porcupine, a linearizability checker that shares no code with chiplog: whether all
+// answers can come from one log that executes one operation at a time.
 //
 // Usage: porcupine FILE…  (JSON lines, as `chiplog-sim export` writes them)
 package main
@@ -15,7 +15,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A line of a history: a call, or the contents that the log had.
+// A line of a history: a call, or the log's contents.
 type line struct {
 	Client  int64    `json:"client"`
 	Call    int64    `json:"call"`
@@ -32,7 +32,7 @@ type line struct {
 	Log [][2]uint64 `json:"log"`
 }
 
-// The log: records[i] stands at index i+1; 0 is an index that a discard beyond the end skipped.
+// The log: records[i] is at index i+1; 0 is an index that a discard beyond the end skipped.
 type state struct {
 	first   uint64
 	records []uint64
@@ -97,7 +97,7 @@ func step(s state, l line) (bool, state) {
 	return false, s
 }
 
-// The calls that say anything. One without an answer never returned; whether it happened the log's contents tell.
+// The calls with information. One without an answer never returned; the log's contents show whether it happened.
 func operations(lines []line) []porcupine.Operation {
 	place := map[uint64]uint64{}
 	for _, l := range lines {

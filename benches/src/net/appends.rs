@@ -1,4 +1,4 @@
-//! Appends over the network: 128 appenders over few and many connections, one alone, and the peer on the same work.
+//! Appends over the network: 128 appenders over few and many connections, one alone, and Kafka with the same work.
 //!
 //! Must not know: which ratio would be good, how results are shown.
 
@@ -12,12 +12,12 @@ use crate::run::RECORD_BYTES;
 use crate::workload::Window;
 use anyhow::Result;
 
-/// How many appenders there are.
+/// The number of appenders.
 pub(crate) const APPENDERS: usize = 128;
-/// Over so many connections, one after the other.
+/// The numbers of connections, measured one after the other.
 pub(crate) const CONNECTIONS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// Its load takes seconds to begin and to end.
+/// Kafka's load generator takes seconds to start and to end.
 const KAFKA_ROUNDS_MAX: usize = 2;
 
 /// One appender, on a connection of its own.
@@ -29,7 +29,7 @@ const ALONE: Shape = Shape {
     record_bytes: RECORD_BYTES,
 };
 
-/// What was seen with so many connections.
+/// The results with this number of connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
     pub(crate) connections: usize,
@@ -38,9 +38,9 @@ pub(crate) struct Point {
     pub(crate) latency: Percentiles,
     /// Processor time of all servers for one append, in microseconds.
     pub(crate) server_micros: f64,
-    /// That of the load.
+    /// Processor time of the load generator.
     pub(crate) client_micros: f64,
-    /// What writing and syncing blocks of the size that the leader formed would carry, by round.
+    /// The rate of writing and syncing blocks of the size that the leader formed, by round.
     pub(crate) disk: Vec<f64>,
 }
 
@@ -50,7 +50,7 @@ impl Point {
     }
 }
 
-/// Appends by connections to a cluster of `nodes`. `with_disk`: each beside the disk's own rate.
+/// Appends by connections to a cluster of `nodes`. `with_disk`: each compared with the disk's own rate.
 pub(crate) fn curve(
     bench: &Bench,
     (service, streams): (Service, Streams),
@@ -76,7 +76,7 @@ pub(crate) fn curve(
             let address = servers.address(leader);
             let outcome = load::appenders(shape, address, &bench.pool, half(bench.window))?;
             let (cpu, after) = (servers.cpu()? - cpu, servers.written(leader)?);
-            // The servers' time includes the warm-up, which goes as the rest does.
+            // The servers' time includes the warm-up, which costs the same as the rest.
             let total = half(bench.window).warm_up + outcome.elapsed;
             let appends = outcome.per_second() * total.as_secs_f64();
             seen.rates.push(outcome.per_second());
@@ -138,7 +138,7 @@ pub(crate) fn alone(bench: &Bench, nodes: usize) -> Result<(Vec<f64>, Vec<f64>)>
     Ok((ours, limits))
 }
 
-/// The peer's appends a second by connections, if it is at hand.
+/// Kafka's appends a second by connections, if it is installed.
 pub(crate) fn kafka(bench: &Bench, nodes: usize, connections: &[usize]) -> Result<Option<Vec<Vec<f64>>>> {
     let Some(kafka) = Kafka::at_hand(&bench.own, &bench.dir, nodes)? else { return Ok(None) };
     let Window { warm_up, measured } = bench.window;

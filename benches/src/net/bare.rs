@@ -1,6 +1,6 @@
-//! Bare: messages of 1 MiB over gRPC on this machine, from a server that has them in memory: what the library moves when
-//! nobody does anything else. The server is a process of its own, as the log's is; the messages are those of a service
-//! whose generated code is at hand, one field of bytes.
+//! Bare: messages of 1 MiB over gRPC on this machine, from a server that has them in memory: the rate of the library
+//! when no process does anything else. The server is a process of its own, as the log's is. The messages are those of a
+//! service whose generated code is available, one field of bytes.
 
 use super::process::{Own, Running, free_addresses};
 use anyhow::{Result, ensure};
@@ -21,7 +21,7 @@ use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status, Streaming};
 
 const MESSAGE_BYTES: usize = 1 << 20;
-/// As the log's client asks for.
+/// The same as the log's client requests.
 const FRAME_BYTES: u32 = 256 << 10;
 const WINDOW_BYTES: u32 = 4 << 20;
 
@@ -37,7 +37,7 @@ impl Log for Bare {
     type ReadStream = Replies<ReadReply>;
     type InfoStreamStream = Replies<InfoReply>;
 
-    /// As many messages as the request says.
+    /// The number of messages is in the request.
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let data = self.message.clone();
         let reply = move |index| {
@@ -71,7 +71,7 @@ impl Log for Bare {
 /// Serves messages at this address until the process ends.
 ///
 /// # Errors
-/// Those of the listener.
+/// Errors of the listener.
 pub(crate) fn serve(address: &str) -> Result<()> {
     super::block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await?;
@@ -97,7 +97,7 @@ pub(crate) struct BareServer {
 
 impl BareServer {
     /// # Errors
-    /// It does not start.
+    /// The server does not start.
     pub(crate) fn start(own: &Own, dir: &Path) -> Result<Self> {
         let address = free_addresses(1)?.remove(0);
         let mut running = Running::start_own(own, "bare-messages", [&address], dir.join("said-bare"))?;
@@ -105,10 +105,10 @@ impl BareServer {
         Ok(Self { address, _running: running })
     }
 
-    /// Receives about so many bytes; bytes a second.
+    /// Receives about this many bytes; returns bytes a second.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Errors of the connection.
     pub(crate) fn receive(&self, bytes: u64) -> Result<f64> {
         let count = bytes.div_ceil(MESSAGE_BYTES as u64);
         super::block_on(async {

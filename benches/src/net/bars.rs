@@ -21,7 +21,7 @@ fn word(nodes: usize) -> &'static str {
     if nodes == 1 { "one" } else { "three" }
 }
 
-/// The lowest rate of 128 appenders over any number of connections, beside the highest.
+/// The lowest rate of 128 appenders over any number of connections, compared with the highest.
 pub(crate) fn flat(bench: &Bench, sizes: &Sizes, service: Service, nodes: usize) -> Result<Vec<Bar>> {
     const FLAT_MIN: f64 = 0.6;
     let points = appends::curve(bench, (service, sizes.streams), nodes, &sizes.connections, false)?;
@@ -52,7 +52,7 @@ pub(crate) fn flat(bench: &Bench, sizes: &Sizes, service: Service, nodes: usize)
     Ok(vec![flat])
 }
 
-/// The same work beside Kafka, over many connections and over one.
+/// The same work compared with Kafka, over many connections and over one.
 pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     const ONE_MIN: f64 = 1.5;
     const DISK_MIN: f64 = 0.8;
@@ -107,7 +107,7 @@ fn told(rates: &[f64]) -> String {
     told.join(", ")
 }
 
-/// One appender, beside a raw write and sync of the same bytes.
+/// One appender, compared with a raw write and sync of the same bytes.
 pub(crate) fn alone(bench: &Bench) -> Result<Vec<Bar>> {
     let mut bars = Vec::new();
     for (nodes, most) in [(1, 2.0), (3, 4.0)] {
@@ -127,7 +127,7 @@ fn scans(name: &str, seen: &RemoteScans, least: f64, note: String) -> Vec<Bar> {
     vec![bar(name, values, "MiB/s", ratio(&seen.figures, &seen.limits), Side::AtLeast(least), note)]
 }
 
-/// A whole log from the page cache, beside bare messages.
+/// A whole log from the page cache, compared with bare messages.
 pub(crate) fn read_cached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let seen = reads::cached(bench, sizes.scan_bytes)?;
     let note =
@@ -135,14 +135,14 @@ pub(crate) fn read_cached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     Ok(scans("net_read_cached", &seen, 0.8, note.into()))
 }
 
-/// The same with an empty page cache, beside `cat`.
+/// The same with an empty page cache, compared with `cat`.
 pub(crate) fn read_uncached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let seen = reads::uncached(bench, sizes.scan_bytes)?;
     let note = "limit: plain read of the same files in 128 KiB, as cat does";
     Ok(scans("net_read_uncached", &seen, 0.95, note.into()))
 }
 
-/// How soon a waiting reader has a record, and what many of them cost.
+/// How soon a waiting reader has a record, and the cost of many readers.
 pub(crate) fn tail(bench: &Bench) -> Result<Vec<Bar>> {
     const DELAY_MICROS_MAX: f64 = 1000.0;
     const PER_SECOND: f64 = 500.0;
@@ -175,7 +175,7 @@ pub(crate) fn tail(bench: &Bench) -> Result<Vec<Bar>> {
     Ok(bars)
 }
 
-/// What one producer gets acknowledged.
+/// The rate of acknowledged records of one producer.
 pub(crate) fn producer(bench: &Bench) -> Result<Vec<Bar>> {
     const SMALL_MIN: f64 = 2e6;
     const LARGE_BYTES: usize = 1000;
@@ -209,7 +209,7 @@ pub(crate) fn producer(bench: &Bench) -> Result<Vec<Bar>> {
     Ok(bars)
 }
 
-/// What happens when three times as much is offered as can be taken.
+/// A load of three times the capacity.
 pub(crate) fn overload(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     const GOODPUT_MIN: f64 = 0.8;
     const GROWTH_MIB_MAX: f64 = 32.0;

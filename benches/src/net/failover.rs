@@ -1,5 +1,5 @@
-//! Fail-over: the leader of three is killed under load; how long nothing is acknowledged, and whether everything that was
-//! acknowledged is in the log, once.
+//! Fail-over: the leader of three is killed under load. Measures how long nothing is acknowledged, and checks that
+//! every acknowledged record is in the log, once.
 //!
 //! Must not know: which gap would be good, how results are shown.
 
@@ -16,20 +16,20 @@ use tokio::task::JoinSet;
 
 /// Appenders, each waiting for its acknowledgement.
 const APPENDERS: u64 = 16;
-/// Under load before the leader is killed, and after appends went on.
+/// Time under load before the leader is killed, and after appends continue.
 const CALM: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One leader killed.
+/// The result of killing one leader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failover {
-    /// The longest time in which nothing was acknowledged, in milliseconds.
+    /// The longest time without an acknowledgement, in milliseconds.
     pub(crate) gap_millis: f64,
     /// From the kill to the next acknowledgement.
     pub(crate) after_kill_millis: f64,
     /// Records that were acknowledged.
     pub(crate) acknowledged: u64,
-    /// Of those, not in the log where it was said.
+    /// Acknowledged records that are not at their index in the log.
     pub(crate) lost: u64,
     /// Records that are in the log more than once.
     pub(crate) doubled: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Failover {
 
 type Acknowledged = Vec<(Instant, Index, u64)>;
 
-/// Three servers with default settings; SIGKILL for the one that leads.
+/// Starts three servers with default settings, and kills the leader by SIGKILL.
 pub(crate) fn failover(bench: &Bench) -> Result<Failover> {
     let mut servers = Servers::start(&bench.own, &bench.dir, 3, &[])?;
     let addresses = servers.addresses();
@@ -71,7 +71,7 @@ pub(crate) fn failover(bench: &Bench) -> Result<Failover> {
     })
 }
 
-/// Appends until it is stopped; a record is its own number.
+/// Appends until it is stopped; each record is its own number.
 async fn appends(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Result<Acknowledged> {
     let client = Client::connect(addresses, ClientOptions::default()).await?;
     let producer = client.producer(ProducerOptions::default()).await?;
@@ -96,7 +96,8 @@ async fn appends(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Result<Acknow
     Ok(all)
 }
 
-/// Reads the whole log back: how many of the acknowledged are not where it was said, and how many are there twice.
+/// Reads the whole log back: returns how many acknowledged records are not at their index, and how many are there
+/// twice.
 async fn compare(survivor: &str, acknowledged: &Acknowledged) -> Result<(u64, u64)> {
     let client = Client::connect([survivor], ClientOptions::default()).await?;
     let mut options = ReaderOptions::default();

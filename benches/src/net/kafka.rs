@@ -1,8 +1,9 @@
-//! Kafka: the peer over the network: brokers that sync before they acknowledge, and a client of its own for the load.
+//! Kafka, for comparison over the network: brokers that sync before they acknowledge, and a client of its own for the
+//! load.
 //!
-//! Both are found in the directory that an environment variable names: `kafka.cp`, the class path of Kafka 4, and
-//! `bin/load`, a program that takes `kafka w1 -addrs … -nodes … -conns … -secs … -warm …` and prints a line of JSON: 128
-//! appenders of 2 KiB, each waiting for its acknowledgement, spread over connections of the Go client franz-go.
+//! Both are in the directory that an environment variable names: `kafka.cp`, the class path of Kafka 4, and `bin/load`,
+//! a program that takes `kafka w1 -addrs … -nodes … -conns … -secs … -warm …` and prints a line of JSON: 128 appenders
+//! of 2 KiB, each waiting for its acknowledgement, spread over connections of the Go client franz-go.
 
 use super::process::{Own, Running, free_addresses};
 use anyhow::{Context, Result, ensure};
@@ -12,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Names the directory.
+/// The variable that names the directory.
 pub(crate) const PEERS: &str = "CHIPLOG_PEERS";
-/// Its machine code is made while it runs.
+/// The warm-up: Java compiles its machine code while it runs.
 const WARM_UP: Duration = Duration::from_secs(8);
 const HEAP: &str = "-Xmx1g";
 const CLUSTER: &str = "Y2hpcGxvZy1iZW5jaC0wMQ";
 
-/// Brokers that run. Dropping them ends them and removes what they wrote.
+/// Running brokers. Dropping them ends them and removes what they wrote.
 #[derive(Debug)]
 pub(crate) struct Kafka {
     load: PathBuf,
@@ -34,11 +35,11 @@ struct Line {
 }
 
 impl Kafka {
-    /// As many brokers, which are controllers as well, if the environment names a Kafka. Each appends to stable storage
-    /// before it acknowledges, and of three all that are in step do, at least two.
+    /// Starts this number of brokers, which are controllers as well, if the environment names a Kafka. Each appends to
+    /// stable storage before it acknowledges; with three, all in-sync ones do, at least two.
     ///
     /// # Errors
-    /// They do not start.
+    /// The brokers do not start.
     pub(crate) fn at_hand(own: &Own, dir: &Path, nodes: usize) -> Result<Option<Self>> {
         let Some(peers) = std::env::var_os(PEERS).filter(|dir| !dir.is_empty()).map(PathBuf::from) else {
             return Ok(None);
@@ -83,12 +84,12 @@ impl Kafka {
         for (broker, client) in all.brokers.iter_mut().zip(clients) {
             broker.listens(client)?;
         }
-        std::thread::sleep(Duration::from_secs(3)); // what is asked before they know each other takes long
+        std::thread::sleep(Duration::from_secs(3)); // requests before the brokers know each other take long
         all.appends(8, Duration::from_secs(1), WARM_UP)?;
         Ok(Some(all))
     }
 
-    /// Appends a second of 128 appenders over so many connections.
+    /// Appends a second of 128 appenders over this number of connections.
     ///
     /// # Errors
     /// The load fails.
@@ -108,7 +109,7 @@ impl Kafka {
 impl Drop for Kafka {
     fn drop(&mut self) {
         self.brokers.clear();
-        // What stays goes with the whole work directory.
+        // The whole work directory is removed later.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Whom the load speaks to.
+/// The service that the load calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// `chiplog.v1.Log`.
@@ -26,13 +26,13 @@ pub(crate) enum Service {
 /// How appenders share a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Streams {
-    /// Each has an append stream of its own, as callers have that know nothing of each other.
+    /// Each has an append stream of its own, like independent callers.
     Own,
-    /// All of a connection are on one append stream, as those of one client are: the service answers in order.
+    /// All of a connection share one append stream, like those of one client: the service answers in order.
     Shared,
 }
 
-/// What an appender does, and over how many connections there are how many of them.
+/// The kind of appender, and the numbers of connections and of appenders on each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) service: Service,
@@ -42,17 +42,17 @@ pub(crate) struct Shape {
     pub(crate) record_bytes: usize,
 }
 
-/// How long nothing may come before the run is given up.
+/// How long the run waits for any answer before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Different records.
 const RECORDS: u64 = 512;
-/// The first byte of an answer that says: appended. The same in both services.
+/// The first byte of an answer that means: appended. The same in both services.
 const APPENDED: u8 = 0x0a;
 
 /// Appenders of this shape, to the server at `address`.
 ///
 /// # Errors
-/// A connection's, and any answer that is no acknowledgement.
+/// Errors of a connection, and any answer that is no acknowledgement.
 pub(crate) fn appenders(shape: Shape, address: &str, pool: &Pool, window: Window) -> Result<Outcome> {
     let requests = Requests::new(shape.service, pool, shape.record_bytes)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -110,14 +110,14 @@ struct Tally {
     counting: bool,
     appends: u64,
     latencies: Latencies,
-    /// When an answer last came.
+    /// The time of the last answer.
     last: Instant,
 }
 
 struct Connection {
     socket: TcpStream,
     wire: Wire,
-    /// By the streams' numbers.
+    /// By the number of the stream.
     lanes: Vec<Lane>,
 }
 
@@ -126,7 +126,7 @@ struct Lane {
     /// Requests sent.
     sequence: u64,
     appenders: usize,
-    /// When those under way were sent, in order.
+    /// The times at which the requests in flight were sent, in order.
     under_way: VecDeque<Instant>,
 }
 
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Takes the answers that came; all appenders that wait for none send.
+    /// Processes the answers that arrived; all appenders that wait for none send.
     fn turn(&mut self, requests: &Requests, tally: &mut Tally) -> Result<()> {
         let now = Instant::now();
         while let Some(answer) = self.wire.next()? {
@@ -202,7 +202,7 @@ impl Connection {
         }
         self.wire.out.drain(..written);
         if !self.wire.out.is_empty() {
-            // Rare: the kernel takes some megabytes. Waiting is simpler than another event.
+            // Rare: the kernel's buffer takes some megabytes. Waiting is simpler than another event.
             self.socket.set_nonblocking(false)?;
             self.socket.write_all(&self.wire.out).context("writing requests")?;
             self.socket.set_nonblocking(true)?;
@@ -212,7 +212,7 @@ impl Connection {
     }
 }
 
-/// Requests as they go over the wire.
+/// Requests as they are sent.
 struct Requests {
     service: Service,
     /// For the native service whole messages, for the other one proposals.

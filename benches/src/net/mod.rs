@@ -1,9 +1,9 @@
 //! The log over the network: servers as processes of their own, the load in this one, all on this machine.
 //!
 //! ```text
-//! bars.rs      the ratios that the network is held to
+//! bars.rs      the ratios that the network must reach
 //!   appends.rs, reads.rs, tail.rs, produce.rs, failover.rs    what is measured
-//!     load.rs     appenders by the hundred, on one thread       kafka.rs  the peer
+//!     load.rs     appenders by the hundred, on one thread       kafka.rs  for comparison
 //!       wire.rs   HTTP/2 as far as they need it
 //!     bare.rs     messages over gRPC, and nothing else
 //!     servers.rs  `chiplog serve`
@@ -27,7 +27,7 @@ use anyhow::Result;
 use std::future::Future;
 use tokio::runtime::Builder;
 
-/// Runs what is asynchronous on this thread.
+/// Runs a future on this thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

@@ -1,8 +1,8 @@
-//! Process: other programs that a measurement needs. They end with whoever holds them, and with this process, however
-//! it ends.
+//! Process: other programs that a measurement needs. They end when their handle is dropped, and with this process,
+//! however it ends.
 //!
-//! A process is started through this program's own `bound` command: it asks the kernel to be killed with its parent, then
-//! becomes the other program.
+//! This program's own `bound` command starts a process: it asks the kernel to be killed with its parent, then becomes
+//! the other program.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to begin.
+/// How long a program may take to start.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// This program, and the arguments that lead to the benchmark's commands in it.
@@ -26,7 +26,7 @@ pub(crate) struct Own {
 
 impl Own {
     /// # Errors
-    /// Where a process cannot learn which program it is.
+    /// A process cannot learn its own program.
     pub(crate) fn new(prefix: &[&str]) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         Ok(Self { program, prefix: prefix.iter().map(OsString::from).collect() })
@@ -39,7 +39,7 @@ impl Own {
         command
     }
 
-    /// The program `chiplog`: this one, if it is that, or the one beside it.
+    /// The program `chiplog`: this one, if it is `chiplog`, or the one beside it.
     ///
     /// # Errors
     /// It was not built.
@@ -54,10 +54,10 @@ impl Own {
     }
 }
 
-/// Becomes the program of these arguments, to end with the parent.
+/// Becomes the program of these arguments, and ends with the parent.
 ///
 /// # Errors
-/// The program cannot be run. It does not return otherwise.
+/// The program cannot be run. Otherwise this does not return.
 pub(crate) fn become_bound(command: &[OsString]) -> Result<()> {
     let Some((program, arguments)) = command.split_first() else { bail!("which program?") };
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -65,7 +65,7 @@ pub(crate) fn become_bound(command: &[OsString]) -> Result<()> {
     Err(error).with_context(|| format!("running {}", program.to_string_lossy()))
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -73,7 +73,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it; what it says goes into the file `said`.
+    /// Starts it; its output is written to the file `said`.
     ///
     /// # Errors
     /// Those of the system.
@@ -106,10 +106,10 @@ impl Running {
         Self::start(own, &own.program, all, said)
     }
 
-    /// Waits until somebody listens there.
+    /// Waits until a program listens there.
     ///
     /// # Errors
-    /// The program ended, or takes too long; with what it said.
+    /// The program ended, or takes too long; with its output.
     pub(crate) fn listens(&mut self, address: &str) -> Result<()> {
         let begun = Instant::now();
         while TcpStream::connect(address).is_err() {
@@ -121,7 +121,7 @@ impl Running {
         Ok(())
     }
 
-    /// What it said.
+    /// Its output.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
@@ -129,7 +129,7 @@ impl Running {
     /// Processor time it has used, to the hundredth of a second.
     ///
     /// # Errors
-    /// It is gone.
+    /// The process is gone.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         cpu(&stat).context("/proc/PID/stat makes no sense")
@@ -138,12 +138,12 @@ impl Running {
     /// Memory of its own, without mapped files, in bytes.
     ///
     /// # Errors
-    /// It is gone.
+    /// The process is gone.
     pub(crate) fn memory(&self) -> Result<u64> {
         Ok(crate::measure::Memory::of(self.child.id())?.anonymous)
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Kills it by SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -157,20 +157,21 @@ impl Drop for Running {
     }
 }
 
-/// User and system time of a line of `/proc/PID/stat`; the kernel counts hundredths there, whatever it counts elsewhere.
+/// User and system time of a line of `/proc/PID/stat`; the kernel counts hundredths there, whatever it counts
+/// elsewhere.
 fn cpu(stat: &str) -> Option<Duration> {
-    // The second field is the program's name and may hold anything.
+    // The second field is the program's name and may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Addresses on this machine at which nobody listens.
+/// Addresses on this machine at which no program listens.
 ///
 /// # Errors
 /// Those of the system.
 pub(crate) fn free_addresses(count: usize) -> Result<Vec<String>> {
-    // All at once, so that none is given out twice.
+    // All at once, so that none is assigned twice.
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
     Ok(listeners.iter().map(|l| l.local_addr().map(|a| a.to_string())).collect::<Result<_, _>>()?)
 }

@@ -1,4 +1,4 @@
-//! Producers over the network: how many records a second, and what happens when far more are offered.
+//! Producers over the network: how many records a second, and the effects of an overload.
 //!
 //! Must not know: which ratio would be good, how results are shown.
 
@@ -15,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Records between two looks at the clock.
+/// Records between two readings of the clock.
 const BURST: u64 = 256;
 
-/// A producer's rate beside that of the disk, by round.
+/// A producer's rate compared with that of the disk, by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Produced {
     /// Acknowledged records a second.
@@ -33,10 +33,10 @@ impl Produced {
     }
 }
 
-/// Settings of a log that keeps its newest 64 MiB: it goes round in its files and has none to fill with zeros.
+/// Settings of a log that keeps its newest 64 MiB: it reuses its files and has none to fill with zeros.
 const GOING_ROUND: [&str; 2] = ["log.segment_bytes=16MiB", "log.retention_bytes=64MiB"];
 
-/// One producer with default options to one server. `reusing`: the log goes round in its files.
+/// One producer with default options to one server. `reusing`: the log reuses its files.
 pub(crate) fn produce(bench: &Bench, record_bytes: usize, reusing: bool) -> Result<Produced> {
     let settings = if reusing { &GOING_ROUND[..] } else { &[] };
     let servers = Servers::start(&bench.own, &bench.dir, 1, settings)?;
@@ -61,7 +61,7 @@ pub(crate) fn produce(bench: &Bench, record_bytes: usize, reusing: bool) -> Resu
     Ok(seen)
 }
 
-/// Sends as fast as the producer takes records, then waits until all are acknowledged.
+/// Sends as fast as the producer accepts records, then waits until all are acknowledged.
 fn send_for(bench: &Bench, producer: &Producer, record_bytes: usize, time: Duration) -> Result<u64> {
     let begun = Instant::now();
     let mut sent = 0;
@@ -75,7 +75,7 @@ fn send_for(bench: &Bench, producer: &Producer, record_bytes: usize, time: Durat
     Ok(sent)
 }
 
-/// What was seen while far more was offered than can be taken.
+/// The results of an overload.
 #[derive(Clone, Debug)]
 pub(crate) struct Overload {
     /// Records a second that a producer gets acknowledged when it waits for room.
@@ -84,11 +84,11 @@ pub(crate) struct Overload {
     pub(crate) offered: f64,
     /// Records a second that were acknowledged.
     pub(crate) taken: f64,
-    /// Records refused as `Busy`, the documented answer.
+    /// Records refused as `Busy`, the documented error.
     pub(crate) refused: u64,
-    /// Of the acknowledged ones, from when each was offered; a sample.
+    /// Latencies of the acknowledged ones, from when each was offered; a sample.
     pub(crate) latency: Percentiles,
-    /// What the producer's buffer holds at that rate, in milliseconds.
+    /// How long the producer's buffer lasts at that rate, in milliseconds.
     pub(crate) buffer_millis: f64,
     /// The largest memory of the server in the second quarter of the time, and in the last, in bytes.
     pub(crate) server_memory: (f64, f64),
@@ -100,7 +100,7 @@ pub(crate) struct Overload {
     pub(crate) calm: (f64, f64),
 }
 
-/// Offers three times of what can be taken, at an even pace, to a producer that never waits.
+/// Offers three times the capacity, at an even pace, to a producer that never waits.
 pub(crate) fn overload(bench: &Bench, record_bytes: usize, time: Duration) -> Result<Overload> {
     const TIMES: f64 = 3.0;
     const SAMPLE: u64 = 64;

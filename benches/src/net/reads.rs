@@ -26,7 +26,7 @@ pub(crate) struct RemoteScans {
     pub(crate) limits: Vec<f64>,
 }
 
-/// A server with a log of about so many bytes, in the batches that a producer makes.
+/// A server with a log of about this many bytes, in the batches that a producer makes.
 fn filled(bench: &Bench, bytes: u64) -> Result<(Servers, u64)> {
     let servers = Servers::start(&bench.own, &bench.dir, 1, &[])?;
     let records = bytes.div_ceil(RECORD_BYTES as u64);
@@ -43,7 +43,7 @@ fn filled(bench: &Bench, bytes: u64) -> Result<(Servers, u64)> {
     Ok((servers, records))
 }
 
-/// Reads all records; bytes of records a second.
+/// Reads all records; returns bytes of records a second.
 fn scan(address: &str, records: u64) -> Result<f64> {
     super::block_on(async {
         let client = Client::connect([address], ClientOptions::default()).await?;
@@ -67,23 +67,23 @@ fn scan(address: &str, records: u64) -> Result<f64> {
     })
 }
 
-/// From the page cache, beside bare messages.
+/// From the page cache, compared with bare messages.
 pub(crate) fn cached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
     let (servers, records) = filled(bench, bytes)?;
     let bare = BareServer::start(&bench.own, &bench.dir)?;
-    scan(servers.address(1), records)?; // what was read once is in the cache
+    scan(servers.address(1), records)?; // the first read fills the cache
     let (limits, figures) =
         interleave(bench.rounds, || bare.receive(bytes), || scan(servers.address(1), records))?;
     Ok(RemoteScans { figures, limits })
 }
 
-/// With an empty page cache, beside `cat` of the same files.
+/// With an empty page cache, compared with `cat` of the same files.
 pub(crate) fn uncached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
     let (mut servers, records) = filled(bench, bytes)?;
     let files = servers.files(1)?;
     let mut seen = RemoteScans { figures: Vec::new(), limits: Vec::new() };
     for _ in 0..bench.rounds {
-        // What a process has mapped stays in the cache: the server is begun again.
+        // Mapped pages stay in the cache: the server is restarted.
         servers.kill(1);
         raw::drop_caches(&files)?;
         seen.limits.push(raw::read_files(&files, CAT_BYTES, Ahead::Kernel)?);

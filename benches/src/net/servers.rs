@@ -1,5 +1,5 @@
-//! Servers: `chiplog serve`, one process a server, each on a directory and on ports of its own, with default settings but
-//! for what a measurement says.
+//! Servers: `chiplog serve`, one process a server, each on a directory and on ports of its own, with default settings
+//! except for those that a measurement sets.
 //!
 //! Invariant: dropping them ends the processes and removes what they wrote.
 
@@ -28,11 +28,11 @@ struct Server {
     client: String,
     peer: String,
     http: String,
-    /// None: it was killed.
+    /// `None`: it was killed.
     running: Option<Running>,
 }
 
-/// What a server's log had written.
+/// The amount that a server's log had written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     blocks: f64,
@@ -52,10 +52,10 @@ impl Written {
 }
 
 impl Servers {
-    /// A new cluster of `count` voters below `dir`. `settings`: as `--set` takes them.
+    /// A new cluster of `count` voters below `dir`. `settings`: in the form of `--set`.
     ///
     /// # Errors
-    /// A server does not start; with what it said.
+    /// A server does not start; with its output.
     pub(crate) fn start(own: &Own, dir: &Path, count: usize, settings: &[&str]) -> Result<Self> {
         let dir = dir.join("servers");
         if dir.exists() {
@@ -86,17 +86,17 @@ impl Servers {
         &self.all[node - 1]
     }
 
-    /// Where a server serves clients.
+    /// The server's address for clients.
     pub(crate) fn address(&self, node: usize) -> &str {
         &self.server(node).client
     }
 
-    /// Where all of them do.
+    /// The addresses of all servers for clients.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.all.iter().map(|s| s.client.clone()).collect()
     }
 
-    /// Starts a server, with the directory that it has. The first one makes the cluster.
+    /// Starts a server on its existing directory. The first one makes the cluster.
     ///
     /// # Errors
     /// It does not start.
@@ -122,7 +122,7 @@ impl Servers {
         Ok(())
     }
 
-    /// A label of a server's own, by which a reader can choose it.
+    /// A label of a server's own, by which a reader can select it.
     pub(crate) fn zone(node: usize) -> String {
         format!("zone-{node}")
     }
@@ -132,7 +132,7 @@ impl Servers {
         self.dir.join(format!("node-{node}")).to_string_lossy().into_owned()
     }
 
-    /// The files of a server's segments that hold something.
+    /// The segment files of a server that hold records.
     ///
     /// # Errors
     /// Those of the file system.
@@ -146,7 +146,7 @@ impl Servers {
         Ok(files)
     }
 
-    /// SIGKILL.
+    /// Kills a server by SIGKILL.
     pub(crate) fn kill(&mut self, node: usize) {
         self.all[node - 1].running = None; // dropping it kills it
     }
@@ -165,7 +165,7 @@ impl Servers {
     /// The server that leads, once there is one.
     ///
     /// # Errors
-    /// Nobody leads for long.
+    /// There is no leader for long.
     pub(crate) fn leader(&self) -> Result<usize> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -179,20 +179,21 @@ impl Servers {
         bail!("no server leads after {PATIENCE:?}")
     }
 
-    /// What a server's log has written so far.
+    /// The amount that a server's log has written so far.
     ///
     /// # Errors
-    /// It does not tell.
+    /// The metric is missing.
     pub(crate) fn written(&self, node: usize) -> Result<Written> {
         let blocks = self.figure(node, "chiplog_blocks_total")?;
         Ok(Written { blocks, bytes: self.figure(node, "chiplog_written_bytes_total")? })
     }
 
-    /// One of a server's own figures.
+    /// One of a server's metrics.
     fn figure(&self, node: usize, name: &str) -> Result<f64> {
         let page = self.page(node)?;
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse().ok()).with_context(|| format!("server {node} tells no {name}"))
+        line.and_then(|value| value.parse().ok())
+            .with_context(|| format!("server {node} has no metric {name}"))
     }
 
     fn page(&self, node: usize) -> Result<String> {
@@ -212,7 +213,7 @@ impl Servers {
         self.all.iter().filter_map(|s| s.running.as_ref()).map(Running::cpu).sum()
     }
 
-    /// Memory of a server's own.
+    /// A server's own memory.
     ///
     /// # Errors
     /// It is gone.
@@ -224,7 +225,7 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         self.all.clear();
-        // What stays goes with the whole work directory.
+        // The whole work directory is removed later.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

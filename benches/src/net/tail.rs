@@ -1,4 +1,4 @@
-//! The tail over the network: how soon a reader that waits has what was acknowledged, and what many readers cost.
+//! The tail over the network: how soon a waiting reader has acknowledged records, and the cost of many readers.
 //!
 //! Must not know: which ratio would be good, how results are shown.
 
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-/// Between two appends whose way to the reader is watched.
+/// Time between two measured appends.
 const PAUSE: Duration = Duration::from_millis(3);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long after its acknowledgement a record is in the hands of a reader that waits. Negative times count as none.
+/// How long after its acknowledgement a waiting reader has a record. Negative times count as 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Delay {
     /// All rounds together.
@@ -28,7 +28,8 @@ pub(crate) struct Delay {
     pub(crate) medians: Vec<f64>,
 }
 
-/// One appender and one reader, each on a connection and a thread of its own. `node`: whom the reader reads from.
+/// One appender and one reader, each on a connection and a thread of its own. `node`: the server that the reader reads
+/// from.
 pub(crate) fn delay(bench: &Bench, nodes: usize, from_leader: bool) -> Result<Delay> {
     let servers = Servers::start(&bench.own, &bench.dir, nodes, &[])?;
     let leader = servers.leader()?;
@@ -47,7 +48,7 @@ fn delay_round(bench: &Bench, servers: &Servers, node: usize) -> Result<Latencie
     let ((ready, begins), (tell, first)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
         let reading = scope.spawn(move || {
-            // Whoever it reads from may not have that one yet.
+            // The reader's server may not have that record yet.
             let first = first.recv_timeout(PATIENCE).context("nothing was appended")?;
             super::block_on(reads(servers, node, first, count, ready))
         });
@@ -77,7 +78,7 @@ fn delay_round(bench: &Bench, servers: &Servers, node: usize) -> Result<Latencie
     })
 }
 
-/// Reads `count` records behind the `first` one, and when each came.
+/// Reads `count` records after the `first` one, and the time at which each arrived.
 async fn reads(
     servers: &Servers,
     node: usize,
@@ -97,10 +98,10 @@ async fn reads(
     Ok(times)
 }
 
-/// What readers cost the server.
+/// The cost of readers for the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Fan {
-    /// How many of them.
+    /// The number of readers.
     pub(crate) readers: usize,
     /// Processor time of the server, in cores.
     pub(crate) cores: Vec<f64>,
@@ -113,14 +114,14 @@ impl Fan {
         median(self.cores.iter().copied())
     }
 
-    /// Processor time by byte that was delivered, by round: microseconds a MiB.
+    /// Processor time a delivered byte, by round: microseconds a MiB.
     pub(crate) fn micros_a_mib(&self, seconds: f64) -> Vec<f64> {
         let mib = self.bytes / f64::from(1 << 20);
         self.cores.iter().map(|cores| cores * seconds * 1e6 / mib.max(1e-9)).collect()
     }
 }
 
-/// The same appends, at the same pace, with so many readers at the tail, each on a connection of its own.
+/// The same appends, at the same pace, with this number of readers at the tail, each on a connection of its own.
 pub(crate) fn fans(bench: &Bench, counts: &[usize], per_second: f64) -> Result<Vec<Fan>> {
     let servers = Servers::start(&bench.own, &bench.dir, 1, &[])?;
     let mut all: Vec<Fan> =

@@ -1,11 +1,11 @@
-//! Wire: as much of HTTP/2 and gRPC as a client needs that sends requests on streams that stay open and hears answers.
+//! Wire: the part of HTTP/2 and gRPC that a client needs which sends requests on open streams and receives answers.
 //!
-//! On a machine of two cores whatever the load costs is missing at the server. So the load is made of bytes, without a
-//! gRPC library: requests are put together in one buffer and written at once, answers are cut from what was read.
+//! On a machine with two cores the server lacks what the load costs. So the load consists of bytes, without a gRPC
+//! library: requests are combined in one buffer and written at once, answers are cut from the bytes read.
 //!
 //! Invariants:
-//! - Nothing is sent beyond the windows that the server gave.
-//! - What the server may send is more than a run ever takes: this side never has to give more.
+//! - Nothing is sent beyond the windows that the server granted.
+//! - The server may send more than a run ever receives: this side never has to grant more.
 //!
 //! Must not know: sockets, what requests and answers say.
 
@@ -25,7 +25,7 @@ const END_HEADERS: u8 = 4;
 
 const FRAME_HEAD_BYTES: usize = 9;
 const MESSAGE_HEAD_BYTES: usize = 5;
-/// Any receiver takes frames of this size.
+/// Every receiver accepts frames of this size.
 const FRAME_BYTES_MAX: usize = 16 << 10;
 const WINDOW_AT_FIRST: i64 = 65_535;
 const WINDOW_MAX: u32 = (1 << 31) - 1;
@@ -34,10 +34,10 @@ const SETTING_INITIAL_WINDOW: u16 = 4;
 /// The client's side of one connection.
 #[derive(Debug)]
 pub(super) struct Wire {
-    /// To be written to the socket; emptied by whoever does.
+    /// Bytes to be written to the socket; the writer empties it.
     pub(super) out: Vec<u8>,
     received: Vec<u8>,
-    /// How far `received` was looked at.
+    /// How far `received` was processed.
     at: usize,
     streams: Vec<Stream>,
     window: i64,
@@ -53,7 +53,7 @@ struct Stream {
     at: usize,
 }
 
-/// An answer that came on a stream.
+/// An answer that arrived on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     /// Number of the stream, from 0 in the order in which they were opened.
@@ -63,7 +63,7 @@ pub(super) struct Answer {
 }
 
 impl Wire {
-    /// Begins a connection.
+    /// Starts a connection.
     pub(super) fn new() -> Self {
         let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         frame_head(&mut out, 6, SETTINGS, 0, 0);
@@ -82,9 +82,9 @@ impl Wire {
         }
     }
 
-    /// Calls a method, such as `/chiplog.v1.Log/Append`; its number.
+    /// Calls a method, such as `/chiplog.v1.Log/Append`; returns its number.
     pub(super) fn open(&mut self, path: &str) -> usize {
-        // Literals that are not to be remembered; the small numbers are places in the static table.
+        // Literals that the receiver does not store; the small numbers are indexes in the static table.
         let mut block = vec![0x83, 0x86]; // POST, http
         for (name, value) in [(&[0x04][..], path), (&[0x01], "bench"), (&[0x0f, 0x10], "application/grpc")] {
             block.extend_from_slice(name);
@@ -99,7 +99,8 @@ impl Wire {
         stream
     }
 
-    /// Sends a request, in these parts. False: the server's windows have no room for it, and nothing was sent.
+    /// Sends a request, in these parts. Returns false if the server's windows have no room for it; nothing was sent
+    /// then.
     pub(super) fn send(&mut self, stream: usize, parts: &[&[u8]]) -> bool {
         let message: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = message + MESSAGE_HEAD_BYTES;
@@ -117,14 +118,14 @@ impl Wire {
         true
     }
 
-    /// Bytes that came.
+    /// Adds bytes that arrived.
     pub(super) fn received(&mut self, bytes: &[u8]) {
         self.received.drain(..self.at);
         self.at = 0;
         self.received.extend_from_slice(bytes);
     }
 
-    /// The next answer in what came; None: no whole one.
+    /// The next answer in the received bytes; `None` if it is incomplete.
     ///
     /// # Errors
     /// The server ended a stream or the connection.
@@ -142,7 +143,7 @@ impl Wire {
         }
     }
 
-    /// What an answer says. To be asked before the next one is.
+    /// The bytes of an answer. Valid until the next one is taken.
     pub(super) fn body(&self, answer: Answer) -> &[u8] {
         &self.streams[answer.stream].answers[answer.from..answer.to]
     }
@@ -167,7 +168,7 @@ impl Wire {
         }
     }
 
-    /// Takes one frame in. False: no whole one is there.
+    /// Processes one frame. Returns false if it is incomplete.
     fn frame(&mut self) -> Result<bool> {
         let rest = &self.received[self.at..];
         let Some([a, b, c, kind, flags, stream @ ..]) = rest.first_chunk::<FRAME_HEAD_BYTES>() else {
@@ -216,7 +217,7 @@ impl Wire {
     }
 }
 
-/// A stream's number on the wire.
+/// A stream's number in frames.
 fn id(stream: usize) -> u32 {
     2 * stream as u32 + 1
 }

@@ -1,17 +1,17 @@
-//! Followed: the handle of a log that follows another one, in the caller's process. No member of the cluster, no vote,
-//! and nobody's burden: what feeds it can be any replica, or another follower.
+//! FollowerLog: the handle of a log that follows another one, in the caller's process. It is no member of the cluster,
+//! has no vote and costs the cluster nothing. Any replica can feed it, and so can another follower.
 //!
 //! ```text
-//!  a log somewhere ── Feed ──> bytes, any way ──> Fed ── take ──> Followed ── log() ──> readers, feeds, as of any log
-//!                      ^                                             │
-//!                      └────────────── want: where to go on ─────────┘
+//!  a log somewhere ── FollowSource ──> bytes, any channel ──> FollowMessage ── take ──> FollowerLog ── log() ──> readers
+//!                     ^                                                                    │
+//!                     └────────────────────── want: where to continue ─────────────────────┘
 //! ```
 //!
-//! Who calls `take` writes; a thread of its own syncs, 100 ms later at most, proves the tail when nothing comes, and
-//! lets go of what is too old.
+//! The thread that calls `take` writes. A thread of the follower's own syncs within 100 ms, proves the tail when no
+//! more entries arrive, and discards what is older or larger than retention allows.
 //!
 //! Invariants:
-//! - one writes at a time, under a lock that no reader takes;
+//! - one thread writes at a time, under a lock that readers never take;
 //! - callbacks run without that lock.
 //!
 //! Must not know: raft, the network.
@@ -39,25 +39,25 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What was taken is durable after this time at the latest.
+/// A sync of what was taken begins within this time.
 const SYNC_DELAY: Duration = Duration::from_millis(100);
-/// It is synced at once when there is so much of it.
+/// A sync begins at once when this many bytes are unsynced.
 const SYNC_BYTES: u64 = 8 << 20;
-/// Whoever takes more waits for the disk.
+/// A thread that calls `take` with more than this unsynced waits for a sync.
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
-/// The tail is proven when nothing has come for this time.
+/// The tail is proven when nothing was taken for this time.
 const PROOF_DELAY: Duration = Duration::from_millis(100);
-/// Retention that found no file tries again after this time.
+/// Retention that could not prepare a file retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A log in a directory that follows another one: it takes what a [`FollowSource`](crate::FollowSource) gives and serves the same
-/// readers as any log. Cheap to clone, `Send + Sync`; closed when [`Self::close`] is called or the last clone and the
-/// last handle that [`Self::log`] gave are dropped.
+/// A log in a directory that follows another one: it takes what a [`FollowSource`](crate::FollowSource) returns and serves readers
+/// like any log. Cheap to clone, `Send + Sync`. It is closed when [`Self::close`] is called, or when the last clone
+/// and the last handle that [`Self::log`] returned are dropped.
 ///
-/// It is no replica: the cluster does not know of it and waits for nobody here. Its records are durable elsewhere, so
-/// they can be read here as soon as they are written; a crash of the machine can take away what was not synced yet (that begins within 100 ms)
-/// until they are fed again. `kill -9` takes nothing. A place that a program keeps (the index of the next record it
-/// wants) stays good: what is fed again is the same.
+/// It is no replica: the cluster does not know of it and never waits for it. Its records are durable elsewhere, so
+/// readers see them as soon as they are written here. A crash of the machine can remove records that were not synced
+/// yet, until they are fed again; a sync begins within 100 ms. `kill -9` removes nothing. A position that a program
+/// stores (the index of the next record that it wants) stays valid: the same records are fed again.
 ///
 /// ```
 /// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
@@ -65,16 +65,16 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// # let options = || Options::with_segment_bytes(1 << 20);
 /// let log = Log::open(a.path(), options())?;
 /// log.append(b"one")?;
-/// // The first time there is nothing yet: it begins with a state.
-/// let mut feed = log.feed(FollowFrom::First)?;
+/// // The first feed begins with a state, of which the follower's log is made.
+/// let mut feed = log.follow(FollowFrom::First)?;
 /// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!() };
 /// drop(FollowerLog::create(b.path(), options(), &state)?);
-/// // Later, as often as need be:
+/// // From then on, any number of times:
 /// let copy = FollowerLog::open(b.path(), options())?;
-/// let mut feed = log.feed(copy.want()?)?;
+/// let mut feed = log.follow(copy.resume_point()?)?;
 /// while let Some(fed) = feed.next(1 << 20)? {
-///     if let Some(jumped) = copy.take(fed)? {
-///         println!("records {} to {} were discarded before they came here", jumped.from, jumped.to.previous());
+///     if let Some(jumped) = copy.apply(fed)? {
+///         println!("records {} to {} were discarded before this copy had them", jumped.from, jumped.to.previous());
 ///     }
 /// }
 /// assert_eq!(copy.log().info().last.get(), 1);
@@ -86,31 +86,31 @@ pub struct FollowerLog {
     shared: Arc<Shared>,
 }
 
-/// What the handle and the thread share.
+/// The state that the handle and its thread share.
 struct Shared {
     state: Mutex<State>,
-    /// The thread waits here.
+    /// The thread waits on this.
     work: Condvar,
     positions: Arc<Positions>,
     published: Arc<Published>,
     allocator: Arc<Allocator>,
 }
 
-/// The decisions that are made under the lock, at a time that is given. The thread calls it, and so does the simulator.
+/// The decisions, made under the lock at a time that the caller passes. The thread and the simulator both call it.
 pub(crate) struct State {
     pub(crate) applier: Applier,
     opened_at: Instant,
     /// The handle was closed.
     ending: bool,
-    /// Since when anything waits to be synced.
+    /// When the oldest unsynced bytes were written.
     unsynced_since: Option<Instant>,
-    /// When anything was taken last.
+    /// When something was taken last.
     taken_at: Instant,
-    /// Retention has nothing to do before.
+    /// Retention is not tried before this time.
     retain_at: Instant,
 }
 
-/// What the thread does next.
+/// The thread's next step.
 pub(crate) enum Next {
     Sync,
     Prove,
@@ -122,19 +122,19 @@ pub(crate) enum Next {
 impl FollowerLog {
     /// Opens the follower's log in `dir`. Blocks while recovery reads the last segment.
     ///
-    /// Of the options those count that say how the files are kept and read, and `retention_bytes` and `retention_age`:
-    /// the follower's own, besides what its source discards. `segment_bytes` has to be large enough for the source's
-    /// blocks: best not less than the source's. `create` is not looked at; `cluster` has to be None.
+    /// The options that count are those about how files are kept and read, and `retention_bytes` and `retention_age`:
+    /// the follower's own retention, in addition to what its source discards. `segment_bytes` has to be large enough
+    /// for the source's blocks; use at least the source's value. `create` is ignored; `cluster` has to be `None`.
     ///
     /// # Errors
-    /// `NotFound`: there is none yet; see [`Self::create`]. `InvalidArgument`: the directory holds a log on its own or
-    /// a replica; an option. `Locked`. `Corrupt`: names file and offset; see [`Self::reset`]. `Unsupported`, `Io`,
-    /// `Full`.
+    /// `NotFound`: there is no log yet; see [`Self::create`]. `InvalidArgument`: the directory holds a standalone log
+    /// or a replica; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::reset`].
+    /// `Unsupported`, `Io`, `Full`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::open_on(disk_at(dir.as_ref(), false)?, options)
     }
 
-    /// As [`Self::open`], on another kind of disk.
+    /// As [`Self::open`], on another implementation of [`Disk`].
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -144,18 +144,18 @@ impl FollowerLog {
         Self::start(&*disk, opened, options)
     }
 
-    /// Makes the follower's log in `dir`, which begins at `state`: what a feed gives first that was opened at
-    /// [`FollowFrom::First`], [`FollowFrom::Index`] or [`FollowFrom::Newest`]. Durable when it returns.
+    /// Makes the follower's log in `dir`, beginning at `state`: the first item of a feed that was opened at
+    /// [`FollowFrom::First`], [`FollowFrom::Index`] or [`FollowFrom::Newest`]. The log is durable when this returns.
     ///
     /// # Errors
-    /// `InvalidArgument`: there is a log already; an option. `TooLarge`: the state does not fit a segment. `Locked`,
-    /// `Corrupt`, `Io`, `Full`.
+    /// `InvalidArgument`: the directory holds a log already; or an option is out of bounds. `TooLarge`: the state
+    /// does not fit a segment. `Locked`, `Corrupt`, `Io`, `Full`.
     pub fn create(dir: impl AsRef<Path>, options: Options, state: &FollowSnapshot) -> Result<Self> {
         check(&options)?;
         Self::create_on(disk_at(dir.as_ref(), true)?, options, state)
     }
 
-    /// As [`Self::create`], on another kind of disk.
+    /// As [`Self::create`], on another implementation of [`Disk`].
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -165,33 +165,33 @@ impl FollowerLog {
         Self::start(&*disk, opened, options)
     }
 
-    /// Removes a follower's log, so that it can begin again: when it is damaged, or follows a history that is not the
-    /// source's. Nothing is lost that its source still has. The directory stays.
+    /// Removes a follower's log, so that it can be created again: after damage, or when its history is not the
+    /// source's. No record is lost that the source still has. The directory stays.
     ///
     /// ```
     /// # use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
     /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
     /// # let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-    /// # let Some(FollowMessage::State(state)) = log.feed(FollowFrom::First)?.next(0)? else { panic!() };
+    /// # let Some(FollowMessage::State(state)) = log.follow(FollowFrom::First)?.next(0)? else { panic!() };
     /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// copy.close()?;
-    /// FollowerLog::reset(b.path())?;
+    /// FollowerLog::destroy(b.path())?;
     /// FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// `NotFound`: there is none. `InvalidArgument`: it is no follower's. `Locked`: it is open. `Corrupt`: nobody can
-    /// tell whose it is. `Io`: it can be done again.
-    pub fn reset(dir: impl AsRef<Path>) -> Result<()> {
-        Self::reset_on(&*disk_at(dir.as_ref(), false)?)
+    /// `NotFound`: there is no log. `InvalidArgument`: the log is not a follower's. `Locked`: it is open. `Corrupt`:
+    /// the files do not show whether it is a follower's. `Io`: some files may remain; retry.
+    pub fn destroy(dir: impl AsRef<Path>) -> Result<()> {
+        Self::destroy_on(&*disk_at(dir.as_ref(), false)?)
     }
 
-    /// As [`Self::reset`], on another kind of disk.
+    /// As [`Self::reset`], on another implementation of [`Disk`].
     ///
     /// # Errors
     /// As [`Self::reset`].
-    pub fn reset_on(disk: &dyn Disk) -> Result<()> {
+    pub fn destroy_on(disk: &dyn Disk) -> Result<()> {
         reset_followed(disk)
     }
 
@@ -251,51 +251,52 @@ impl FollowerLog {
         Ok(Self { log: Log::assemble(parts), shared })
     }
 
-    /// Where the next feed has to begin, so that it gives what comes next here.
+    /// The position at which the next feed has to begin to continue this log.
     ///
     /// # Errors
     /// `Poisoned`, `Closed`.
-    pub fn want(&self) -> Result<FollowFrom> {
-        Ok(self.shared.lock()?.applier.want())
+    pub fn resume_point(&self) -> Result<FollowFrom> {
+        Ok(self.shared.lock()?.applier.resume_point())
     }
 
-    /// Takes what a feed gave. Returns when it is written and can be read; a sync of it begins within 100 ms. Blocks
-    /// on the disk, and while another thread does the same.
+    /// Takes one item of a feed. Returns when it is written and readers can see it; a sync of it begins within 100
+    /// ms. Blocks on the disk, and while another thread takes.
     ///
-    /// Of a jump it tells: then the records that were here are gone, and readers that stand before the new beginning
-    /// get `Discarded`.
+    /// Returns a [`Jumped`] if the log skipped records: then the records that were here are gone, and a reader before
+    /// the new beginning gets `Discarded`.
     ///
     /// # Errors
-    /// `Diverged`: it is another log's, or does not fit what is here: none of it may be taken, nor asked for again at
-    /// the same source. `Full`: there was no room for all of it; what had room was taken, and [`Self::want`] says where
-    /// to go on once there is room. `TooLarge`: `segment_bytes` is too small for the source's blocks.
-    /// `InvalidArgument`: entries that do not begin where the log ends. `Io`, `Corrupt`, but not poisoned: a file could
-    /// not be prepared, or one that is here not be read; nothing was written, and it may pass. `Poisoned`: a write or a sync has failed; close it
-    /// and open it again. `Closed`, `Forked`.
-    pub fn take(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
+    /// `Diverged`: the item belongs to another log, or contradicts the entries here. Nothing was taken; do not
+    /// request it from the same source again. `Full`: there was not enough room; the entries that fit were taken, and
+    /// [`Self::want`] returns where to continue once there is room. `TooLarge`: `segment_bytes` is too small for the
+    /// source's blocks. `InvalidArgument`: the entries do not begin where the log ends. `Io`, `Corrupt`: a file could
+    /// not be prepared, or an existing file could not be read; nothing was written, the log is not poisoned, and a
+    /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
+    /// `Forked`.
+    pub fn apply(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
         match fed {
-            FollowMessage::State(state) => self.begin(&state),
-            FollowMessage::Entries(entries) => self.take_entries(entries).map(|()| None),
+            FollowMessage::State(state) => self.install_snapshot(&state),
+            FollowMessage::Entries(entries) => self.apply_entries(entries).map(|()| None),
         }
     }
 
-    /// As [`Self::take`], of entries.
+    /// As [`Self::take`], for entries.
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_entries(&self, entries: FollowEntries) -> Result<()> {
-        self.change(|applier| applier.take(entries))
+    pub fn apply_entries(&self, entries: FollowEntries) -> Result<()> {
+        self.change(|applier| applier.apply(entries))
     }
 
-    /// As [`Self::take`], of a state: goes on there. `None` if the log stands there already.
+    /// As [`Self::take`], for a state: the log continues at it. Returns `None` if the log is there already.
     ///
     /// # Errors
-    /// As [`Self::take`]; `Diverged` also if the state lies before the end of the log.
-    pub fn begin(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
-        self.change(|applier| applier.begin(state))
+    /// As [`Self::take`]; `Diverged` also if the state is before the end of the log.
+    pub fn install_snapshot(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
+        self.change(|applier| applier.install_snapshot(state))
     }
 
-    /// Waits until all that was taken is durable here.
+    /// Blocks until everything that was taken is durable here.
     ///
     /// # Errors
     /// `Poisoned`, `Closed`, `Forked`.
@@ -303,19 +304,21 @@ impl FollowerLog {
         self.change(|applier| applier.settle().map(Ok))
     }
 
-    /// Ends the log so that it can go on by itself, so many terms after its last entry's. Nothing may be taken after that.
+    /// Ends the log so that it can continue as a log of its own, `terms` terms after its last entry's. Nothing may be
+    /// taken afterwards.
     pub(crate) fn conclude(&self, terms: u64) -> Result<()> {
         self.change(|applier| applier.conclude(terms))
     }
 
-    /// The log, to be read, looked at and fed from as any other. What would write to it is refused as `NotLeader`:
-    /// appends, discards, sessions, questions to the cluster. Callbacks of its readers and feeds run on the thread that
-    /// calls [`Self::take`], or on the log's own: when it is closed, and when it lets go of what is too old.
+    /// The log: it can be read, inspected and fed from like any other. Calls that would write to it fail with
+    /// `NotLeader`: appends, discards, sessions, requests to the cluster. Callbacks of its readers and feeds run on
+    /// the thread that calls [`Self::take`], or on the log's own thread: when the log is closed, and when retention
+    /// discards records.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// As [`Log::close`]: what was taken is durable when it returns. Readers go on.
+    /// As [`Log::close`]: everything that was taken is durable when it returns. Readers keep working.
     ///
     /// # Errors
     /// As [`Log::close`].
@@ -323,7 +326,7 @@ impl FollowerLog {
         self.log.close()
     }
 
-    /// Lets `f` write, and sees to what follows from that.
+    /// Runs `f`, which writes, and then syncs, wakes the thread and notifies readers as needed.
     fn change<T>(&self, f: impl FnOnce(&mut Applier) -> Result<Result<T>>) -> Result<T> {
         self.log.check_fork()?;
         let shared = &self.shared;
@@ -354,25 +357,25 @@ impl State {
         Self { applier, opened_at: now, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
     }
 
-    /// To be called before anything is written: retention by age, and files that could not be prepared, go by what the
-    /// clocks show now.
+    /// Reads the clock. Call it before every write: retention by age, and the retry of files that could not be
+    /// prepared, depend on the time.
     pub(crate) fn look_at_clock(&mut self, now: Instant) {
         self.applier.has_passed(now.saturating_duration_since(self.opened_at));
     }
 
-    /// Takes note of what was just written. Whether the thread has to hear of it.
+    /// Records that something was written. Returns whether the thread has to be woken.
     pub(crate) fn has_written(&mut self, now: Instant) -> bool {
         self.taken_at = now;
         if self.applier.is_settled() {
             self.unsynced_since = None;
-            return true; // the tail wants its proof
+            return true; // the tail has to be proven
         }
         let is_first = self.unsynced_since.is_none();
         self.unsynced_since.get_or_insert(now);
         is_first || self.applier.unsynced() > SYNC_BYTES
     }
 
-    /// A sync has returned 0.
+    /// Records that a sync has succeeded.
     pub(crate) fn has_synced(&mut self, job: &Arc<SyncOnce>, now: Instant) {
         self.applier.end_sync(job);
         self.unsynced_since = (!self.applier.is_settled()).then_some(now);
@@ -385,11 +388,11 @@ impl State {
         Ok(())
     }
 
-    /// Lets go of what is too old or too much.
+    /// Discards what is older or larger than retention allows.
     pub(crate) fn retain(&mut self, now: Instant) -> Result<()> {
         self.look_at_clock(now);
         if let Err(refusal) = self.applier.retain()? {
-            tracing::warn!(%refusal, "what is too old stays for now");
+            tracing::warn!(%refusal, "retention could not discard old records; retrying later");
         }
         self.retain_at = now + RETRY_DELAY;
         if !self.applier.is_settled() {
@@ -429,7 +432,7 @@ impl State {
 }
 
 impl Shared {
-    /// The state, if anything may be done to it.
+    /// Locks the state, unless the log is poisoned or closed.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         let state = match self.state.lock() {
             Ok(state) => state,
@@ -442,9 +445,9 @@ impl Shared {
         }
     }
 
-    /// The log was closed.
+    /// Ends the thread: the log was closed.
     fn end(&self) {
-        self.allocator.wind_up(); // who writes may wait for a file
+        self.allocator.wind_up(); // a writing thread may wait for a file
         match self.state.lock() {
             Ok(mut state) => state.ending = true,
             Err(broken) => broken.into_inner().ending = true,
@@ -452,17 +455,17 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Nothing is written any more.
+    /// Poisons the log: nothing is written any more.
     fn poison(&self, cause: &Error) -> Error {
         let error = self.published.poison.get_or_init(|| {
-            tracing::error!(%cause, "the follower's log is poisoned: it takes nothing more until it is opened again");
+            tracing::error!(%cause, "the follower's log is poisoned: nothing more is written until it is opened again");
             poisoned(cause)
         });
         self.work.notify_one();
         error.clone()
     }
 
-    /// The thread's life: until the handle is closed, or the log is poisoned.
+    /// The thread's main function. Returns when the handle is closed or the log is poisoned.
     fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
         if let Err(cause) = outcome.unwrap_or_else(|_| Err(panicked())) {
@@ -484,7 +487,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for something to sync, and does all else meanwhile. `None`: the end.
+    /// Waits for something to sync; proves the tail and discards meanwhile. `None`: the log was closed or poisoned.
     fn next_sync(&self) -> Result<Option<Arc<SyncOnce>>> {
         let mut state = self.state.lock().map_err(|_| panicked())?;
         loop {
@@ -524,21 +527,21 @@ impl std::fmt::Debug for FollowerLog {
 
 fn check(options: &Options) -> Result<()> {
     if options.cluster.is_some() {
-        let what = "option cluster has to be None: a follower is no member of the cluster";
+        let what = "option cluster has to be None, because a follower is no member of the cluster";
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     options.check()
 }
 
-/// What the log dies of when a thread panics that writes to it.
+/// The poison cause after a panic of a thread that was writing to the log.
 fn panicked() -> Error {
     Error::new(ErrorKind::Poisoned, "a thread panicked while it wrote to the follower's log")
 }
 
-/// What everything gets that would write to the log.
+/// The error of every call that would write to the log.
 fn takes_no_appends(path: &Path, log: LogId) -> Error {
     let what = format!(
-        "{} follows log {log} and takes nothing else: ask the cluster's leader; nothing was written",
+        "{} follows log {log} and accepts no other writes; nothing was written: append at the cluster's leader",
         path.display()
     );
     Error::new(ErrorKind::NotLeader, what)

@@ -1,15 +1,15 @@
-//! Log: the handle a program holds. Opens a directory, starts the writer and the helper thread, and passes
-//! appends, reads and commands to those whose work it is.
+//! Log: the handle that a program holds. It opens a directory, starts the writer thread and the helper thread, and
+//! passes appends, reads and commands to the parts that process them.
 //!
 //! ```text
-//! Log ── submit ──> gather::ProposalQueue ──> writer thread ──> store ──> disk
+//! Log ── submit ──> ProposalQueue ─> writer thread ──> store ──> disk
 //!  │                                      │
-//!  └─ reader ──> Shelf (segments, positions) <── publishes
+//!  └─ reader ──> LogView (segments, positions) <─ publishes
 //! ```
 //!
 //! Invariants:
-//! - one open log a directory, by a lock that all threads hold until they end;
-//! - a handle that crossed a `fork` refuses: its threads are in the parent.
+//! - one open log per directory, guaranteed by a lock that all threads hold until they end;
+//! - after a `fork` the handle refuses calls in the child, because its threads are in the parent.
 
 use crate::cluster::membership::{ALONE, Change};
 use crate::cluster::options::{Cluster, Status};
@@ -47,13 +47,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share its threads. The log is
-/// closed when [`Log::close`] is called or the last clone is dropped.
+/// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share its threads. The log is closed when
+/// [`Log::close`] is called or when the last clone is dropped.
 ///
-/// After a `fork` the log is the parent's alone: in the child every call that appends, reads or commands is
-/// refused as `Forked`. What was made before the fork is not guarded: in the child nobody may wait for a
-/// [`Ticket`] (it would wait for ever) nor use a [`Reader`] (its files are used again without regard to the
-/// child). Dropping the handle there is fine.
+/// After a `fork` the log belongs to the parent alone. In the child every call that appends, reads or sends a command
+/// fails with `Forked`. Objects that were made before the fork are not guarded: the child must not wait for a
+/// [`Ticket`] (it would wait for ever) nor use a [`Reader`] (the parent reuses the files that it reads). Dropping the
+/// handle in the child is safe.
 ///
 /// ```
 /// use chiplog::{Log, Options, Start};
@@ -80,31 +80,31 @@ struct Inner {
     view: LogView,
     published: Arc<Published>,
     fork: ForkGuard,
-    /// Tells the writer that the log is closed, if it does not hear of it from the queue.
+    /// Notifies the writer that the log is closed. `None` if the queue notifies it.
     stop: Option<Stop>,
     /// The threads, until they are joined.
     running: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Tells a log's writer that the log is closed.
+/// Notifies a log's writer that the log is closed.
 pub(crate) type Stop = Box<dyn Fn() + Send + Sync>;
 
-/// What the handle of a log is made of that others write.
+/// The parts of the handle of a log that is not written through it, such as a follower's.
 pub(crate) struct Parts {
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) options: Options,
-    /// It refuses all that comes.
+    /// It refuses everything that is pushed.
     pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) view: LogView,
     pub(crate) published: Arc<Published>,
     pub(crate) fork: ForkGuard,
-    /// They end once `stop` was called.
+    /// They end once `stop` has been called.
     pub(crate) threads: Vec<JoinHandle<()>>,
     pub(crate) stop: Stop,
 }
 
-/// How a log stands.
+/// The state of a log: identity, positions, size.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -117,38 +117,39 @@ pub(crate) struct Parts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
-    /// The log's name for ever.
+    /// The log's permanent id.
     pub log_id: LogId,
-    /// This copy of it.
+    /// The id of this directory, one copy of the log.
     pub directory: DirectoryId,
-    /// Whether this copy follows the log from outside: see [`FollowerLog`](crate::FollowerLog).
+    /// Whether this copy follows the log from outside the cluster: see [`FollowerLog`](crate::FollowerLog).
     pub follows: bool,
-    /// The first record that is not discarded; of an empty log, the first one to come.
+    /// The first record that is not discarded; in an empty log, the index of the next append.
     pub first: Index,
-    /// The last committed record; of an empty log `first - 1`.
+    /// The last committed record; in an empty log `first - 1`.
     pub last: Index,
-    /// The last record durable on this node.
+    /// The last record that is durable on this node.
     pub durable: Index,
-    /// Bytes of blocks from the first record on; exact to about 32 KiB.
+    /// Bytes of blocks from the first record on, exact to about 32 KiB.
     pub bytes_used: u64,
-    /// The limit of `bytes_used`: the log's, or else the one it was opened with.
+    /// The limit of `bytes_used`: the option that is set for the log, or else the one that it was opened with.
     pub bytes_capacity: Option<u64>,
-    /// Segments that hold them.
+    /// How many segments hold them.
     pub segments: u64,
-    /// Exactly-once sessions that are open.
+    /// How many exactly-once sessions are open.
     pub sessions: u32,
-    /// When the newest block was written.
+    /// The time when the newest block was written.
     pub last_timestamp: Timestamp,
 }
 
 impl Log {
-    /// Opens the log in `dir`, or makes one there if `options.create` says so. Blocks while recovery reads
-    /// the last segment.
+    /// Opens the log in `dir`, or creates one there if `options.create` is true. Blocks while recovery reads the last
+    /// segment.
     ///
     /// # Errors
-    /// `Locked`: somebody has it open. `NotFound`: there is none and `create` is false. `InvalidArgument`: an
-    /// option. `Corrupt`: names file and offset; the log's files are as they were. `Unsupported`: a newer format. `Io`.
-    /// `Full`: no space for the segments ahead.
+    /// `Locked`: another handle or process has it open. `NotFound`: there is no log and `create` is false.
+    /// `InvalidArgument`: an option is out of bounds. `Corrupt`: names file and offset; the log's files were not
+    /// changed. `Unsupported`: the log has a newer format. `Full`: there is no space for the segments that are
+    /// prepared ahead. `Io`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         options.check()?;
         Self::open_on(disk_at(dir.as_ref(), options.create)?, options)
@@ -180,7 +181,7 @@ impl Log {
         let allocator = opened.store.allocator.clone();
         let mut opened = opened;
         let lock: Arc<dyn Lock> = opened.take_lock().into();
-        // It prepares files that the opening may need already.
+        // The helper prepares files that the opening may need already.
         let helper = spawn("chiplog-helper", &path, {
             let (allocator, lock) = (allocator.clone(), lock.clone());
             move || {
@@ -208,7 +209,7 @@ impl Log {
         let published = match started {
             Ok(published) => published,
             Err(error) => {
-                // The threads have the lock: whoever opens the log next should find it free.
+                // The threads hold the lock. They have to end first, so that the log can be opened again.
                 queue.close();
                 allocator.stop();
                 threads.into_iter().for_each(|thread| _ = thread.join());
@@ -222,7 +223,7 @@ impl Log {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A replica's log that is to be repaired before it goes on.
+    /// The handle of a replica's log that has to be repaired before it opens.
     fn open_repairing(repairing: Box<Repairing>, path: PathBuf, fork: ForkGuard, seed: u64) -> Result<Self> {
         let damaged = repairing.damaged();
         let (identity, cluster, options) =
@@ -251,7 +252,7 @@ impl Log {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The handle of a log that others write.
+    /// The handle of a log that is not written through it.
     pub(crate) fn assemble(parts: Parts) -> Self {
         let Parts { path, identity, options, queue, view, published, fork, threads, stop } = parts;
         let (running, stop) = (Mutex::new(threads), Some(stop));
@@ -259,17 +260,19 @@ impl Log {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Appends one record and waits until it is durable: of a replica of a cluster, on a majority of the voters.
+    /// Appends one record and blocks until it is durable; in a replica of a cluster, until it is durable on a
+    /// majority of the voters.
     ///
     /// # Errors
-    /// Those of [`Log::submit`] and of [`Ticket::wait`]. `InvalidArgument`: in a callback of this log's, on the thread that
-    /// would have to do the work; nothing was appended. So it is with whatever waits.
+    /// Those of [`Log::submit`] and of [`Ticket::wait`]. `InvalidArgument`: called in a callback on the log's own
+    /// thread, which would wait for itself; nothing was appended. The same holds for every blocking call of this
+    /// type.
     pub fn append(&self, record: &[u8]) -> Result<Index> {
         self.may_wait()?;
         Ok(self.submit(record)?.wait()?.first)
     }
 
-    /// Appends a batch and waits until it is durable: all of it or nothing.
+    /// Appends a batch and blocks until it is durable: all of it or nothing.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -278,26 +281,26 @@ impl Log {
         self.submit_batch(batch)?.wait()
     }
 
-    /// Submits one record (one copy of it is made) and returns at once with a ticket for the outcome. Waits
-    /// only while the queue is full, for at most `options.queue_timeout`; not in a callback of this log's.
+    /// Submits one record and returns at once with a ticket for the outcome. Makes one copy of the record. Blocks
+    /// only while the queue is full, for up to `options.queue_timeout`; in a callback of this log it never blocks.
     ///
     /// # Errors
-    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not taken. Whether this replica leads
-    /// is told by the ticket.
+    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not accepted. If this replica is
+    /// not the leader, the ticket returns that error.
     pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
         self.push_record(record, Stamp::default(), self.wait_limit())
     }
 
-    /// Submits a batch; see [`Log::submit`]. Large ones are not copied at all.
+    /// Submits a batch; see [`Log::submit`]. A large batch is not copied.
     ///
     /// # Errors
-    /// As [`Log::submit`]; of a batch with a session the ticket can hold `SessionExpired`, `SequenceGap` or
+    /// As [`Log::submit`]. For a batch with a session the ticket can return `SessionExpired`, `SequenceGap` or
     /// `SequenceForgotten`.
     pub fn submit_batch(&self, batch: &Batch) -> Result<Ticket> {
         self.push_batch(batch, self.wait_limit())
     }
 
-    /// As [`Log::submit`], but never waits.
+    /// As [`Log::submit`], but never blocks.
     ///
     /// # Errors
     /// As [`Log::submit`]; `Busy` when the queue is full.
@@ -305,7 +308,7 @@ impl Log {
         self.push_record(record, Stamp::default(), WaitLimit::None)
     }
 
-    /// As [`Log::submit_batch`], but never waits.
+    /// As [`Log::submit_batch`], but never blocks.
     ///
     /// # Errors
     /// As [`Log::submit_batch`]; `Busy` when the queue is full.
@@ -313,8 +316,8 @@ impl Log {
         self.push_batch(batch, WaitLimit::None)
     }
 
-    /// As [`Log::submit_batch`], but waits for room in the queue without blocking the thread, for as long as it
-    /// takes: for async code, which has its own clock. Dropped before it is ready, it has submitted nothing.
+    /// As [`Log::submit_batch`], but waits for room in the queue without blocking the thread, and without a time-out.
+    /// For async code, which has its own timers. If the future is dropped before it is ready, nothing was submitted.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -342,10 +345,11 @@ impl Log {
         }
     }
 
-    /// Whether the capacity has room for an append of so many bytes now, besides all that waits.
+    /// Checks whether the capacity has room now for an append of `bytes` bytes, in addition to the appends that wait
+    /// in the queue.
     ///
     /// # Errors
-    /// `Full`: it has not. `Poisoned`, `Closed`.
+    /// `Full`: it has no room. `Poisoned`, `Closed`.
     pub fn check_room(&self, bytes: usize) -> Result<()> {
         self.inner.queue.check_room(bytes)
     }
@@ -354,15 +358,16 @@ impl Log {
         if self.may_wait().is_ok() { WaitLimit::For(self.queue_timeout()) } else { WaitLimit::None }
     }
 
-    /// Whether anything of this log's can be waited for on this thread: not on the one that does it.
+    /// Checks that this thread may wait for this log: the log's own writer thread may not.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument`: this is the log's writer thread.
     pub(crate) fn may_wait(&self) -> Result<()> {
         if !is_writer_of(&self.inner.queue) {
             return Ok(());
         }
-        let what = "called in a callback, on the log's own thread, where nothing can be waited for: submit, and look later";
+        let what =
+            "blocking call in a callback, on the log's own thread: use submit and wait on another thread";
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
@@ -391,9 +396,8 @@ impl Log {
         if batch.records_within(max)? {
             return Ok(());
         }
-        let what = format!(
-            "a batch with a record of more than {max} bytes, which is all that option record_bytes_max allows"
-        );
+        let what =
+            format!("a batch with a record of more than {max} bytes; option record_bytes_max allows {max}");
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 
@@ -415,23 +419,25 @@ impl Log {
         Ok(())
     }
 
-    /// A reader of committed records. Never blocks appends and is not blocked by them.
+    /// Returns a reader of committed records, from `start` on. It never blocks appends, and appends never block it.
     ///
     /// # Errors
-    /// `Discarded` or `OutOfRange` for [`Start::Index`] beyond either end; `Io`, `Corrupt`.
+    /// `Discarded` or `OutOfRange`: [`Start::Index`] is beyond either end of the log. `Unavailable` while the log is
+    /// being repaired; `Forked`, `Io`, `Corrupt`.
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.check_fork()?;
         self.inner.published.check_held()?;
         self.inner.view.reader(start)
     }
 
-    /// The committed entries of this log, for another one that follows it: see [`FollowerLog`](crate::FollowerLog). Of any
-    /// replica, and of a log that follows itself. As cheap as a reader, and as little in the way of appends.
+    /// Returns a feed of this log's committed entries, for a log that follows it: see [`FollowerLog`](crate::FollowerLog).
+    /// Any replica can be the source, and so can a log that is a follower itself. A feed costs as much as a reader
+    /// and does not block appends.
     ///
     /// # Errors
-    /// `Diverged`: the follower's log is another one. `Discarded` or `OutOfRange` for [`FollowFrom::Index`] beyond either
-    /// end. `Unavailable` while the log is being repaired; `Forked`.
-    pub fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    /// `Diverged`: the follower belongs to another log. `Discarded` or `OutOfRange`: [`FollowFrom::Index`] is beyond
+    /// either end of the log. `Unavailable` while the log is being repaired; `Forked`.
+    pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
         let Inner { published, view, options, identity, .. } = &*self.inner;
         published.check_held()?;
@@ -443,30 +449,31 @@ impl Log {
         FollowSource::new(view.clone(), me, identity.log, options.clone(), from)
     }
 
-    /// One committed record, by its index.
+    /// Returns one committed record, by its index.
     ///
     /// # Errors
-    /// `Discarded`, `OutOfRange`, `Corrupt`, `Io`.
+    /// `Discarded`, `OutOfRange`, `Corrupt`, `Io`, `Forked`. `Unavailable` while the log is being repaired.
     pub fn read(&self, index: Index) -> Result<OwnedRecord> {
         self.check_fork()?;
         self.inner.published.check_held()?;
         self.inner.view.read(index)
     }
 
-    /// Discards all records below `first`, durably; their space is reused. Anywhere inside the log; at or
-    /// below the first index nothing happens. Beyond the end the log is empty afterwards and continues at
-    /// `first`. Readers that hold a discarded segment keep what they have.
+    /// Discards all records below `first`, durably; their space is reused. Blocks until that is committed. `first`
+    /// can be anywhere in the log; at or below the log's first index nothing happens. If `first` is beyond the end,
+    /// the log is empty afterwards and continues at `first`. A reader that holds a discarded segment keeps it
+    /// readable.
     ///
     /// # Errors
-    /// `Poisoned`, `Closed`, `Forked`; `Full` only when not even the reserve has room. Of a replica also `NotLeader`,
-    /// `Removed`: nothing is discarded; `Unavailable`: the lead was lost meanwhile, it may or may not come about. To ask
-    /// again does no harm.
+    /// `Poisoned`, `Closed`, `Forked`. `Full`: not even the reserve has room. `InvalidArgument`: `first` is out of
+    /// bounds. In a replica also `NotLeader`, `Removed`: nothing was discarded; `Unavailable`: this replica lost
+    /// leadership meanwhile, and the discard may or may not happen. It is safe to retry.
     pub fn discard(&self, first: Index) -> Result<()> {
         self.may_wait()?;
         self.submit_discard(first)?.wait().map(drop)
     }
 
-    /// As [`Log::discard`], and returns at once: the answer is an index at or below the log's first one then.
+    /// As [`Log::discard`], but returns at once. The answer's index is at or below the log's first index by then.
     ///
     /// # Errors
     /// As [`Log::discard`].
@@ -488,7 +495,7 @@ impl Log {
         self.submit_command(command)?.wait().map(Index::get)
     }
 
-    /// The id of a new exactly-once session, which is durable then.
+    /// Opens an exactly-once session durably and returns its id.
     pub(crate) fn new_session(&self) -> Result<SessionId> {
         let own = || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
         let idle_max_ms = self.log_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
@@ -503,32 +510,35 @@ impl Log {
         self.inner.options.queue_timeout
     }
 
-    /// How many of a session's latest batches the log remembers the indexes of: as its options say, or else those that it
-    /// was opened with.
+    /// How many of a session's latest batches keep their indexes in the log: the option that is set for the log, or
+    /// else the one that it was opened with. Never blocks.
     pub fn session_window(&self) -> u16 {
         let set = self.log_options().get(LogOption::SessionWindow);
         set.and_then(|window| u16::try_from(window).ok()).unwrap_or(self.inner.options.session_window)
     }
 
-    /// The largest record that is taken: as the log's options say, or else those that it was opened with. Never blocks.
+    /// The largest record that is accepted, in bytes: the option that is set for the log, or else the one that it was
+    /// opened with. Never blocks.
     pub fn record_bytes_max(&self) -> u32 {
         self.inner.published.record_bytes_max().unwrap_or(self.inner.options.record_bytes_max)
     }
 
-    /// The options it was opened with. What is set for the log takes the place of some: [`Log::log_options`].
+    /// The options that the log was opened with. Options that are set for the log override some of them:
+    /// [`Log::log_options`].
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// The options that are set for the log, the same on every replica, as far as this one knows them committed. They take
-    /// the place of those that a leader was opened with. Never blocks.
+    /// The options that are set for the log, the same on every replica, as far as this replica knows them committed.
+    /// They override the options that a leader was opened with. Never blocks.
     pub fn log_options(&self) -> LogOptions {
         self.inner.published.log_options()
     }
 
-    /// Sets options of the log, or with None has them set no more, on the leader. Those that are not named stay as they are.
-    /// Waits until that is committed: whichever replica leads then goes by them. The first change makes the log one of
-    /// version 2 of the format, which earlier versions refuse: see [`pages::format`](crate::pages::format).
+    /// Sets options of the log, or unsets those whose value is `None`; other options keep their values. Only the
+    /// leader accepts this. Blocks until the change is committed; from then on every leader uses the new values. The
+    /// first change makes the log one of format version 2, which earlier versions of chiplog refuse to open: see
+    /// [`pages::format`](crate::pages::format).
     ///
     /// ```
     /// use chiplog::{Log, LogOption, Options};
@@ -541,17 +551,17 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument`: the option that is out of bounds, or does not go with what this replica was opened with.
-    /// `Unsupported`: names a member that has not said that it knows the log's options; nothing was changed. `NotLeader`,
-    /// `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: the lead was lost meanwhile, it may or may not come
-    /// about. `Poisoned`, `Closed`, `Forked`. To ask again does no harm.
+    /// `InvalidArgument`: the option that is out of bounds, or conflicts with an option that this replica was opened
+    /// with. `Unsupported`: names a member that has not reported support for the log's options; nothing was changed.
+    /// `NotLeader`, `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: this replica lost leadership
+    /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
     pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_set_log_options(changes, timeout)?.wait().map(drop)
     }
 
-    /// As [`Log::set_log_options`], and returns at once. What the answer's index is has no meaning. `timeout` is for how long
-    /// members are waited for.
+    /// As [`Log::set_log_options`], but returns at once. The answer's index has no meaning. `timeout` limits how long
+    /// the leader waits for members to report support.
     ///
     /// # Errors
     /// As [`Log::set_log_options`].
@@ -563,13 +573,13 @@ impl Log {
         self.submit_ask(AdminRequest::SetOptions(changes.to_vec()), timeout)
     }
 
-    /// A copy that follows from outside has a capacity of its own.
+    /// The capacity. A copy that follows from outside has its own, whatever is set for the log.
     fn capacity_bytes(&self) -> Option<u64> {
         let set = self.log_options().get(LogOption::CapacityBytes).filter(|_| !self.inner.identity.follows);
         set.map_or(self.inner.options.capacity_bytes, |set| Some(set).filter(|bytes| *bytes < u64::MAX))
     }
 
-    /// How the log stands now. Never blocks.
+    /// The log's current state. Never blocks.
     pub fn info(&self) -> Info {
         let Inner { view, published, queue, identity, .. } = &*self.inner;
         let (first, last) = view.positions.range();
@@ -588,8 +598,8 @@ impl Log {
         }
     }
 
-    /// How this replica stands in its cluster: who leads and who is a member as of its last turn, positions at most 20 ms
-    /// older. Once the log is closed or poisoned: as it stood then, but it leads no more and knows no leader. Never blocks.
+    /// The state of this replica in its cluster: leader and members as of the replica's last step; positions are up
+    /// to 20 ms old. After the log was closed or poisoned it is the last state, without a leader. Never blocks.
     pub fn status(&self) -> Status {
         match self.inner.published.status() {
             Some(status) => status,
@@ -597,8 +607,9 @@ impl Log {
         }
     }
 
-    /// Waits until this replica has committed all that was committed anywhere when the call began, and returns the
-    /// last record then: reads that follow are linearizable. A majority confirms it. On any replica.
+    /// Blocks until this replica has committed everything that any replica had committed when the call began. Returns
+    /// the last record at that time. Reads after it are linearizable. Works on any replica; a majority has to
+    /// confirm.
     ///
     /// # Errors
     /// `Unavailable`: no majority answered within `timeout`. `Removed`, `Poisoned`, `Closed`, `Forked`.
@@ -607,7 +618,8 @@ impl Log {
         self.submit_barrier(timeout)?.wait()
     }
 
-    /// As [`Log::barrier`], and returns at once. Any number can be under way: those that wait share one round.
+    /// As [`Log::barrier`], but returns at once. Any number of barriers can be in flight: waiting ones share one
+    /// round trip.
     ///
     /// # Errors
     /// As [`Log::barrier`].
@@ -615,11 +627,11 @@ impl Log {
         self.submit_ask(AdminRequest::Barrier, timeout)
     }
 
-    /// Waits until this replica has record `index`, or knows that it was discarded: what was appended at the leader
-    /// can then be read here.
+    /// Blocks until this replica has committed record `index`, or knows that it was discarded. Use it to read here a
+    /// record that was appended at the leader.
     ///
     /// # Errors
-    /// `Timeout`; `Closed`, `Poisoned`, `Forked`.
+    /// `Timeout`: the record was not committed here within `timeout`. `Closed`, `Poisoned`, `Forked`.
     pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
         self.check_fork()?;
         let positions = &self.inner.view.positions;
@@ -634,23 +646,27 @@ impl Log {
         Err(Error::new(ErrorKind::Timeout, what))
     }
 
-    /// Changes the membership of the cluster, on its leader: one change at once, or several in one go through a
-    /// joint configuration. Waits until the change is in force and [`Log::status`] shows it; a promotion first waits until
-    /// its learner has caught up. A change after which nothing would be heard of a majority of the voters is refused: it
-    /// would leave the cluster without a leader, perhaps for good. So is one that removes or demotes a voter that is heard
-    /// while nothing is heard of another one, which would stay: the number is probably mistyped. A voter counts that was heard
-    /// within the last election time-out; one that was not has two more to answer.
+    /// Changes the membership of the cluster, one change at a time or several at once through a joint configuration.
+    /// Only the leader accepts this. Blocks until the change is in force and [`Log::status`] shows it. A promotion
+    /// first waits until its learner has caught up.
+    ///
+    /// Two kinds of change are refused. The first is a change after which a majority of the voters would not be
+    /// responding: it would leave the cluster without a leader, perhaps for good. The second removes or demotes a
+    /// responding voter while another voter, which would stay, is not responding: the number is probably mistyped. A
+    /// voter counts as responding if it was heard within the last election time-out. A voter that was not has two
+    /// more election time-outs to respond.
     ///
     /// # Errors
-    /// `Membership`: what is wrong with which change, or which voters are not heard; nothing was changed. `NotLeader`.
-    /// `Timeout`: names who lags; or the change may still come into force. `Unavailable`: the lead was lost meanwhile. Where it
-    /// may still come into force [`Log::status`] tells whether it has, and to ask for it again does no harm.
+    /// `Membership`: names the change that is wrong, or the voters that do not respond; nothing was changed.
+    /// `NotLeader`. `Timeout`: names the replica that lags; or the change may still come into force. `Unavailable`:
+    /// this replica lost leadership meanwhile. Where the change may still come into force, [`Log::status`] shows
+    /// whether it has. It is safe to retry.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_change_members(changes, timeout)?.wait().map(drop)
     }
 
-    /// As [`Log::change_members`], and returns at once. What the answer's index is has no meaning.
+    /// As [`Log::change_members`], but returns at once. The answer's index has no meaning.
     ///
     /// # Errors
     /// As [`Log::change_members`].
@@ -658,16 +674,17 @@ impl Log {
         self.submit_ask(AdminRequest::Change(changes.to_vec(), false), timeout)
     }
 
-    /// Lets another voter lead, on the leader. Waits until it does.
+    /// Transfers leadership to another voter. Only the leader accepts this. Blocks until `to` leads.
     ///
     /// # Errors
-    /// `Membership`: `to` is no voter. `NotLeader`. `Timeout`: it did not take the lead; this replica leads on.
+    /// `Membership`: `to` is not a voter. `NotLeader`. `Timeout`: `to` did not become leader; this replica keeps
+    /// leading.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_transfer_leader(to, timeout)?.wait().map(drop)
     }
 
-    /// As [`Log::transfer_leader`], and returns at once. What the answer's index is has no meaning.
+    /// As [`Log::transfer_leader`], but returns at once. The answer's index has no meaning.
     ///
     /// # Errors
     /// As [`Log::transfer_leader`].
@@ -675,19 +692,18 @@ impl Log {
         self.submit_ask(AdminRequest::Transfer(to), timeout)
     }
 
-    /// As [`Log::change_members`], and makes the change also where nothing is heard of a majority of the voters that it leads
-    /// to, or where it takes the vote of a node that is heard while nothing is heard of another voter. It comes into force once a
-    /// majority of the voters that it leads to knows of it, and no other change can be made before: as long as nothing is heard of
-    /// such a majority, neither comes about.
+    /// As [`Log::change_members`], but also makes a change that [`Log::change_members`] refuses because voters do not
+    /// respond. The change comes into force once a majority of the resulting voters has received it. Until then no
+    /// other change can be made: as long as no majority of the resulting voters responds, neither happens.
     ///
     /// # Errors
-    /// As [`Log::change_members`], except for voters that are not heard.
+    /// As [`Log::change_members`], except for voters that do not respond.
     pub fn force_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_force_members(changes, timeout)?.wait().map(drop)
     }
 
-    /// As [`Log::force_members`], and returns at once. The answer's index has no meaning.
+    /// As [`Log::force_members`], but returns at once. The answer's index has no meaning.
     ///
     /// # Errors
     /// As [`Log::force_members`].
@@ -703,12 +719,12 @@ impl Log {
         Ok(Answer(ticket))
     }
 
-    /// Somebody has found the bytes of a record to be damaged in this directory: a check of the files, or a program that
-    /// was given them. A replica of a cluster looks at the record's segment at once, and repairs what it finds with what
-    /// other replicas have; [`stats`](Self::stats) and the program's log tell of it. Where the log has no other replica, it is
-    /// counted and logged. Reads of this handle, and copies that follow it, report what they meet by themselves. A report
-    /// of what is sound only costs a look, of the record alone as long as its segment is being written. Blocks for the disk,
-    /// never for the repair.
+    /// Reports that the bytes of a record in this directory are damaged, as a check of the files or a program that
+    /// received the record has found. A replica of a cluster checks the record's segment at once and repairs what it
+    /// finds from other replicas; [`stats`](Self::stats) and the program's log show it. A log without other replicas
+    /// counts the damage and logs it. Reads of this handle, and copies that follow it, report damage by themselves.
+    /// Reporting a sound record costs one check of its segment, or of the record alone while its segment is still
+    /// being written. Blocks on the disk, never on the repair.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -720,21 +736,22 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// `Discarded`, `OutOfRange`: there is no such record. `Unavailable` while the log is being repaired as a whole; `Forked`.
+    /// `Discarded`, `OutOfRange`: there is no record at `index`. `Unavailable` while the whole log is being repaired;
+    /// `Forked`.
     pub fn report_damage(&self, index: Index) -> Result<()> {
         self.check_fork()?;
         self.inner.published.check_held()?;
         let Inner { view, .. } = &*self.inner;
         view.check(index)?;
-        // What memory holds need not be what the disk does: the segment is looked at whatever the read says. Where nobody
-        // repairs, the read counts what it meets.
+        // The page cache can differ from the disk: the segment is checked whatever the read returns. Where no repair
+        // runs, the read counts the damage that it meets.
         match view.read(index) {
             Err(error) if matches!(error.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange) => {
                 return Err(error);
             }
             _ => {}
         }
-        // The one that is written would have to end for it.
+        // The segment that is being written would have to end first.
         let growing = view.segments.snapshot().last().map(|last| last.number);
         if let Some(segment) = view.segments.holding(index)
             && Some(segment.number) != growing
@@ -745,9 +762,10 @@ impl Log {
         Ok(())
     }
 
-    /// As [`report_damage`](Self::report_damage), by file: what [`Inspector::walk`](crate::inspect::Inspector::walk) tells of a
-    /// [`Fault`](crate::inspect::Fault). `file` is the name of one of the log's segments, `offset` where in it the damage begins, and
-    /// `what` what is wrong, for the program's log. A file that is no segment of the log any more is let pass. Never blocks.
+    /// As [`report_damage`](Self::report_damage), by file: with the values of a [`Fault`](crate::inspect::Fault) that
+    /// [`Inspector::walk`](crate::inspect::Inspector::walk) returned. `file` is the name of one of the log's
+    /// segments, `offset` is where the damage begins in it, and `what` describes it for the program's log. A file
+    /// that is not, or no longer, a segment of the log is ignored. Never blocks.
     ///
     /// # Errors
     /// `Forked`.
@@ -761,9 +779,9 @@ impl Log {
         Ok(())
     }
 
-    /// Somebody has read all of a segment of this log's and found it sound, such as [`Inspector::walk`](crate::inspect::Inspector::walk):
-    /// damage that was met in it before counts as gone for [`Log::damaged_places`]. `file` is its name; another file is let pass.
-    /// Never blocks.
+    /// Reports that a segment of this log was read completely and is sound, as
+    /// [`Inspector::walk`](crate::inspect::Inspector::walk) does: [`Log::damaged_places`] no longer counts damage
+    /// that was found in it before. `file` is the segment's name; other files are ignored. Never blocks.
     ///
     /// # Errors
     /// `Forked`.
@@ -776,9 +794,9 @@ impl Log {
         Ok(())
     }
 
-    /// How many places of the log's files are damaged now, as far as it was met: not those that were repaired or found sound
-    /// since, and not those of records that are discarded, as far as it is known of which records they are. [`Stats::damaged`] counts
-    /// all that ever were.
+    /// How many places in the log's files are known to be damaged now. Places that were repaired or found sound since
+    /// are not counted. Places whose records are discarded are not counted either, where their records are known.
+    /// [`Stats::damaged`] counts all damage that was ever found.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -790,27 +808,27 @@ impl Log {
         let Inner { view, published, .. } = &*self.inner;
         if published.check_held().is_err() {
             let stats = published.counters.snapshot();
-            return stats.damaged.saturating_sub(stats.repaired); // it repairs the log before it opens it
+            return stats.damaged.saturating_sub(stats.repaired); // the log is being repaired before it opens
         }
         let there = view.segments.snapshot();
         let is_there = |number| there.iter().any(|segment| segment.number == number);
         view.segments.damage().places_now(self.info().first, is_there)
     }
 
-    /// The repair does not wait for the next heartbeat.
+    /// Wakes the node, so that the repair does not wait for the next heartbeat.
     fn look_at_damage(&self) {
         if self.inner.view.segments.damage().is_repaired() {
             self.inner.queue.push_event(InboxEvent::BackgroundJob);
         }
     }
 
-    /// What the log did since it was opened.
+    /// Counters of the log since it was opened.
     pub fn stats(&self) -> Stats {
         let stats = self.inner.published.counters.snapshot();
         Stats { damaged: stats.damaged + self.inner.view.segments.damage().counted(), ..stats }
     }
 
-    /// What waits in it now. Takes the queue's lock for a moment.
+    /// The appends and bytes that wait in the log now. Holds the queue's lock for a moment.
     pub fn backlog(&self) -> Backlog {
         let (appends, bytes, taken) = self.inner.queue.waiting();
         Backlog {
@@ -821,15 +839,15 @@ impl Log {
         }
     }
 
-    /// Why the log takes no more appends, if a write or a sync has failed.
+    /// The error that poisoned the log, if a write or a sync has failed: it accepts no more appends.
     pub fn poison_cause(&self) -> Option<Error> {
         self.inner.published.poison.get().cloned()
     }
 
-    /// Why this replica does not take what the log holds, or may hold, while another one leads: there is no room on its disk or in
-    /// its files (`Full`, `Io`), `segment_bytes` is too small for an entry that the leader sends (`TooLarge`), or its options do not
-    /// go with those that are set for the log (`InvalidArgument`). It takes no part in what it has no room for, and its readers
-    /// get nothing new. None: nothing is the matter, or another kind of log.
+    /// Why this replica cannot accept entries that the leader sends. `Full`, `Io`: there is no room on its disk or in
+    /// its files. `TooLarge`: `segment_bytes` is too small for an entry. `InvalidArgument`: its options conflict with
+    /// those that are set for the log. While this lasts, the replica does not store those entries and its readers get
+    /// no new records. `None`: it has no shortage, or the log is not a replica that follows a leader.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -841,19 +859,21 @@ impl Log {
         self.inner.published.shortage()
     }
 
-    /// The directory.
+    /// The log's directory.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
-    /// end, the lock is let go. A leader of a cluster still commits it as long as a majority answers. It gives up when no
-    /// majority was heard for three heartbeats, or nothing was committed for two election time-outs: what was ordered is
-    /// `Unavailable` then, and what was not is `Closed`. Blocks for that, except in a callback on a thread of the log: there all of
-    /// it happens after the callback. Readers go on. Closing again only waits for the same.
+    /// Closes the log for all clones. Appends that were submitted are still written, the tail is proven, the threads
+    /// end and the lock is released. The leader of a cluster still commits those appends while a majority responds.
+    /// It gives up when no majority responded for three heartbeats, or when nothing was committed for two election
+    /// time-outs. Then appends that raft has ordered fail with `Unavailable`, and the others with `Closed`.
+    ///
+    /// Blocks until all this is done, except in a callback on a thread of the log: there it happens after the
+    /// callback. Readers keep working. A second call only waits for the first.
     ///
     /// # Errors
-    /// `Poisoned` when a write or sync had failed: some appends have an unknown outcome. `Forked`.
+    /// `Poisoned`: a write or a sync had failed; some appends have an unknown outcome. `Forked`.
     pub fn close(&self) -> Result<()> {
         self.check_fork()?;
         self.inner.close();
@@ -861,12 +881,12 @@ impl Log {
     }
 }
 
-/// The disk of the log in `dir`; makes the directory if `create` says so.
+/// The disk of the log in `dir`. Makes the directory if `create` is true.
 pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
     check_name(dir)?;
     match RealDisk::open(dir, create) {
         Ok(disk) => Ok(Arc::new(disk)),
-        // Something of that name is no directory, or it could not be made.
+        // `dir` exists but is no directory, or it could not be made.
         Err(e) if create && !dir.exists() => Err(Error::io("make directory", dir, e)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let what = format!("there is no log at {}: the directory does not exist", dir.display());
@@ -887,14 +907,14 @@ pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
     }
 }
 
-/// Lets messages of other replicas in.
+/// Passes messages of other replicas to the queue.
 fn attach(cluster: &Cluster, queue: &Arc<ProposalQueue>) {
     let queue = queue.clone();
     let inbox = Inbox::new(move |envelope| queue.push_event(InboxEvent::Message(envelope)));
     cluster.transport.attach(cluster.node, inbox);
 }
 
-/// Where the chance of election time-outs begins.
+/// The seed of the random election time-outs.
 fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     if let Some(cluster) = options.cluster.as_ref().filter(|c| c.seed != 0) {
         return Ok(cluster.seed ^ cluster.node.0);
@@ -904,7 +924,7 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     Ok(u64::from_le_bytes(seed))
 }
 
-/// Indexes stay below this, so that adding to one never overflows.
+/// Every index is below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
 
 impl Inner {
@@ -914,9 +934,9 @@ impl Inner {
             stop();
         }
         if is_writer_of(&self.queue) {
-            return; // a callback has the last handle: the thread cannot wait for its own end, but it will come
+            return; // A callback holds the last handle: the thread cannot wait for its own end, but will end after the callback.
         }
-        // Held until the threads have ended, so that whoever closes a second time waits as well.
+        // Held until the threads have ended, so that a second call waits as well.
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let ended: Vec<_> = running.drain(..).map(JoinHandle::join).collect();
         if ended.iter().any(std::result::Result::is_err) {
@@ -930,7 +950,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.fork.is_child() {
-            // The threads are the parent's, and so is what the queue holds.
+            // The threads and the queue's contents belong to the parent.
             std::mem::forget(std::mem::take(&mut self.running));
             return;
         }

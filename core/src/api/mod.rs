@@ -1,4 +1,4 @@
-//! The handles of a program: a log, a session, a log that it only reads, a follower.
+//! The handles that a program holds: a log, a session, a read-only view of a log, a follower.
 
 pub(crate) mod follower;
 pub(crate) mod log;

@@ -1,10 +1,11 @@
-//! ReadOnlyLog: the log read-only, also while another process writes it. For tools that look at a running log.
+//! ReadOnlyLog: a read-only handle on a log, also while another process writes it. For tools that inspect a running log.
 //!
-//! It takes no lock, changes nothing and reads by `pread` (files can be reused under it; a copy is checked and
-//! stays). It cannot know which syncs the writer has done, so it shows what is *proven* durable by what was
-//! written later: on an idle log that is everything within about 10 ms, on one that follows another within about 0.2 s.
+//! It takes no lock and changes nothing. It reads by `pread`, because the writer can reuse files at any time; each
+//! read makes a copy and checks it. It cannot know which syncs the writer has done, so it shows what is *proven*
+//! durable by later writes: on an idle log that is everything within about 10 ms, on a follower's log within about
+//! 0.2 s.
 //!
-//! A thread of its own sleeps until inotify tells it that a file in the directory changed.
+//! A thread of its own sleeps until inotify reports a change of a file in the directory.
 
 use crate::api::log::Info;
 use crate::cluster::membership::{Member, Membership};
@@ -37,7 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A read-only handle on a log. Cheap to clone, `Send + Sync`. Readers made by it see the log grow.
+/// A read-only handle on a log. Cheap to clone, `Send + Sync`. Its readers see new records while the log grows.
 ///
 /// ```
 /// use chiplog::{Log, Options, Start, ReadOnlyLog};
@@ -63,7 +64,7 @@ struct Inner {
     stop: Arc<OwnedFd>,
 }
 
-/// What the watching thread shares with handles.
+/// The state that the watching thread shares with the handles.
 #[derive(Default)]
 struct State {
     last_timestamp: AtomicU64,
@@ -74,16 +75,16 @@ struct State {
     failure: Mutex<Option<Error>>,
 }
 
-/// A survey of files that a writer changes meanwhile can meet them in between; then it looks again.
+/// How often a survey is retried: it can meet files while the writer is changing them.
 const SURVEYS_MAX: u32 = 20;
-/// The pause before it looks again, and between two looks at a log that is being written.
+/// The pause before a survey is retried, and between two looks at a log that is being written.
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl ReadOnlyLog {
     /// Opens the log in `dir` for reading.
     ///
     /// # Errors
-    /// `NotFound`, `InvalidArgument` (no directory), `Corrupt`, `Unsupported`, `Io`.
+    /// `NotFound`: there is no log. `InvalidArgument`: `dir` is not a directory. `Corrupt`, `Unsupported`, `Io`.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         check_name(dir)?;
@@ -109,7 +110,7 @@ impl ReadOnlyLog {
         Ok(Self { inner: Arc::new(Inner { identity, view, state, stop }) })
     }
 
-    /// A reader of records that are proven durable. Its wait at the tail ends when the log grows.
+    /// Returns a reader of records that are proven durable. Its wait at the tail ends when the log grows.
     ///
     /// # Errors
     /// As [`crate::Log::reader`].
@@ -117,7 +118,7 @@ impl ReadOnlyLog {
         self.inner.view.reader(start)
     }
 
-    /// One record, by its index.
+    /// Returns one record, by its index.
     ///
     /// # Errors
     /// As [`crate::Log::read`].
@@ -125,7 +126,8 @@ impl ReadOnlyLog {
         self.inner.view.read(index)
     }
 
-    /// How the log stands, as far as it is proven. The capacity is the writer's affair and unknown here.
+    /// The log's state, as far as it is proven. The capacity is `None`, because only the writer knows it. Never
+    /// blocks.
     pub fn info(&self) -> Info {
         let Inner { identity, view, state, .. } = &*self.inner;
         let (first, last) = view.positions.range();
@@ -144,23 +146,23 @@ impl ReadOnlyLog {
         }
     }
 
-    /// How many records stand in the files behind the last one shown, sound, and not proven durable. While a writer has
-    /// the log open they are proven within about 10 ms, or are being written. With no writer they are the end of what
-    /// one left that was killed: opening the log for writing makes them durable, and part of it.
+    /// How many sound records follow the last one shown without being proven durable. While a writer has the log
+    /// open, they are proven within about 10 ms or are still being written. Without a writer they are the end of a
+    /// log whose writer was killed: opening the log for writing makes some or all of them durable.
     pub fn unproven(&self) -> u64 {
         self.inner.state.unproven.load(Ordering::Relaxed)
     }
 
-    /// Who belongs to the cluster, as far as the files here say: nobody, in a replica that was not added yet. `None` for
-    /// a log on its own.
+    /// The members of the cluster, as far as the files here show: none in a replica that was not added yet. `None`
+    /// for a standalone log.
     pub fn members(&self) -> Option<Vec<Member>> {
         self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Committed entries of the log, for a copy of it; as far as they are proven durable.
-    pub(crate) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    /// A feed of the log's committed entries, as far as they are proven durable, for a copy of the log.
+    pub(crate) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         let Inner { identity, view, .. } = &*self.inner;
-        // What sessions remember leaves with the state, whatever their limit at the source.
+        // A state carries all indexes that sessions remember, whatever their limit at the source.
         let options =
             Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
         FollowSource::new(view.clone(), Owner::outside(identity), identity.log, options, from)
@@ -171,17 +173,17 @@ impl ReadOnlyLog {
         self.inner.view.positions.entry()
     }
 
-    /// The size of the largest segment.
+    /// The size of the largest segment, in bytes.
     pub(crate) fn segment_bytes(&self) -> u32 {
         self.inner.view.segments.snapshot().iter().map(|segment| segment.bytes).max().unwrap_or_default()
     }
 
-    /// The options that are set for the log, as far as the files here say.
+    /// The options that are set for the log, as far as the files here show.
     pub fn log_options(&self) -> LogOptions {
         *self.inner.state.log_options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the view does not go on, if it met damage; readers' waits end with it too.
+    /// The error that ended the view, if it met damage. The waits of its readers end with the same error.
     pub fn failure(&self) -> Option<Error> {
         self.inner.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -195,12 +197,12 @@ impl std::fmt::Debug for ReadOnlyLog {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Readers keep what they have; the thread ends by itself.
+        // Readers keep what they have. The thread ends by itself.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 }
 
-/// Surveys until the picture is whole. Damage that stays is damage.
+/// Surveys the files until a survey succeeds. Damage that all surveys meet is returned.
 fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Survey, Sequencer)> {
     let mut tries = 0;
     loop {
@@ -220,7 +222,7 @@ fn unlearnt(identity: Identity, options: &Options) -> Sequencer {
     Sequencer::new(Owner::outside(&identity), Membership::default(), options)
 }
 
-/// What tells that the log changed: writes, and names that come, move or go.
+/// The events that mean the log changed: writes, and files that are created, renamed or removed.
 const CHANGES: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
@@ -241,7 +243,7 @@ impl DirWatch {
         Ok(Self { inotify, stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
     }
 
-    /// Sleeps until something changed (true) or the read-only log is gone (false).
+    /// Sleeps until something changed (true) or the handle was dropped (false).
     fn wait(&self) -> bool {
         let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*self.stop, PollFlags::IN)];
         while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
@@ -254,7 +256,7 @@ impl DirWatch {
     }
 }
 
-/// The watching thread: learns new blocks and publishes what they prove.
+/// The watching thread: reads new blocks and publishes what they prove.
 struct Follower {
     disk: Arc<dyn Disk>,
     identity: Identity,
@@ -273,7 +275,7 @@ impl Follower {
                 self.view.positions.close(error);
                 return;
             }
-            // What changed during the pause is seen in one look.
+            // Changes during the pause are seen in one look.
             std::thread::sleep(PAUSE);
             if !watch.wait() {
                 self.view.positions.close(closed());
@@ -297,8 +299,8 @@ impl Follower {
         Ok(())
     }
 
-    /// The writer has discarded what this handle was following, or cut it off: looks at the whole log again. Readers
-    /// in what is gone are told so.
+    /// Surveys the whole log again, because the writer has discarded or truncated what this handle was following.
+    /// Readers at a position that is gone get an error.
     fn start_over(&mut self) -> Result<()> {
         let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
         let (segments, follow) = found.follow();

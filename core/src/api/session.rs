@@ -1,4 +1,4 @@
-//! Session: the client's side of exactly-once appending: numbers its batches and keeps to the window.
+//! Session: the client's side of exactly-once appends. It numbers its batches and keeps within the window.
 //!
 //! Must not know: the table (`replica/state/session_table/mod.rs`), which the writer keeps.
 
@@ -11,16 +11,16 @@ use crate::types::{Index, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Appends that happen once each, in order, however often they are tried. Number and id are all that a
-/// client has to remember over a crash: with [`Log::resume_session`] it goes on, and an append that it
-/// repeats under the same number gets the indexes that it got the first time.
+/// Appends that happen once each and in order, however often they are retried. A client has to store only the
+/// session's id and its next number. After a crash it continues with [`Log::resume_session`]; an append that it
+/// repeats under the same number returns the original indexes.
 ///
-/// The log remembers the indexes of the latest `options.session_window` numbers, or of the last one only if the
-/// client waited for each append. For an older number the answer is `SequenceForgotten`: that record **is in the
-/// log**, once and durable, and only its indexes are gone. A client that repeats what it is unsure of takes it
-/// for a success and goes on with the next number.
+/// The log remembers the indexes of the latest `options.session_window` numbers, or of the last number only if the
+/// client waited for each append. An older number fails with `SequenceForgotten`: that record **is in the log**, once
+/// and durable, and only its indexes are forgotten. A client that repeats an append of unknown outcome treats this
+/// error as success and continues with the next number.
 ///
-/// `Send`; one thread at a time, which is what keeps the order. Many appends can be in flight.
+/// `Send`; used by one thread at a time, which keeps the order. Many appends can be in flight.
 ///
 /// ```
 /// use chiplog::{Log, Options, Sequence};
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// let mut session = log.open_session()?;
 /// let (id, number) = (session.id(), session.next_sequence());
 /// let first = session.append(b"pay 10")?;
-/// // The client crashed and does not know whether it got through: it tries again.
+/// // The client crashed and does not know the outcome: it retries.
 /// let mut session = log.resume_session(id, number);
 /// assert_eq!(session.append(b"pay 10")?, first);
 /// assert_eq!(log.info().last, first);
@@ -40,37 +40,37 @@ pub struct Session {
     log: Log,
     id: SessionId,
     next: Sequence,
-    /// Appends that were not seen answered yet, oldest first.
+    /// Appends whose answers were not seen yet, oldest first.
     inflight: VecDeque<(Sequence, Ticket)>,
     /// Whether any append did not wait for its answer.
     pipelined: bool,
-    /// A number that was refused. It is free once those behind it are answered, which are refused too.
+    /// A number that was refused. It is free once the appends after it are answered: they are refused too.
     refused: Option<Sequence>,
 }
 
 impl Log {
-    /// Opens an exactly-once session, durably. Where as many are open as there may be (`Options::sessions_max`), the oldest
-    /// of those that never appended is closed for it: whose it was gets `SessionExpired`, and has lost nothing.
+    /// Opens an exactly-once session, durably. Blocks until it is committed. If `Options::sessions_max` sessions are
+    /// open, the oldest one that never appended is closed; its client gets `SessionExpired` and has lost nothing.
     ///
     /// # Errors
-    /// `TooManySessions`: all of them have appended; `Full`; and those of [`Log::discard`]: a session that an `Unavailable`
-    /// call opened is never used, and expires.
+    /// `TooManySessions`: all open sessions have appended. `Full`; and those of [`Log::discard`]. A call that failed
+    /// with `Unavailable` may have opened a session: it is never used, and expires.
     pub fn open_session(&self) -> Result<Session> {
         Ok(self.resume_session(self.new_session()?, Sequence(1)))
     }
 
-    /// Takes a session up again, in this process or another one: `next` is the sequence number that the
-    /// client will use next, from 1. To repeat an append whose outcome is not known, use its number again: a
-    /// record that is there already gets the indexes it has. A refusal then (`NotLeader`, `Full`, `Busy`) says that this
-    /// attempt is not in the log; an earlier one may be, so that nothing else may go under that number. Does not look
-    /// whether the session is known; the first append does.
+    /// Resumes a session, in this process or another one. `next` is the number that the client uses next, from 1. To
+    /// repeat an append of unknown outcome, use its number again: a record that is in the log already returns its
+    /// indexes. A refusal (`NotLeader`, `Full`, `Busy`) means that this attempt is not in the log; an earlier attempt
+    /// may be, so no other record may use that number. Does not check whether the session exists; the first append
+    /// does. Never blocks.
     pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
         Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false, refused: None }
     }
 }
 
 impl Session {
-    /// The session's name for ever.
+    /// The session's permanent id.
     pub fn id(&self) -> SessionId {
         self.id
     }
@@ -80,18 +80,18 @@ impl Session {
         self.next
     }
 
-    /// Appends one record, once, and waits until it is durable.
+    /// Appends one record, exactly once, and blocks until it is durable.
     ///
     /// # Errors
-    /// `SequenceForgotten`: the record is in the log already, its indexes are forgotten; the session has gone on
-    /// to the next number. `SessionExpired`, `SequenceGap`; `InvalidArgument` for number 0; and those of
+    /// `SequenceForgotten`: the record is in the log already, but its indexes are forgotten; the session continues
+    /// with the next number. `SessionExpired`, `SequenceGap`. `InvalidArgument` for number 0. And those of
     /// [`Log::append`].
     pub fn append(&mut self, record: &[u8]) -> Result<Index> {
         self.log.may_wait()?;
         Ok(self.send(record, None)?.wait()?.first)
     }
 
-    /// Appends a batch, once, and waits until it is durable.
+    /// Appends a batch, exactly once, and blocks until it is durable.
     ///
     /// # Errors
     /// As [`Session::append`].
@@ -100,21 +100,21 @@ impl Session {
         self.send_batch(batch)?.wait()
     }
 
-    /// Submits one record. Waits while as many appends as the session's window allows are in flight.
+    /// Submits one record. Blocks while as many appends are in flight as the session's window allows.
     ///
     /// # Errors
-    /// Those of [`Log::submit`] and, for number 0, `InvalidArgument`: the record was not taken, and its number
-    /// goes to the next append. The ticket can hold the other errors of [`Session::append`].
+    /// Those of [`Log::submit`] and, for number 0, `InvalidArgument`: the record was not accepted, and the next
+    /// append gets its number. The ticket can return the other errors of [`Session::append`].
     pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
         self.pipelined = true;
         self.send(record, None)
     }
 
-    /// As [`Session::submit`], but waits for room, in the session's window and in the log's queue, for at most
-    /// `patience`. Zero never waits.
+    /// As [`Session::submit`], but blocks for up to `patience` for room in the session's window and in the log's
+    /// queue. Zero never blocks.
     ///
     /// # Errors
-    /// As [`Session::submit`]; `Busy`: no room in that time.
+    /// As [`Session::submit`]; `Busy`: no room within `patience`.
     pub fn submit_within(&mut self, record: &[u8], wait_limit: Duration) -> Result<Ticket> {
         self.pipelined = true;
         self.send(record, Some(Until::from_now(wait_limit)))
@@ -127,7 +127,7 @@ impl Session {
         Ok(self.sent(ticket))
     }
 
-    /// Submits the batch that is being built, stamped as the session's next.
+    /// Submits the batch that is being built, as the session's next.
     ///
     /// # Errors
     /// As [`Session::submit`], and those of [`BatchBuilder::build`].
@@ -136,11 +136,11 @@ impl Session {
         self.send_batch(batch)
     }
 
-    /// As [`Session::submit_batch`], but waits for room as [`Session::submit_within`] does. Where it fails the builder is
-    /// as it was.
+    /// As [`Session::submit_batch`], but blocks for room as [`Session::submit_within`] does. On an error the builder
+    /// is unchanged.
     ///
     /// # Errors
-    /// As [`Session::submit_batch`]; `Busy`: no room in that time.
+    /// As [`Session::submit_batch`]; `Busy`: no room within `patience`.
     pub fn submit_batch_within(&mut self, batch: &mut BatchBuilder, wait_limit: Duration) -> Result<Ticket> {
         self.pipelined = true;
         let until = Until::from_now(wait_limit);
@@ -159,7 +159,7 @@ impl Session {
         Ok(self.sent(ticket))
     }
 
-    /// Ends the session, durably, once everything in flight is answered. The log forgets it.
+    /// Closes the session, durably, once every append in flight is answered. The log forgets the session.
     ///
     /// # Errors
     /// Those of [`Log::discard`].
@@ -169,36 +169,36 @@ impl Session {
         self.log.close_session(self.id)
     }
 
-    /// The next stamp, once there is room for one more in flight.
+    /// Returns the next stamp, once there is room for one more append in flight.
     ///
     /// # Errors
-    /// `Busy`: not until then.
+    /// `Busy`: there was no room by then.
     fn stamp(&mut self, until: Option<Until>) -> Result<Stamp> {
-        // No number of any record: the table would answer that its record is in the log.
+        // No record has number 0: the table would answer that its record is in the log.
         if self.next == Sequence(0) {
             return Err(Error::new(ErrorKind::InvalidArgument, "a session's sequence numbers start at 1"));
         }
         if !self.settle(usize::from(self.log.session_window()) - 1, until) {
             let what = format!(
-                "{} appends of this session are in flight; try again, or raise session_window",
+                "{} appends of this session are in flight; retry, or raise session_window",
                 self.inflight.len()
             );
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        // Which answers the program has seen of those it did not wait for is not known here: it may ask again
-        // for any number in the window. Of those it waited for, only for the last.
+        // Which answers the program has seen is not known here for appends that it did not wait for: it may repeat
+        // any number in the window. For appends that it waited for, it may repeat only the last.
         let before = self.next.0.saturating_sub(1).min(u64::from(self.log.session_window()) - 1);
         let inflight = if self.pipelined { before as u16 } else { 0 };
         Ok(Stamp { session: self.id, sequence: self.next, inflight })
     }
 
     fn sent(&mut self, ticket: Ticket) -> Ticket {
-        self.inflight.push_back((self.next, ticket.twin()));
+        self.inflight.push_back((self.next, ticket.clone()));
         self.next = Sequence(self.next.0 + 1);
         ticket
     }
 
-    /// Forgets what is answered, and waits until no more than `max` are not. False: not until then.
+    /// Drops answered appends, and waits until at most `max` are in flight. False: more were in flight at `until`.
     fn settle(&mut self, max: usize, until: Option<Until>) -> bool {
         while let Some((sequence, ticket)) = self.inflight.front() {
             let is_enough = self.inflight.len() <= max && self.refused.is_none();
@@ -208,7 +208,7 @@ impl Session {
                 (None, _) if self.log.may_wait().is_err() => return false,
                 (None, None) => ticket.wait(),
                 (None, Some(until)) => {
-                    // Asked for afterwards: the append's own outcome, never the end of the wait.
+                    // Polled afterwards to get the append's own outcome, never the wait's time-out.
                     let _ = ticket.wait_timeout(until.left());
                     let Some(result) = ticket.poll() else { return false };
                     result
@@ -216,7 +216,7 @@ impl Session {
             };
             let sequence = *sequence;
             self.inflight.pop_front();
-            // Refused and surely not in the log: the number is free again, and all behind it are refused too.
+            // Refused and surely not in the log: the number is free again. All appends after it are refused too.
             let in_doubt = [ErrorKind::Poisoned, ErrorKind::Unavailable, ErrorKind::SequenceForgotten];
             if result.is_err_and(|e| !in_doubt.contains(&e.kind())) {
                 self.refused.get_or_insert(sequence);
@@ -229,7 +229,7 @@ impl Session {
     }
 }
 
-/// How long is waited. None: for ever.
+/// The end of a wait. `None`: no end.
 #[derive(Clone, Copy, Debug)]
 struct Until(Option<Instant>);
 

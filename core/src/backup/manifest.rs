@@ -1,5 +1,5 @@
-//! Manifest: the file `chiplog.backup` of a backup: which files it has, their sizes and checksums, and how the log in
-//! them stands. Text, so that a person and a script can read it. Values and bytes.
+//! Manifest: the file `chiplog.backup` of a backup. It lists the files with their sizes and checksums, and the
+//! positions of the log in them. It is text, so that people and scripts can read it. Values and bytes.
 //!
 //! ```text
 //! chiplog backup
@@ -15,10 +15,10 @@
 //! checksum deadbeef
 //! ```
 //!
-//! One `name value` a line, in this order. The last line is the CRC-32C of all bytes before it. A later format has another
-//! number in its second line; the other lines of it are not looked at.
+//! One `name value` per line, in this order. The last line is the CRC-32C of all bytes before it. A later format has
+//! another number in its second line; the other lines are then not read.
 //!
-//! Invariant: what [`Manifest::parse`] accepts is what [`Manifest::encode`] gave, byte for byte.
+//! Invariant: [`Manifest::parse`] accepts exactly the output of [`Manifest::encode`], byte for byte.
 //!
 //! Must not know: files.
 
@@ -27,7 +27,7 @@ use crate::types::{EntryIndex, Index, LogId, Timestamp};
 use std::fmt::Write as _;
 use std::str::{FromStr, Lines};
 
-/// The version of the format that this is.
+/// The version of the format that this code writes and reads.
 pub(crate) const MANIFEST_FORMAT: u32 = 1;
 const TITLE: &str = "chiplog backup";
 
@@ -43,19 +43,19 @@ const TITLE: &str = "chiplog backup";
 pub struct BackupInfo {
     /// The log that was backed up.
     pub log_id: LogId,
-    /// Its first record; of a log without records, the first one to come.
+    /// Its first record; in a log without records, the next one to come.
     pub first: Index,
-    /// Its last record; of a log without records `first - 1`.
+    /// Its last record; in a log without records `first - 1`.
     pub last: Index,
     /// Its last entry.
     pub last_entry: EntryIndex,
-    /// When that entry was written, in milliseconds since 1970.
+    /// The time when that entry was written, in milliseconds since 1970.
     pub last_timestamp: Timestamp,
-    /// When the backup was finished, by the clock of the machine that made it.
+    /// The time when the backup was finished, by the clock of the machine that made it.
     pub made: Timestamp,
-    /// Files, without the manifest.
+    /// The number of files, without the manifest.
     pub files: u64,
-    /// Bytes of these files.
+    /// The length of these files together, in bytes.
     pub bytes: u64,
 }
 
@@ -78,9 +78,9 @@ pub(crate) struct Manifest {
 /// Why a manifest cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestFault {
-    /// It is of this later format.
+    /// It has this later format.
     Newer(u32),
-    /// It is not what was written.
+    /// It is not the output of [`Manifest::encode`].
     Damaged(&'static str),
 }
 
@@ -108,25 +108,25 @@ impl Manifest {
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ManifestFault> {
         let damaged = ManifestFault::Damaged;
-        let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not UTF-8 text"))?;
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
-            return Err(damaged("it does not begin as a backup's manifest"));
+            return Err(damaged("its first line is not that of a backup's manifest"));
         }
         match value::<u32>(&mut lines, "format") {
             Some(MANIFEST_FORMAT) => {}
             Some(newer) if newer > MANIFEST_FORMAT => return Err(ManifestFault::Newer(newer)),
-            _ => return Err(damaged("it names no known format")),
+            _ => return Err(damaged("its format line is malformed")),
         }
         let parsed = Self::parse_lines(&mut lines).ok_or(damaged("a line is missing or malformed"))?;
-        // Nothing is taken for right that would be written otherwise; the checksum is part of that.
+        // A manifest is accepted only if it would be written the same way; that includes the checksum.
         if parsed.encode() != text {
             return Err(damaged("its checksum does not match"));
         }
         Ok(parsed)
     }
 
-    /// The lines after the format.
+    /// Parses the lines after the format.
     fn parse_lines(lines: &mut Lines<'_>) -> Option<Self> {
         let log = lines.next()?.strip_prefix("log ")?;
         let mut info = BackupInfo {
@@ -152,7 +152,7 @@ impl Manifest {
     }
 }
 
-/// The value of the next line, which has to have this name.
+/// Parses the value of the next line, which must have this name.
 fn value<T: FromStr>(lines: &mut Lines<'_>, name: &str) -> Option<T> {
     lines.next()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
 }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_comes_back_and_every_flipped_bit_and_cut_is_noticed() {
+    fn manifest_is_parsed_and_every_flipped_bit_and_truncation_is_detected() {
         let text = manifest().encode();
         assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest()));
         for bit in 0..text.len() * 8 {
@@ -188,13 +188,13 @@ mod tests {
             assert!(Manifest::parse(&bad).is_err(), "bit {bit}");
         }
         for cut in 0..text.len() {
-            assert!(Manifest::parse(&text.as_bytes()[..cut]).is_err(), "cut at {cut}");
+            assert!(Manifest::parse(&text.as_bytes()[..cut]).is_err(), "truncated at {cut}");
         }
         assert!(Manifest::parse(format!("{text}\n").as_bytes()).is_err());
     }
 
     #[test]
-    fn a_later_format_is_told_from_damage() {
+    fn later_format_is_not_reported_as_damage() {
         let later = manifest().encode().replace("format 1\n", "format 2\n");
         assert_eq!(Manifest::parse(later.as_bytes()), Err(ManifestFault::Newer(2)));
     }

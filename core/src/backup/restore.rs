@@ -1,21 +1,23 @@
-//! Restore: a log made of a backup, whole or up to a record or a time. It is a log on its own, which can become the first
-//! member of a cluster: the members of the log that was backed up are not in it.
+//! Restore: a log made of a backup, whole or up to a record or a time. The result is a standalone log, which can
+//! become the first member of a cluster. It does not have the members of the log that was backed up.
 //!
 //! ```text
-//!  backup ── every file checked ──> feed ── cut, without members, another log id ──> Followed in DIR.restoring
-//!                                                                                      │ identity: no follower's any more
-//!                                                                                      └ renamed to DIR
+//!  backup ── every file checked ──> feed ── cut, without members, new log id ──> FollowerLog in DIR.restoring
+//!                                                                                  │ identity: no longer a follower's
+//!                                                                                  └ renamed to DIR
 //! ```
 //!
-//! Entries keep their index, term and time, so records keep their index and time, and sessions their ids and what they
-//! remember. A change of membership becomes an entry without effect, for the cluster that it tells of is not this one.
+//! Entries keep their index, term and time. So records keep their index and time, and sessions keep their ids and
+//! what they remember. A change of membership becomes an entry without effect, because it belongs to another cluster.
 //!
 //! Invariants:
-//! - nothing is made before every file of the backup was found unchanged;
-//! - until the last write the directory is marked as a follower's, which nobody opens to append; that write is one sector;
-//! - the log has another id unless the caller wants the old one: logs of the same id with different histories cannot meet;
-//!   with the old id it begins in a term that the old history has not come to, so that no entry of one is taken for the other's;
-//! - what it removes after an error it has made itself: the directory beside was not there before.
+//! - nothing is written before every file of the backup was found unchanged;
+//! - until the last write the directory is marked as a follower's, which no program opens to append; that write is
+//!   one sector;
+//! - the log has a new id unless the caller keeps the old one: logs of the same id with different histories must not
+//!   meet. With the old id it begins in a term that the old history cannot have reached, so that no entry of one
+//!   passes for the other's;
+//! - after an error it removes only what it made itself: the directory beside `DIR` did not exist before.
 //!
 //! Must not know: how a backup is made.
 
@@ -40,16 +42,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The end of the name of the directory in which a log is restored, until it is complete. One that is there already is never
-/// touched: another restore can be at work in it, or a log that somebody has served since a crash.
+/// The suffix of the directory in which a log is restored until it is complete. An existing one is never touched:
+/// another restore may be using it, or it may hold a log that was opened after a crash.
 const UNDER_WAY: &str = ".restoring";
 
-/// So many terms after the backup's last one a log begins that keeps its id. What the old log wrote after the backup was
-/// taken, in terms of its own, can still stand in a replica or a copy that was thought to be gone: entries are the same
-/// only if index and term are, and elections do not come that far.
+/// A restored log that keeps its id begins this many terms after the backup's last one. Entries that the old log
+/// wrote after the backup may still be in a replica or a copy that was thought lost. Entries are the same only if
+/// index and term are, and elections never reach a term this far ahead.
 const TERMS_APART: u64 = 1 << 32;
 
-/// How far a log is restored.
+/// The end up to which a log is restored.
 ///
 /// ```
 /// use chiplog::{Index, RestoreTo};
@@ -58,17 +60,18 @@ const TERMS_APART: u64 = 1 << 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestoreTo {
-    /// All that the backup has.
+    /// Everything in the backup.
     #[default]
     End,
-    /// Up to this record. An append is all or nothing: one that holds this record and later ones is left out. The log is as
-    /// it was when this record was its last: what was done later to sessions, options and the first record is left out too.
+    /// Up to this record. An append is all or nothing: an append that holds this record and later ones is left out.
+    /// The log is as it was when this record was its last: later changes of sessions, options and the first record
+    /// are left out too.
     Index(Index),
-    /// What was written at this time or before, in milliseconds since 1970, by the leaders' clocks.
+    /// Everything written at this time or before, in milliseconds since 1970, by the leaders' clocks.
     Timestamp(Timestamp),
 }
 
-/// How a log is restored.
+/// The options for restoring a log.
 ///
 /// ```
 /// use chiplog::{Index, RestoreOptions, RestoreTo};
@@ -79,20 +82,21 @@ pub enum RestoreTo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreOptions {
-    /// How far; default: to the end.
+    /// How far to restore. Default: to the end.
     pub to: RestoreTo,
-    /// Whether the log keeps the id of the one that was backed up. Default: no, it gets a new one, and nothing that knows
-    /// the old log takes the new one for it. Keep it only if the old log and all its replicas are gone for good.
+    /// Whether the log keeps the id of the log that was backed up. Default: false; it gets a new id, so that no
+    /// program that knows the old log takes the new one for it. Keep the id only if the old log and all its replicas
+    /// are gone for good.
     pub keep_log_id: bool,
-    /// The size of its segment files, in bytes; None, the default: as in the backup.
+    /// The size of its segment files, in bytes. `None`, the default: as in the backup.
     pub segment_bytes: Option<u32>,
 }
 
-/// What was restored.
+/// The result of a restore.
 ///
 /// ```
 /// # fn show(restored: &chiplog::Restored) {
-/// println!("log {} goes on at record {}", restored.log_id, restored.last.next());
+/// println!("log {} continues at record {}", restored.log_id, restored.last.next());
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,29 +104,29 @@ pub struct RestoreOptions {
 pub struct Restored {
     /// The log's id.
     pub log_id: LogId,
-    /// The first record; of a log without records, the first one to come.
+    /// The first record; in a log without records, the next one to come.
     pub first: Index,
-    /// The last record; of a log without records `first - 1`.
+    /// The last record; in a log without records `first - 1`.
     pub last: Index,
-    /// When the last entry was written, in milliseconds since 1970.
+    /// The time when the last entry was written, in milliseconds since 1970.
     pub last_timestamp: Timestamp,
 }
 
 impl Backup {
-    /// Makes a log of the backup in `dir`, which must be missing or empty. Every file is checked first; the log is made in a
-    /// directory beside it, `dir` with `.restoring` at the end, and gets its name when it is complete and durable: a crash
-    /// leaves nothing at `dir`, and what is to be removed by hand beside it.
+    /// Makes a log of the backup in `dir`, which must be missing or empty. Checks every file first. Writes the log to
+    /// a directory beside `dir`, with `.restoring` appended to its name, and renames it when the log is complete and
+    /// durable. A crash leaves `dir` as it was, and the directory beside it has to be removed by hand.
     ///
-    /// The log has the records, sessions and options of the backup, and is one on its own: [`Log::open`](crate::Log::open)
-    /// opens it, and so does a server of node 1, which other members can join then.
+    /// The log has the records, sessions and options of the backup and is standalone: [`Log::open`](crate::Log::open)
+    /// opens it. A server with node number 1 can open it as well, and other members can then join.
     ///
-    /// `progress` is called with the bytes that are read and about all of them. Blocks until the log is durable.
+    /// `progress` is called with the bytes read and an estimate of the total. Blocks until the log is durable.
     ///
     /// # Errors
-    /// `InvalidArgument`: `dir` is not empty, or a mount point; the directory beside it is there; an option. `OutOfRange`, `Discarded`: the backup has no such
-    /// record, or none of that time. `Corrupt`: a file of the backup is missing, additional or changed; the message names it.
-    /// `TooLarge`: `segment_bytes` is too small. `Full`, `Unsupported`, `Io`.
-    /// After an error nothing is at `dir` that was not there.
+    /// `InvalidArgument`: `dir` is not empty or is a mount point; the directory beside it exists; or an option is out
+    /// of bounds. `OutOfRange`, `Discarded`: the backup does not have that record, or has none up to that time.
+    /// `Corrupt`: a file of the backup is missing, additional or changed; the message names it. `TooLarge`:
+    /// `segment_bytes` is too small. `Full`, `Unsupported`, `Io`. After an error `dir` is as it was.
     pub fn restore(
         &self,
         dir: impl AsRef<Path>,
@@ -139,17 +143,17 @@ impl Backup {
         let made = self.fill(&disk, options, &mut |done, _| progress(total + done.min(total), 2 * total));
         let moved = made.and_then(|restored| {
             let moved = move_directory(&beside, &place);
-            moved.map_err(|e| Error::io("give the restored log its name,", &place, e)).map(|()| restored)
+            moved.map_err(|e| Error::io("rename the restored log to", &place, e)).map(|()| restored)
         });
         if moved.is_err() {
-            // The error says what happened; the next restore names what cannot be removed.
+            // The caller gets the first error. The next restore names files that could not be removed.
             let _ = remove_log(&*disk).map(|()| remove_directory(&beside));
         }
         moved
     }
 
-    /// As [`Self::restore`], on another kind of disk, whose directory must be empty and becomes the log's. A crash leaves
-    /// either the log or something that no log is opened in.
+    /// As [`Self::restore`], on another implementation of [`Disk`], whose directory must be empty and becomes the
+    /// log's. A crash leaves either the complete log, or files that do not open as a log.
     ///
     /// # Errors
     /// As [`Self::restore`].
@@ -162,7 +166,7 @@ impl Backup {
         self.fill(&disk, options, &mut |_, _| {})
     }
 
-    /// What can be said before anything is read.
+    /// Checks the options against the manifest, before anything is read.
     fn check_options(&self, options: &RestoreOptions) -> Result<()> {
         if let Some(bytes) = options.segment_bytes {
             Self::copy_options(bytes).check()?;
@@ -184,7 +188,7 @@ impl Backup {
         Ok(())
     }
 
-    /// Makes the log on `disk`. The files of the backup have been checked.
+    /// Writes the log to `disk`. The files of the backup have been checked.
     fn fill(
         &self,
         disk: &Arc<dyn Disk>,
@@ -194,7 +198,7 @@ impl Backup {
         let still = self.still()?;
         let mut feed = still.feed()?;
         let Some(FollowMessage::State(state)) = feed.next(PIECE_BYTES)? else {
-            return Err(unsound("it has no state to begin with"));
+            return Err(unsound("it has no state at its beginning"));
         };
         let log = if options.keep_log_id { state.log } else { another_log(&**disk)? };
         let state = state_on_its_own(&state, log).map_err(unsound)?;
@@ -205,14 +209,14 @@ impl Backup {
         while let Some(fed) = feed.next(PIECE_BYTES)? {
             done += fed.bytes() as u64;
             let FollowMessage::Entries(FollowEntries { entries, .. }) = fed else {
-                return Err(unsound("a part of its entries is missing"));
+                return Err(unsound("some of its entries are missing"));
             };
             let count = entries.len();
             let entries = cut.take(entries).map_err(unsound)?;
             let is_cut = entries.len() < count || cut.is_reached();
             if let Some(last) = entries.last() {
                 let committed = last.raft();
-                copy.take_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
+                copy.apply_entries(FollowEntries { log, committed, kept: Index(0), entries })?;
             }
             progress(done, total);
             if is_cut {
@@ -236,21 +240,22 @@ impl Backup {
     }
 }
 
-/// Lets entries through up to where the log is cut.
+/// Passes entries up to the end of the restored log.
 struct Cut {
     to: RestoreTo,
-    /// The record that comes next.
+    /// The next record.
     next: Index,
     has_records: bool,
 }
 
 impl Cut {
-    /// Whether nothing of what comes belongs to the log any more, whatever its time.
+    /// Whether no later entry belongs to the log any more, whatever its time.
     fn is_reached(&self) -> bool {
         matches!(self.to, RestoreTo::Index(to) if self.next > to)
     }
 
-    /// What is left of entries that follow, each as it stands in a log on its own. Fewer than there were: the cut is among them.
+    /// Returns the entries that belong to the log, converted for a standalone log. If it returns fewer, the end is
+    /// among them.
     fn take(&mut self, entries: Vec<FollowEntry>) -> Result<Vec<FollowEntry>, Malformed> {
         let mut taken = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -274,7 +279,7 @@ impl Cut {
     }
 }
 
-/// The record that comes after an entry.
+/// The record after an entry.
 fn next_after(entry: &FollowEntry) -> Result<Index, Malformed> {
     let next = entry.header.next_record();
     if entry.header.kind != Kind::Command {
@@ -286,7 +291,7 @@ fn next_after(entry: &FollowEntry) -> Result<Index, Malformed> {
     }
 }
 
-/// The appends of a block that end at record `to` or before. `None`: there are none.
+/// Returns the appends of a block that end at record `to` or before. `None`: there are none.
 fn shorten(entry: &FollowEntry, to: Index) -> Result<Option<FollowEntry>, Malformed> {
     if entry.header.kind != Kind::Data {
         return Ok(None);
@@ -315,7 +320,7 @@ fn shorten(entry: &FollowEntry, to: Index) -> Result<Option<FollowEntry>, Malfor
     Ok(Some(FollowEntry { header, body: vec![Bytes::from(whole).slice(..bytes)] }))
 }
 
-/// An entry as it stands in a log that never had other members: a change of membership is one without effect.
+/// Converts an entry for a log that never had other members: a change of membership becomes one without effect.
 fn entry_on_its_own(entry: FollowEntry) -> FollowEntry {
     if entry.header.kind != Kind::Configuration {
         return entry;
@@ -325,7 +330,7 @@ fn entry_on_its_own(entry: FollowEntry) -> FollowEntry {
     FollowEntry { header, body: Vec::new() }
 }
 
-/// A state of the log `log` that never had other members.
+/// Converts a state for the log `log`, which never had other members.
 fn state_on_its_own(state: &FollowSnapshot, log: LogId) -> Result<FollowSnapshot, Malformed> {
     let opening = Opening::parse(&state.body)?;
     let (term, commit) = (opening.base_term, opening.base_raft);
@@ -340,7 +345,7 @@ fn state_on_its_own(state: &FollowSnapshot, log: LogId) -> Result<FollowSnapshot
     Ok(FollowSnapshot { log, committed: commit, kept: Index(0), header, body })
 }
 
-/// The length of a block whose body has so many bytes: no more than it was read with.
+/// The length of a block with a body of `body` bytes. It is never larger than the block that was read.
 fn length_of(body: usize) -> u32 {
     (BLOCK_HEADER_BYTES + body) as u32
 }
@@ -350,14 +355,14 @@ fn another_log(disk: &dyn Disk) -> Result<LogId> {
     Ok(made.log)
 }
 
-/// Where the log is to be, and the directory beside it where it is made.
+/// The log's directory, and the directory beside it in which it is made.
 fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     check_name(dir)?;
     let refuse =
         |what: &str| Err(Error::new(ErrorKind::InvalidArgument, format!("{} {what}", dir.display())));
     let place = std::path::absolute(dir).map_err(|e| Error::io("find", dir, e))?;
     let Some(name) = place.file_name() else {
-        return refuse("cannot be a log's directory: give one with a name");
+        return refuse("cannot be a log's directory: choose one with a name");
     };
     let mut beside = name.to_owned();
     beside.push(UNDER_WAY);
@@ -371,7 +376,7 @@ fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
                 refuse("is no directory: a log is restored to a directory that is missing or empty")
             }
             io::ErrorKind::ResourceBusy => {
-                refuse("is a mount point, which cannot be replaced: restore to a directory inside of it")
+                refuse("is a mount point, which cannot be replaced: restore to a directory inside it")
             }
             _ => Err(Error::io("look at", &place, e)),
         },
@@ -383,7 +388,7 @@ fn make_beside(beside: &Path) -> Result<()> {
     make_directory(beside).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
             let what = format!(
-                "{} is there: another restore is at work in it, or one was interrupted; if none is, remove it and restore again",
+                "{} exists: another restore is using it, or was interrupted; if none is running, remove it and restore again",
                 beside.display()
             );
             Error::new(ErrorKind::InvalidArgument, what)
@@ -394,10 +399,10 @@ fn make_beside(beside: &Path) -> Result<()> {
 
 fn not_empty(dir: &Path, name: &str) -> Error {
     let what =
-        format!("{} is not empty ({name} is there): remove it, or give another directory", dir.display());
+        format!("{} is not empty (it holds {name}): remove it, or choose another directory", dir.display());
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
 fn unsound(why: Malformed) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the backup cannot be restored: {why}; take another backup"))
+    Error::new(ErrorKind::Corrupt, format!("the backup cannot be restored: {why}; use another backup"))
 }

@@ -1,5 +1,5 @@
-//! Still: a log's directory that nobody writes, such as a backup. It is looked at, fed from, and never changed; no lock
-//! is taken.
+//! Still: a log's directory that no program writes, such as a backup. It is read and fed from, and never changed; no
+//! lock is taken.
 //!
 //! Must not know: manifests.
 
@@ -30,19 +30,19 @@ pub(crate) struct Still {
     pub(crate) last: Index,
     pub(crate) last_entry: EntryIndex,
     pub(crate) last_timestamp: Timestamp,
-    /// The files of its segments, in order.
+    /// The segment files of the log, in order.
     pub(crate) files: Vec<String>,
-    /// Segment files that hold nothing of it.
+    /// Segment files that hold nothing of the log.
     pub(crate) leftovers: Vec<String>,
-    /// The size of its largest segment.
+    /// The size of the largest segment, in bytes.
     pub(crate) segment_bytes: u32,
 }
 
 impl Still {
-    /// Looks at the files. Blocks while the last segment is read.
+    /// Reads the files' structure. Blocks while the last segment is read.
     ///
     /// # Errors
-    /// `NotFound`: there is no log. `Corrupt`: damage, or an end that nothing proves to be durable. `Unsupported`, `Io`.
+    /// `NotFound`: there is no log. `Corrupt`: damage, or an end that is not proven durable. `Unsupported`, `Io`.
     pub(crate) fn look(disk: &Arc<dyn Disk>) -> Result<Self> {
         let identity = Identity::read(&**disk)?.ok_or_else(|| no_log(&**disk))?;
         let options =
@@ -56,7 +56,7 @@ impl Still {
         if follow.proven().end.raft != replayed.sequencer.end().raft {
             let dir = disk.path().display();
             let what =
-                format!("{dir}: entries at its end are not proven durable: it was not closed in order");
+                format!("{dir}: entries at its end are not proven durable: it was not closed properly");
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let files = list.iter().map(|segment| file_name(segment.number)).collect();
@@ -82,16 +82,16 @@ impl Still {
         })
     }
 
-    /// All that is committed there, from the first record on.
+    /// A feed of everything that is committed there, from the first record on.
     ///
     /// # Errors
-    /// As [`crate::Log::feed`].
+    /// As [`crate::Log::follow`].
     pub(crate) fn feed(&self) -> Result<FollowSource> {
         let (me, log) = (Owner::outside(&self.identity), self.identity.log);
         FollowSource::new(self.view.clone(), me, log, self.options.clone(), FollowFrom::First)
     }
 
-    /// Reads every block, and checks it.
+    /// Reads and checks every block.
     ///
     /// # Errors
     /// `Corrupt`, naming file and offset; `Io`.

@@ -1,17 +1,17 @@
-//! Membership: who belongs to the cluster, in which part, in which directory, and under which address. Travels in
-//! configuration blocks and in every segment's opening.
+//! Membership: the members of the cluster, each with its part, directory and address. It is stored in configuration
+//! blocks and in every segment's opening.
 //!
-//! Pure. A configuration block's body is raft's own change, whose context holds the membership that it leads to:
-//! so everybody knows the result without raft. An empty body leaves a joint configuration.
+//! Pure. A configuration block's body is raft's own change, whose context contains the resulting membership: so the
+//! result can be read without raft. An empty body leaves a joint configuration.
 //!
 //! # Encoding
 //!
-//! Little-endian; every byte counts. No bytes at all stand for a log of its own: node 1 is the only voter.
+//! Little-endian; every byte counts. An empty encoding means a log on its own: node 1 is the only voter.
 //!
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
 //! | 0 | 4 | version | 1 |
-//! | 4 | 1 | flags: 1 = a joint configuration is left by itself | 0, 1 |
+//! | 4 | 1 | flags: 1 = a joint configuration is left automatically | 0, 1 |
 //! | 5 | 1 | 0 | 0 |
 //! | 6 | 2 | number of members | - |
 //! | 8 | | the members, ascending by node | |
@@ -21,8 +21,8 @@
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
 //! | 0 | 8 | node | from 1, ascending |
-//! | 8 | 16 | directory | 0: not known (a log that was on its own) |
-//! | 24 | 1 | parts: 1 voter, 2 voter of the outgoing half, 4 learner, 8 learner once the joint part is left | not 0 |
+//! | 8 | 16 | directory | 0: not known (the log was on its own) |
+//! | 24 | 1 | parts: 1 voter, 2 voter of the outgoing half, 4 learner, 8 learner once the joint configuration is left | not 0 |
 //! | 25 | 1 | 0 | 0 |
 //! | 26 | 2 | length of the address | to 1024 |
 //! | 28 | | address, UTF-8 | |
@@ -40,10 +40,10 @@ pub(crate) const MEMBERSHIP_BYTES: usize = 8;
 pub(crate) const MEMBER_BYTES: usize = 28;
 /// The longest address.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
-/// The most members: votes are counted one by one, and each costs the leader a stream.
+/// The largest number of members. Votes are counted one by one, and each member costs the leader a stream.
 pub const MEMBERS_MAX: usize = 64;
 
-/// The node of a log that is on its own.
+/// The node of a log on its own.
 pub(crate) const ALONE: NodeId = NodeId(1);
 
 const VOTER: u8 = 1;
@@ -60,11 +60,11 @@ const LEARNER_NEXT: u8 = 8;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its name in the cluster.
+    /// Its number in the cluster.
     pub node: NodeId,
-    /// The directory it has to come with. 0 when that is not known: a log that was on its own.
+    /// The id of the directory it must have. 0 if it is not known: the log was on its own.
     pub directory: DirectoryId,
-    /// Where it is reached; means something to the transport only.
+    /// The address at which it is reached. Only the transport interprets it.
     pub address: String,
     parts: u8,
 }
@@ -75,7 +75,7 @@ impl Member {
         Self { node, directory, address: address.into(), parts: VOTER }
     }
 
-    /// A member that follows and does not vote.
+    /// A member that receives entries and does not vote.
     pub fn learner(node: NodeId, directory: DirectoryId, address: impl Into<String>) -> Self {
         Self { node, directory, address: address.into(), parts: LEARNER }
     }
@@ -85,7 +85,7 @@ impl Member {
         self.parts & (VOTER | OUTGOING) != 0
     }
 
-    /// Whether it only follows.
+    /// Whether it does not vote.
     pub fn is_learner(&self) -> bool {
         !self.is_voter()
     }
@@ -106,32 +106,32 @@ impl Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A replica that gets everything and does not vote; the way every replica begins.
+    /// Adds a replica that receives all entries and does not vote. Every replica starts this way.
     AddLearner {
-        /// Its name: never one that was used before.
+        /// Its number, which no member may have had before.
         node: NodeId,
-        /// The directory it runs on: [`Log::info`](crate::Log::info) of the replica tells it.
+        /// The id of its directory: see [`Log::info`](crate::Log::info) of that replica.
         directory: DirectoryId,
-        /// Where the others reach it.
+        /// The address at which the others reach it.
         address: String,
     },
-    /// A learner that has caught up begins to vote.
+    /// Makes a learner that has caught up a voter.
     Promote(NodeId),
-    /// A voter goes on as a learner.
+    /// Makes a voter a learner.
     Demote(NodeId),
-    /// The replica leaves the cluster for good.
+    /// Removes the replica from the cluster permanently.
     Remove(NodeId),
-    /// The replica is reached elsewhere from now on.
+    /// Changes the address of a replica.
     SetAddress {
-        /// Which.
+        /// The replica.
         node: NodeId,
-        /// Where.
+        /// Its new address.
         address: String,
     },
 }
 
 impl Change {
-    /// Whom it concerns.
+    /// The replica that it changes.
     pub fn node(&self) -> NodeId {
         match self {
             Self::AddLearner { node, .. } | Self::SetAddress { node, .. } => *node,
@@ -147,7 +147,7 @@ pub(crate) struct Membership {
     auto_leave: bool,
 }
 
-/// As `1 voter, 2 voter leaving, 3 learner`: for the operator's log.
+/// Formats like `1 voter, 2 voter leaving, 3 learner`, for the operator's log.
 impl fmt::Display for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, member) in self.members().enumerate() {
@@ -161,7 +161,7 @@ impl fmt::Display for Membership {
 }
 
 impl Membership {
-    /// That of a log on its own.
+    /// The membership of a log on its own.
     pub(crate) fn alone() -> Self {
         Self::of([Member::voter(ALONE, DirectoryId(0), "")])
     }
@@ -207,13 +207,13 @@ impl Membership {
         self.members.values().any(|m| m.parts & OUTGOING != 0)
     }
 
-    /// Whether `node` is the only voter, so that what it has durably is committed.
+    /// Whether `node` is the only voter, so that whatever it has durably is committed.
     pub(crate) fn is_alone(&self, node: NodeId) -> bool {
         let mut voters = self.members.values().filter(|m| m.is_voter());
         voters.next().is_some_and(|m| m.node == node) && voters.next().is_none()
     }
 
-    /// Whether these are a majority of the voters, in both halves of a joint configuration.
+    /// Whether these nodes are a majority of the voters, in both halves of a joint configuration.
     pub(crate) fn is_majority(&self, nodes: &BTreeSet<NodeId>) -> bool {
         let of =
             |half: Vec<u64>| half.iter().filter(|n| nodes.contains(&NodeId(**n))).count() * 2 > half.len();
@@ -221,15 +221,18 @@ impl Membership {
         of(self.voters()) && (outgoing.is_empty() || of(outgoing))
     }
 
-    /// The membership that `changes` lead to, in one step or, if there are several, through a joint
-    /// configuration that is left by itself.
+    /// Returns the membership that results from `changes`. Several changes go through a joint configuration, which is
+    /// left automatically.
     ///
     /// # Errors
-    /// `Membership`, `InvalidArgument`: says what is wrong with which change.
+    /// `Membership`, `InvalidArgument`: names the change and the reason.
     pub(crate) fn after(&self, changes: &[Change]) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Membership, what));
         if changes.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "no change of membership was given"));
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "no change of membership was given; name at least one",
+            ));
         }
         if self.is_joint() {
             return refuse("another change of membership is under way; wait for it".into());
@@ -245,7 +248,7 @@ impl Membership {
         for (n, change) in changes.iter().enumerate() {
             let node = change.node();
             if node.is_none() || changes[..n].iter().any(|c| c.node() == node) {
-                return refuse(format!("node {node} is named twice, or is no node"));
+                return refuse(format!("node {node} is named twice or is 0"));
             }
             if let Change::AddLearner { address, .. } | Change::SetAddress { address, .. } = change
                 && address.len() > ADDRESS_BYTES_MAX
@@ -256,10 +259,10 @@ impl Membership {
             }
             if let Change::AddLearner { directory, address, .. } = change {
                 if next.members.contains_key(&node) {
-                    return refuse(format!("node {node} is a member already"));
+                    return refuse(format!("node {node} is already a member"));
                 }
                 if next.members.values().any(|m| m.directory == *directory && directory.0 != 0) {
-                    return refuse(format!("directory {directory} belongs to another member already"));
+                    return refuse(format!("directory {directory} already belongs to another member"));
                 }
                 next.members.insert(node, Member::learner(node, *directory, address.as_str()));
                 continue;
@@ -269,11 +272,11 @@ impl Membership {
             };
             match change {
                 Change::Promote(_) if member.is_voter() => {
-                    return refuse(format!("node {node} votes already"));
+                    return refuse(format!("node {node} is already a voter"));
                 }
                 Change::Promote(_) => member.parts = VOTER,
                 Change::Demote(_) if !member.is_voter() => {
-                    return refuse(format!("node {node} is a learner already"));
+                    return refuse(format!("node {node} is already a learner"));
                 }
                 Change::Demote(_) if joint => member.parts = OUTGOING | LEARNER_NEXT,
                 Change::Demote(_) => member.parts = LEARNER,
@@ -284,7 +287,9 @@ impl Membership {
             }
         }
         if next.with(VOTER).is_empty() {
-            return refuse("the cluster would have no voter left".into());
+            return refuse(
+                "the cluster would have no voter left; add or promote another member first".into(),
+            );
         }
         if next.members.len() > MEMBERS_MAX {
             return refuse(format!("a cluster has at most {MEMBERS_MAX} members"));
@@ -292,7 +297,7 @@ impl Membership {
         Ok(next)
     }
 
-    /// As it is, but that `node` is known by this directory and address.
+    /// Returns this membership with `directory` and `address` for `node`.
     pub(crate) fn with_identity(&self, node: NodeId, directory: DirectoryId, address: &str) -> Self {
         let mut next = self.clone();
         if let Some(member) = next.members.get_mut(&node) {
@@ -302,7 +307,7 @@ impl Membership {
         next
     }
 
-    /// The membership once a joint configuration is left.
+    /// Returns the membership after a joint configuration is left.
     pub(crate) fn left(&self) -> Self {
         let mut next = self.clone();
         next.auto_leave = false;
@@ -317,12 +322,12 @@ impl Membership {
         next
     }
 
-    /// As a segment's opening holds it.
+    /// Encodes the membership for a segment's opening.
     pub(crate) fn encode(&self) -> Vec<u8> {
         if *self == Self::alone() { Vec::new() } else { self.encode_whole() }
     }
 
-    /// As a change of membership holds it: never empty.
+    /// Encodes the membership for a change: never empty.
     pub(crate) fn encode_whole(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(MEMBERSHIP_BYTES + self.members.len() * 64);
         b.extend_from_slice(&VERSION.to_le_bytes());
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_and_every_cut_is_found() {
+    fn decode_reads_what_encode_wrote_and_finds_every_cut() {
         let joint = three().after(&[Change::Remove(NodeId(1)), Change::Demote(NodeId(2))]).unwrap();
         for membership in [Membership::alone(), Membership::default(), three(), joint] {
             let bytes = membership.encode();
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_well_in_a_log() {
+    fn display_names_every_part() {
         let add = Change::AddLearner { node: NodeId(4), directory: DirectoryId(4), address: "d".into() };
         let joint = three().after(&[add, Change::Remove(NodeId(1)), Change::Demote(NodeId(2))]).unwrap();
         assert_eq!(joint.to_string(), "1 voter leaving, 2 voter leaving, 3 voter, 4 learner");
@@ -412,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_changes_are_refused() {
         let alone = Membership::alone();
         for wrong in [Change::Remove(ALONE), Change::Promote(ALONE), Change::Demote(NodeId(9))] {
             assert_eq!(alone.after(&[wrong]).unwrap_err().kind(), ErrorKind::Membership);
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_64_members_and_no_more() {
+    fn members_are_limited_to_64() {
         let add = |n: u64| Change::AddLearner {
             node: NodeId(n),
             directory: DirectoryId(n.into()),
@@ -432,7 +437,7 @@ mod tests {
         let refused = full.after(&[add(65)]).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Membership);
         assert!(refused.to_string().contains("64 members"), "{refused}");
-        // Who leaves makes room; at once, if not by way of a joint configuration.
+        // A removed member makes room: at once, unless the removal goes through a joint configuration.
         let one_less = full.after(&[Change::Remove(NodeId(64))]).unwrap();
         assert_eq!(one_less.after(&[add(65)]).unwrap().members().count(), 64);
     }

@@ -1,14 +1,14 @@
-//! A network in memory: replicas of one process reach each other without copying a byte. For programs that keep
-//! their replicas in one process, for tests and for demonstrations: links can be cut and mended.
+//! A network in memory: replicas of one process exchange messages without copying a byte. For programs that run their
+//! replicas in one process, for tests and for demonstrations. Links can be cut and restored.
 //!
-//! A message is handed to the receiver's inbox on the sender's own thread: there is no thread and no queue here, so
-//! nothing to bound, and one stream keeps its order. What cannot be delivered at once is dropped and counted.
+//! The sender's own thread puts a message into the receiver's inbox. There is no thread and no queue here, so nothing
+//! needs a bound, and one stream keeps its order. A message that cannot be delivered at once is dropped and counted.
 //!
 //! Invariants:
-//! - No inbox is called while the lock is held: what a receiver does cannot come back and wait for it.
-//! - A message is either delivered or dropped, and counted as that, once.
+//! - No inbox is called while the lock is held: a receiver's actions never wait for that lock.
+//! - Every message is either delivered or dropped, and counted once as one of these.
 //!
-//! Must not know: raft, blocks, what a message says.
+//! Must not know: raft, blocks, the contents of messages.
 
 use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::types::NodeId;
@@ -34,7 +34,7 @@ pub struct MemoryNetwork {
     shared: Arc<Shared>,
 }
 
-/// What went through a [`MemoryNetwork`] since it was made.
+/// The traffic of a [`MemoryNetwork`] since it was made.
 ///
 /// ```
 /// let traffic = chiplog::transport::MemoryNetwork::new().traffic();
@@ -43,37 +43,37 @@ pub struct MemoryNetwork {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Messages handed to a replica.
+    /// Messages delivered to a replica.
     pub messages: u64,
-    /// Their bytes, heads and bodies.
+    /// Bytes of delivered messages, heads and bodies.
     pub bytes: u64,
-    /// Messages dropped: the link was cut, or nobody was there.
+    /// Messages dropped: the link was cut, or the receiver was not attached.
     pub dropped: u64,
 }
 
 impl MemoryNetwork {
-    /// A network with nobody on it and every link whole.
+    /// A network without replicas, on which no link is cut.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The way onto this network, for [`Cluster::new`](crate::Cluster::new). The same one serves all replicas.
+    /// The transport onto this network, for [`Cluster::new`](crate::Cluster::new). The same one serves all replicas.
     pub fn transport(&self) -> Arc<dyn Transport> {
         self.shared.clone()
     }
 
-    /// Cuts a replica off from all others, in both directions. It runs on and knows nothing of it.
+    /// Cuts a replica off from all others, in both directions. The replica runs on and is not notified.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.write().away.insert(node);
     }
 
-    /// Takes a replica back that was [disconnected](Self::disconnect). Partitions stay as they are.
+    /// Connects a replica that was [disconnected](Self::disconnect). Partitions stay as they are.
     pub fn connect(&self, node: NodeId) {
         self.shared.write().away.remove(&node);
     }
 
-    /// Cuts every link between the replicas of `left` and those of `right`, in both directions, besides those that
-    /// are cut already.
+    /// Cuts every link between the replicas of `left` and those of `right`, in both directions. Links that are already
+    /// cut stay cut.
     pub fn partition(&self, left: &[NodeId], right: &[NodeId]) {
         let mut links = self.shared.write();
         for (a, b) in left.iter().flat_map(|a| right.iter().map(|b| (*a, *b))) {
@@ -81,19 +81,19 @@ impl MemoryNetwork {
         }
     }
 
-    /// Mends every link and connects everybody.
+    /// Restores every link and connects all replicas.
     pub fn heal(&self) {
         let mut links = self.shared.write();
         links.away.clear();
         links.cut.clear();
     }
 
-    /// Whether what `from` sends would get to `to`, if that is attached.
+    /// Whether a message from `from` would reach `to`, if `to` is attached.
     pub fn reaches(&self, from: NodeId, to: NodeId) -> bool {
         self.shared.read().whole(from, to)
     }
 
-    /// What went through so far. Taken while messages are under way, the numbers need not fit each other.
+    /// The traffic so far. The numbers may not match each other while messages are being sent.
     pub fn traffic(&self) -> Traffic {
         let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let Counts { messages, bytes, dropped } = &self.shared.counts;
@@ -101,10 +101,10 @@ impl MemoryNetwork {
     }
 }
 
-/// The network itself: what [`MemoryNetwork`] and the transports share.
+/// The state that [`MemoryNetwork`] and the transports share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Read for every message, written when somebody comes, goes, or cuts a link.
+    /// Read for every message; written when a replica attaches, detaches, or a link changes.
     links: RwLock<Links>,
     counts: Counts,
 }
@@ -119,7 +119,7 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Links {
     inboxes: BTreeMap<NodeId, Inbox>,
-    /// Cut off from everybody.
+    /// Replicas cut off from all others.
     away: BTreeSet<NodeId>,
     /// Links that are cut: (from, to).
     cut: BTreeSet<(NodeId, NodeId)>,
@@ -132,7 +132,7 @@ impl Links {
 }
 
 impl Shared {
-    // Nothing panics under the lock: a poisoned one is as good as any.
+    // No code panics while it holds the lock, so a poisoned lock can be used.
     fn read(&self) -> RwLockReadGuard<'_, Links> {
         self.links.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,7 +141,7 @@ impl Shared {
         self.links.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The inbox a message goes to, if it can get there.
+    /// The inbox of a message's receiver, if the message can reach it.
     fn inbox(&self, from: NodeId, to: NodeId) -> Option<Inbox> {
         let links = self.read();
         links.whole(from, to).then(|| links.inboxes.get(&to).cloned()).flatten()
@@ -150,19 +150,19 @@ impl Shared {
 
 impl Transport for Shared {
     fn attach(&self, node: NodeId, inbox: Inbox) {
-        // The inbox of an earlier life is let go outside the lock: it may be the last to hold what is behind it.
+        // The earlier inbox is dropped outside the lock: it may hold the last reference to the state behind it.
         let earlier = self.write().inboxes.insert(node, inbox);
         drop(earlier);
     }
 
-    /// A message that another thread is just handing over may still arrive afterwards.
+    /// A message that another thread is delivering at the same time may still arrive afterwards.
     fn detach(&self, node: NodeId) {
         let inbox = self.write().inboxes.remove(&node);
         drop(inbox);
     }
 
     fn send(&self, envelope: Envelope) {
-        // Relaxed: the counts order nothing.
+        // Relaxed: the counts do not order anything.
         let Some(inbox) = self.inbox(envelope.from, envelope.to) else {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -211,7 +211,7 @@ mod tests {
         std::mem::take(&mut *arrived.lock().unwrap()).into_iter().map(text).collect()
     }
 
-    /// Sends one message over each link of three and tells which arrived, as (from, to).
+    /// Sends one message over each link of three replicas and returns those that arrived, as (from, to).
     fn links(network: &MemoryNetwork, nodes: &[(NodeId, Arrived)]) -> Vec<(u64, u64)> {
         let mut whole = Vec::new();
         for (from, _) in nodes {
@@ -230,7 +230,7 @@ mod tests {
     const ALL: [(u64, u64); 6] = [(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)];
 
     #[test]
-    fn messages_arrive_in_order_whole_and_uncopied() {
+    fn messages_arrive_in_order_and_uncopied() {
         let network = MemoryNetwork::new();
         let (one, two) = (attach(&network, ONE), attach(&network, TWO));
         let sent = message(ONE, TWO, "first");
@@ -240,7 +240,7 @@ mod tests {
         let arrived = two.lock().unwrap().clone();
         assert_eq!(arrived[0], sent);
         for (a, b) in sent.bodies.iter().zip(&arrived[0].bodies) {
-            assert_eq!(a.as_ptr(), b.as_ptr(), "the bodies are the very bytes that were sent");
+            assert_eq!(a.as_ptr(), b.as_ptr(), "the bodies are the same memory that was sent");
         }
         assert_eq!(texts(&two), ["first", "second"]);
         let expected = Traffic { messages: 2, bytes: 2 * 110 + 5 + 6, dropped: 0 };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_stays_cut_until_it_is_mended() {
+    fn cut_links_stay_cut_until_restored() {
         let network = MemoryNetwork::new();
         let nodes = [ONE, TWO, THREE].map(|n| (n, attach(&network, n)));
         assert_eq!(links(&network, &nodes), ALL);
@@ -266,14 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn who_left_gets_nothing_and_who_comes_again_gets_all_that_follows() {
+    fn detached_replica_gets_nothing_until_it_attaches_again() {
         let network = MemoryNetwork::new();
         let transport = network.transport();
         transport.send(message(ONE, TWO, "nobody there"));
         let before = attach(&network, TWO);
         transport.send(message(ONE, TWO, "a"));
         transport.detach(TWO);
-        assert_eq!(Arc::strong_count(&before), 1, "the inbox is let go");
+        assert_eq!(Arc::strong_count(&before), 1, "the inbox is dropped");
         transport.send(message(ONE, TWO, "b"));
         let after = attach(&network, TWO);
         transport.send(message(ONE, TWO, "c"));
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(network.traffic().dropped, 2);
     }
 
-    /// A receiver may send, leave or cut links while it takes a message: the lock is not held.
+    /// A receiver may send, detach or cut links while it takes a message, because the lock is not held.
     #[test]
     fn an_inbox_may_use_the_network() {
         let network = MemoryNetwork::new();

@@ -1,4 +1,4 @@
-//! A cluster as values: its members, its options, and the seam over which replicas exchange messages.
+//! A cluster as values: its members, its options, and the interface over which replicas exchange messages.
 
 pub(crate) mod membership;
 pub(crate) mod memory_transport;

@@ -1,4 +1,4 @@
-//! Cluster: what a replica is told when it is opened, and what it tells of itself. Values only.
+//! Options and status of a replica in its cluster. Values only.
 //!
 //! Must not know: raft, threads, files.
 
@@ -9,8 +9,8 @@ use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a replica comes into being when its directory holds none yet. A directory that has one goes on with it, and
-/// this is not looked at: except that another cluster's directory is refused.
+/// How a replica starts when its directory contains none yet. A directory that contains a replica of the same cluster
+/// continues with it, and this value is ignored. A directory of another cluster is refused.
 ///
 /// ```
 /// use chiplog::Bootstrap;
@@ -19,16 +19,16 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bootstrap {
-    /// There has to be one already: an emptied disk is an error, not a new voter.
+    /// The replica must already exist: an emptied disk is an error, not a new voter.
     #[default]
     Existing,
-    /// Makes a new cluster whose only voter is this node. To be said on one node, once.
+    /// Makes a new cluster whose only voter is this node. Use it on one node, once.
     Init,
-    /// Joins the cluster of this log; somebody has to add this node to it.
+    /// Joins the cluster of this log. The cluster has to add this node as a member.
     Join(LogId),
 }
 
-/// A replica's place in its cluster.
+/// A replica's configuration in its cluster.
 ///
 /// ```
 /// use chiplog::transport::MemoryNetwork;
@@ -44,44 +44,45 @@ pub enum Bootstrap {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Cluster {
-    /// This replica's name, for ever.
+    /// This replica's permanent number.
     pub node: NodeId,
-    /// Where the others reach it; means something to the transport only.
+    /// The address at which the other replicas reach it. Only the transport interprets it.
     pub address: String,
-    /// What to do in a directory that holds no replica yet.
+    /// How to start in a directory that contains no replica yet.
     pub bootstrap: Bootstrap,
-    /// The way to the others.
+    /// The transport to the other replicas.
     pub transport: Arc<dyn Transport>,
-    /// How often the leader says that it is there. Default 100 ms.
+    /// The interval of the leader's heartbeats. Default 100 ms.
     pub heartbeat: Duration,
-    /// How long a follower bears with silence before it stands for election: this to twice this. Default 1 s; at
-    /// least three heartbeats, at most an hour.
+    /// A follower starts an election after receiving nothing from a leader for one to two times this long. Default 1 s;
+    /// at least three heartbeats, at most an hour.
     pub election_timeout: Duration,
-    /// The most bytes of blocks in one message to a replica that catches up, default 1 MiB. A larger block goes
+    /// The most bytes of blocks in one message to a replica that is catching up, default 1 MiB. A larger block is sent
     /// alone.
     pub message_bytes_max: u32,
-    /// Messages under way to a follower at a time, default 64.
+    /// The most messages in flight to a follower at a time, default 64.
     pub messages_inflight_max: u16,
-    /// Bytes that may be appended and not yet committed, default 64 MiB, at least 1; beyond it appends wait.
+    /// The most bytes that may be appended and not yet committed, default 64 MiB, at least 1. Beyond it, appends block.
     pub uncommitted_bytes_max: usize,
-    /// Bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB; beyond it they are dropped.
+    /// The most bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB. Messages beyond it
+    /// are dropped.
     pub inbox_bytes_max: usize,
-    /// A leader whose syncs take longer than this, in the median of the last seven, lets another lead; not again within
-    /// 10 s, and ever more rarely if the lead comes back. Default 500 ms, at least 1 ms; None: never.
+    /// A leader transfers leadership if the median of its last seven syncs takes longer than this. It does so at most
+    /// once in 10 s, and less and less often if it is elected again. Default 500 ms, at least 1 ms; None: never.
     pub limping_sync: Option<Duration>,
-    /// Bytes a second that the scrub reads to find rot before a reader does, default 4 MiB/s; 0: no scrub.
+    /// Bytes a second that the scrub reads, to find damage before a reader does. Default 4 MiB/s; 0: no scrub.
     pub scrub_bytes_per_second: u64,
-    /// Where the election time-outs' chance comes from; 0, the default: from the system.
+    /// The seed of random election time-outs. 0 (the default): the system's random numbers.
     pub seed: u64,
 }
 
-/// Twice this, and a multiple of it in ticks, is still a time.
+/// Keeps twice the time-out, and its multiples in ticks, within range.
 const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// Messages that elections hang on find room behind one that carries a small block.
+/// Leaves room for election messages behind a message that carries a small block.
 const INBOX_BYTES_MIN: usize = 64 << 10;
 
 impl Cluster {
-    /// With the defaults.
+    /// The options with their defaults.
     pub fn new(node: NodeId, bootstrap: Bootstrap, transport: Arc<dyn Transport>) -> Self {
         Self {
             node,
@@ -131,19 +132,19 @@ impl Cluster {
         }
         if self.uncommitted_bytes_max == 0 {
             return refuse(
-                "option cluster.uncommitted_bytes_max is 0: no append would ever be taken; it has to be at least 1",
+                "option cluster.uncommitted_bytes_max is 0: no append would ever be accepted; it has to be at least 1",
             );
         }
         if self.inbox_bytes_max < INBOX_BYTES_MIN {
             let what = format!(
-                "option cluster.inbox_bytes_max is {}; it has to be at least {INBOX_BYTES_MIN}: what does not fit is dropped",
+                "option cluster.inbox_bytes_max is {}; it has to be at least {INBOX_BYTES_MIN}: messages that do not fit are dropped",
                 self.inbox_bytes_max
             );
             return refuse(&what);
         }
         if self.limping_sync.is_some_and(|limit| limit < Duration::from_millis(1)) {
             let what = format!(
-                "option cluster.limping_sync is {:?}; it has to be at least 1 ms, or none for a leader that never steps aside",
+                "option cluster.limping_sync is {:?}; it has to be at least 1 ms, or none to never transfer leadership",
                 self.limping_sync.unwrap_or_default()
             );
             return refuse(&what);
@@ -152,7 +153,7 @@ impl Cluster {
     }
 }
 
-/// What a replica does in its cluster.
+/// The role of a replica in its cluster.
 ///
 /// ```
 /// assert_ne!(chiplog::Role::Leader, chiplog::Role::Follower);
@@ -162,22 +163,23 @@ impl Cluster {
 pub enum Role {
     /// Orders the appends.
     Leader,
-    /// Follows a leader, and votes.
+    /// Receives entries from a leader, and votes.
     Follower,
-    /// Stands for election.
+    /// Is running for election.
     Candidate,
-    /// Follows and does not vote.
+    /// Receives entries from a leader, and does not vote.
     Learner,
-    /// Follows from outside: no member of the cluster, which does not know of it. See [`FollowerLog`](crate::FollowerLog).
+    /// Follows the cluster without being a member of it; the cluster does not know it. See
+    /// [`FollowerLog`](crate::FollowerLog).
     Observer,
-    /// Fetches blocks that were found damaged; takes no part until it has them.
+    /// Fetches damaged blocks from other replicas; takes no part in the cluster until it has them.
     Repairing,
-    /// Takes no part: removed from the cluster, or its directory is not the one the cluster knows. An append is told
-    /// which.
+    /// Takes no part: it was removed from the cluster, or its directory is not the one that the cluster knows. The
+    /// error of an append says which.
     Removed,
 }
 
-/// How far another replica is, as the leader knows it.
+/// The progress of another replica, as the leader knows it.
 ///
 /// ```
 /// # fn show(peer: &chiplog::PeerStatus) {
@@ -187,17 +189,17 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Which.
+    /// The replica.
     pub node: NodeId,
-    /// The last entry it is known to have durably.
+    /// The last entry that it is known to have durably.
     pub matched: EntryIndex,
-    /// Entries behind the leader's last.
+    /// How many entries it is behind the leader's last one.
     pub lag: u64,
-    /// Whether it was heard of within the last election time-out.
+    /// Whether the leader received a message from it within the last election time-out.
     pub active: bool,
 }
 
-/// How a replica stands in its cluster.
+/// The status of a replica in its cluster.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -209,17 +211,17 @@ pub struct PeerStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// The log.
+    /// The log's id.
     pub log_id: LogId,
-    /// This replica.
+    /// This replica's number.
     pub node: NodeId,
-    /// Its directory.
+    /// The id of its directory.
     pub directory: DirectoryId,
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Its term.
     pub term: Term,
-    /// Who leads, if that is known and something was heard of it within the last two election time-outs.
+    /// The leader, if it is known and sent a message within the last two election time-outs.
     pub leader: Option<NodeId>,
     /// The last committed record that it knows of.
     pub committed: Index,
@@ -227,8 +229,8 @@ pub struct Status {
     pub committed_raft: EntryIndex,
     /// Its last entry, committed or not.
     pub last_raft: EntryIndex,
-    /// Who belongs to the cluster.
+    /// The members of the cluster.
     pub members: Vec<Member>,
-    /// How far the others are; of a leader only.
+    /// The progress of the other replicas. Empty unless this replica leads.
     pub peers: Vec<PeerStatus>,
 }

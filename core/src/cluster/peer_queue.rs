@@ -1,20 +1,21 @@
-//! Peer queue: messages that wait for the streams to one other replica. Bytes and order only: the transport that owns one
-//! brings the lock, the streams and whoever wakes them. The simulator runs it as it is.
+//! Messages that wait for the streams to one other replica. Bytes and order only: the transport that owns a queue
+//! brings the lock, the streams and the wake-ups. The simulator uses it unchanged.
 //!
 //! Invariants:
-//! - Up to `bytes_max` bytes wait that are not urgent, or one message that is larger; and up to [`URGENT_BYTES_MAX`] that are.
-//! - Beyond that the newest message is dropped: what was sent before stays whole and in order, and raft sends again.
+//! - Up to `bytes_max` bytes of messages that are not urgent wait, or one larger message; and up to
+//!   [`URGENT_BYTES_MAX`] bytes of urgent ones.
+//! - Beyond that the newest message is dropped: the earlier ones stay complete and in order, and raft sends again.
 //! - Urgent messages keep their order, and so do all others.
 //!
-//! Must not know: connections, threads, what a message says.
+//! Must not know: connections, threads, the contents of messages.
 
 use super::transport::Envelope;
 use std::collections::VecDeque;
 
-/// So much that is urgent may wait: hundreds of heartbeats.
+/// The most bytes of urgent messages that may wait: hundreds of heartbeats.
 const URGENT_BYTES_MAX: usize = 1 << 20;
 
-/// Messages that wait for one other replica, for those who bring a transport of their own. Bounded; never blocks; a plain
+/// Messages that wait for one other replica, for programs with a transport of their own. Bounded; never blocks; a plain
 /// value without a lock.
 ///
 /// ```
@@ -35,7 +36,7 @@ const URGENT_BYTES_MAX: usize = 1 << 20;
 pub struct PeerQueue {
     urgent: Waiting,
     others: Waiting,
-    /// Bytes that the network has taken over last, for a stream that carries `others`, and may hold still.
+    /// Bytes that the network took last for a stream that carries `others`, and may still hold.
     leaving: usize,
     bytes_max: usize,
 }
@@ -53,7 +54,7 @@ impl Waiting {
         Some(envelope)
     }
 
-    /// Forgets them all; how many they were.
+    /// Drops all messages and returns how many there were.
     fn clear(&mut self) -> usize {
         self.bytes = 0;
         std::mem::take(&mut self.messages).len()
@@ -66,7 +67,7 @@ impl PeerQueue {
         Self { urgent: Waiting::default(), others: Waiting::default(), leaving: 0, bytes_max }
     }
 
-    /// Takes a message; false: there is no room, and it is dropped.
+    /// Adds a message; false: there is no room, and the message is dropped.
     pub fn push(&mut self, envelope: Envelope) -> bool {
         let bytes = envelope.bytes();
         let (waiting, max) = match envelope.urgent {
@@ -85,8 +86,8 @@ impl PeerQueue {
         true
     }
 
-    /// The next message for a stream that takes urgent ones, others, or both: urgent ones first. A stream that takes the
-    /// others asks only once the network has passed on what it was given before.
+    /// Returns the next message for a stream that carries urgent messages, others, or both; urgent ones first. Call it
+    /// for `others` only once the network has sent the message returned before.
     pub fn take(&mut self, urgent: bool, others: bool) -> Option<Envelope> {
         if others {
             self.leaving = 0;
@@ -102,12 +103,12 @@ impl PeerQueue {
         Some(envelope)
     }
 
-    /// The streams have ended: what the network had taken over is gone.
+    /// Notes that the streams ended: bytes that the network held are lost.
     pub fn stream_ended(&mut self) {
         self.leaving = 0;
     }
 
-    /// Drops all that waits; how many messages that was.
+    /// Drops all messages and returns how many there were.
     pub fn clear(&mut self) -> usize {
         self.urgent.clear() + self.others.clear()
     }
@@ -117,7 +118,8 @@ impl PeerQueue {
         self.urgent.bytes + self.others.bytes
     }
 
-    /// Bytes that are not urgent and have not left: what [`Transport::backlog`](super::transport::Transport::backlog) answers.
+    /// Bytes of messages that are not urgent and have not left: the result for
+    /// [`Transport::backlog`](super::transport::Transport::backlog).
     pub fn backlog(&self) -> usize {
         self.others.bytes + self.leaving
     }

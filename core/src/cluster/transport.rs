@@ -1,9 +1,9 @@
-//! Transport: how a replica's messages reach the others. Core knows no network: whoever embeds it brings one; the
-//! in-memory one is in `cluster/memory_transport.rs`.
+//! Transport: how a replica's messages reach the others. Core contains no network: the program that embeds it provides
+//! a transport. The one in memory is in `cluster/memory_transport.rs`.
 //!
-//! What a transport has to do, and no more: deliver an [`Envelope`] to the inbox of the node it is for, or not at
-//! all. It may lose, delay, double and, between different pairs of nodes, reorder; one stream from a node to
-//! another should keep its order, for speed, except for what is urgent. Damage is found by checksums before raft sees a message.
+//! A transport has one duty: to deliver an [`Envelope`] to the inbox of its receiver, or not at all. It may lose, delay
+//! and duplicate messages, and reorder them between different pairs of nodes. One stream from a node to another should
+//! keep its order, for speed, except for urgent messages. Checksums find damage before raft sees a message.
 //!
 //! Must not know: raft, blocks.
 
@@ -13,8 +13,8 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 
-/// A message on its way from one replica to another. The head is small and holds its own checksum; the bodies are
-/// the blocks that go with it, as they stand in the log, in any number of pieces.
+/// A message from one replica to another. The head is small and contains its own checksum. The bodies are the blocks
+/// that belong to it, as stored in the log, in any number of pieces.
 ///
 /// ```
 /// use chiplog::transport::Envelope;
@@ -24,21 +24,22 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The log it is about.
+    /// The log that it belongs to.
     pub log: LogId,
-    /// Who sends it, and from which directory.
+    /// The sender.
     pub from: NodeId,
     /// The sender's directory.
     pub from_directory: DirectoryId,
-    /// Whom it is for.
+    /// The receiver.
     pub to: NodeId,
-    /// The directory the sender believes the receiver to have; 0 if it does not know.
+    /// The directory that the sender expects the receiver to have; 0 if it does not know.
     pub to_directory: DirectoryId,
-    /// What it says.
+    /// The encoded message.
     pub head: Bytes,
-    /// The blocks that go with it, one after the other, in pieces.
+    /// The blocks that belong to the message, one after the other, in pieces.
     pub bodies: Vec<Bytes>,
-    /// It is small, and elections hang on it: it should not wait behind what is not urgent, and may overtake it.
+    /// Whether the message is small and elections depend on it. It should not wait behind messages that are not urgent,
+    /// and may overtake them.
     pub urgent: bool,
 }
 
@@ -49,8 +50,8 @@ impl Envelope {
     }
 }
 
-/// Where a transport puts what arrives for a replica. Cheap to clone; `Send + Sync`; never blocks: beyond its
-/// bound messages are dropped, which raft bears.
+/// Accepts messages that arrive for a replica. Cheap to clone; `Send + Sync`; never blocks: messages beyond its bound
+/// are dropped, which raft tolerates.
 #[derive(Clone)]
 pub struct Inbox(Arc<dyn Fn(Envelope) + Send + Sync>);
 
@@ -59,7 +60,7 @@ impl Inbox {
         Self(Arc::new(deliver))
     }
 
-    /// Hands a message to the replica. One for another node or another log is dropped there.
+    /// Delivers a message to the replica. A message for another node or another log is dropped.
     pub fn deliver(&self, envelope: Envelope) {
         (self.0)(envelope);
     }
@@ -71,25 +72,26 @@ impl fmt::Debug for Inbox {
     }
 }
 
-/// A way between replicas. `Send + Sync`; called on the log's own thread, so that none of its methods may block.
+/// A transport between replicas. `Send + Sync`. Called on the log's own thread, so none of its methods may block.
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// The replica `node` takes messages from now on. Called once, when the log is opened.
+    /// The replica `node` accepts messages from now on. Called once, when the log is opened.
     fn attach(&self, node: NodeId, inbox: Inbox);
 
     /// The replica is closed.
     fn detach(&self, node: NodeId);
 
-    /// Sends, or drops, a message. Bounded: what a slow peer does not take is dropped.
+    /// Sends a message or drops it. Bounded: messages that a slow peer does not accept are dropped.
     fn send(&self, envelope: Envelope);
 
-    /// Bytes of what was sent to this node, urgent messages aside, and waits here for the network still. A leader gives a
-    /// follower nothing again, and nothing beyond what it may have under way, as long as much of it waits. The default: 0.
+    /// Bytes sent to this node that still wait here for the network, without urgent messages. As long as this is large,
+    /// a leader does not send the same entries to that follower again, and sends nothing beyond the limit of messages
+    /// in flight. The default returns 0.
     fn backlog(&self, to: NodeId) -> usize {
         let _ = to;
         0
     }
 
-    /// The cluster's members, with their addresses, whenever they change.
+    /// Called with the cluster's members and their addresses whenever they change.
     fn members(&self, members: &[Member]) {
         let _ = members;
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The most pieces `pwritev` takes at once (`IOV_MAX` on Linux).
 const SLICES_MAX: usize = 1024;
-/// What direct writes are aligned to: no device asks for more.
+/// The alignment of direct writes: no device requires more.
 const PAGE_BYTES: usize = 4096;
 
 const DIRECTORY_MODE: u32 = 0o700;
@@ -28,17 +28,17 @@ const DIRECTORY_MODE: u32 = 0o700;
 pub(crate) struct RealDisk {
     path: PathBuf,
     dir: File,
-    /// Of files that are made.
+    /// The mode of new files.
     mode: Mode,
 }
 
 impl RealDisk {
-    /// Opens a directory; with `create`, makes it first if it is missing (see [`Disk::sync_ancestors`]).
+    /// Opens a directory. With `create`, makes it first if it is missing (see [`Disk::sync_ancestors`]).
     pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
         if create && !path.exists() {
             DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
         }
-        // What cannot be looked at is not taken for missing.
+        // A directory that cannot be examined does not count as missing.
         if !fs::metadata(path)?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
@@ -52,7 +52,7 @@ impl RealDisk {
     }
 }
 
-/// All names are looked up in the directory that was opened, wherever the process or the directory moves.
+/// All names are looked up in the directory that was opened, even if the process or the directory moves.
 impl Disk for RealDisk {
     fn path(&self) -> &Path {
         &self.path
@@ -94,11 +94,11 @@ impl Disk for RealDisk {
         for directory in self.path.canonicalize()?.ancestors().skip(1) {
             match File::open(directory) {
                 Ok(directory) => match directory.sync_all() {
-                    // Not made by us, in a file system that cannot sync directories, or is read-only.
+                    // This process did not make it, and its file system cannot sync directories or is read-only.
                     Err(e) if not_ours(&e) => {}
                     synced => synced?,
                 },
-                // Whose names we may not even list was not made by us.
+                // This process did not make a directory whose names it may not even list.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(e) => return Err(e),
             }
@@ -110,7 +110,7 @@ impl Disk for RealDisk {
         loop {
             let file = self.open_at(name, OFlags::RDWR | OFlags::CREATE)?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            // Who had it meanwhile may have removed it: then somebody else can have one of the same name.
+            // The previous holder may have removed the file: then another process can lock a new file of the same name.
             let held = fstat(&file)?;
             match statat(&self.dir, name, AtFlags::empty()) {
                 Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => {
@@ -131,8 +131,7 @@ struct RealLock {
 impl Lock for RealLock {}
 
 impl Drop for RealLock {
-    /// By itself the lock would last until the last copy of the descriptor is closed, and a forked child has
-    /// one.
+    /// Without this the lock would last until the last copy of the descriptor is closed, and a forked child has one.
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
@@ -167,8 +166,8 @@ impl DiskFile for RealFile {
         }
     }
 
-    /// By the device itself where it can. Else past the page cache where the file system can: zeros need no memory of
-    /// their own, and their way to the disk does not delay the syncs of appends.
+    /// The device zeroes the range if it can. Otherwise zeros are written past the page cache where the file system
+    /// supports that: they then use no memory and do not delay the syncs of appends.
     fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
         if write_zeroes(&self.file, &range)? {
             return Ok(());
@@ -180,7 +179,7 @@ impl DiskFile for RealFile {
             fcntl_setfl(&self.file, flags)?;
         }
         match filled {
-            // Some file systems take the flag and refuse the write.
+            // Some file systems accept the flag and refuse the write.
             Err(e) if direct && e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 fill(&self.file, range)
             }
@@ -207,10 +206,11 @@ impl DiskFile for RealFile {
     }
 }
 
-/// Whether a directory can be moved to `path`: nothing is there, or an empty directory that is no mount point.
+/// Checks whether a directory can be moved to `path`: nothing exists there, or an empty directory that is not a mount
+/// point.
 ///
 /// # Errors
-/// `DirectoryNotEmpty`, `NotADirectory`, `ResourceBusy` (a mount point) say why not; others, that it cannot be known.
+/// `DirectoryNotEmpty`, `NotADirectory`, `ResourceBusy` (a mount point): it cannot. Other errors: the check failed.
 pub(crate) fn check_vacant(path: &Path) -> io::Result<()> {
     let here = match fs::symlink_metadata(path) {
         Ok(here) => here,
@@ -229,7 +229,7 @@ pub(crate) fn check_vacant(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory that is not there yet, with those above it.
+/// Makes a missing directory, and its missing parents.
 pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     let mut made = DirBuilder::new();
     made.mode(DIRECTORY_MODE);
@@ -239,7 +239,7 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     made.recursive(false).create(path)
 }
 
-/// Gives a directory the name `to` beside it, where nothing is or an empty directory. Durable when it returns.
+/// Renames a directory to `to` beside it, where nothing or an empty directory exists. Durable when it returns.
 pub(crate) fn move_directory(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     match to.parent() {
@@ -253,7 +253,7 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// The mode of files in a directory of this mode.
+/// The mode of files in a directory with this mode.
 fn file_mode(directory: u32) -> Mode {
     let (group_reads, others) = (directory & 0o050 == 0o050, directory & 0o007);
     Mode::from_raw_mode(if group_reads && others == 0 { 0o640 } else { 0o600 })
@@ -263,11 +263,12 @@ fn not_ours(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// `FALLOC_FL_WRITE_ZEROES` of Linux 6.17: the device zeroes blocks that count as written, so that no zeros travel, and a later
-/// write into them changes no metadata, as after a write of zeros.
+/// `FALLOC_FL_WRITE_ZEROES` of Linux 6.17: the device zeroes blocks, which then count as written. No zeros are
+/// transferred, and a later write into the blocks changes no metadata, just as after a write of zeros.
 const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
 
-/// False: the kernel, the file system or the device cannot, or a signal came; the zeros have to be written.
+/// False: the kernel, the file system or the device does not support it, or a signal interrupted it. The caller then
+/// writes the zeros.
 fn write_zeroes(file: &File, range: &Range<u64>) -> io::Result<bool> {
     match fallocate(file, WRITE_ZEROES, range.start, range.end - range.start) {
         Ok(()) => Ok(true),
@@ -276,16 +277,16 @@ fn write_zeroes(file: &File, range: &Range<u64>) -> io::Result<bool> {
     }
 }
 
-/// Whether the device under a file zeroes what is prepared for a log, so that a log that grows is written once and not twice.
-/// Lengthens the file to 1 MiB.
+/// Whether the device under a file zeroes the space prepared for a log, so that a growing log is written once and not
+/// twice. Lengthens the file to 1 MiB.
 ///
 /// # Errors
-/// The file system has no room, or does not let the file be written.
+/// The file system is full, or the file cannot be written.
 pub fn device_writes_zeroes(file: &File) -> io::Result<bool> {
     write_zeroes(file, &(0..1 << 20))
 }
 
-/// Writes zeros over a range, from a buffer that suits direct writes.
+/// Writes zeros over a range, from a buffer aligned for direct writes.
 fn fill(file: &File, range: Range<u64>) -> io::Result<()> {
     let buffer = vec![0; ZERO_PIECE_BYTES + PAGE_BYTES];
     let start = buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
@@ -299,7 +300,7 @@ fn fill(file: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// One `pwritev`, and what it left over by `pwrite`.
+/// Writes with one `pwritev`, and the remainder with `pwrite`.
 fn write_chunk(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<u64> {
     let total: usize = bufs.iter().map(|b| b.len()).sum();
     let mut written = loop {
@@ -325,9 +326,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
-    /// Whichever way the zeros come: by the device, or written.
+    /// Covers both ways: zeroed by the device, and written.
     #[test]
-    fn a_range_filled_with_zeros_holds_nothing_else_and_its_surroundings_stay() {
+    fn fill_with_zeros_zeroes_exactly_its_range() {
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::open(dir.path(), false).unwrap();
         let file = disk.create("f").unwrap();

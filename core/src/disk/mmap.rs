@@ -1,17 +1,17 @@
-//! The read-only mapping of a segment file. The one file with `unsafe` in it.
+//! The read-only mapping of a segment file. The only file with `unsafe` code.
 //!
-//! Why it is sound to hand out `&[u8]` of a file that is being written:
+//! Returning `&[u8]` of a file that is being written is sound for these reasons:
 //!
-//! 1. No reference is made to bytes that can still change. [`Map::bytes`] is called for ranges that lie in
-//!    committed blocks only, and the writer never writes to a committed range again. A repair does (`store::wound`):
-//!    into blocks that fail their checksums, and of these only into sectors that are not as they should be. References
-//!    to such bytes live no longer than the check that they fail, and are never handed out; a check that runs beside
-//!    a repair sees old bytes or new ones, and what it accepts is what will stay.
-//! 2. A segment file keeps its length as long as it is mapped: it has its full size, blocks allocated, before
-//!    it is first mapped, and is only reused when no mapping is left (`store::prepared`).
-//! 3. Another process that shortens or overwrites the files breaks both. It must not; the directory is
-//!    locked and the documentation says so. Whoever has to live with such a process uses `ReadMode::Read`.
-#![expect(unsafe_code, reason = "memory mappings; each block says why it holds")]
+//! 1. No reference is made to bytes that can still change. [`Map::bytes`] is called only for ranges inside committed
+//!    blocks, and the writer never writes to a committed range again. A repair does (`store::recovery::gap`): into
+//!    blocks that fail their checksums, and of these only into sectors with wrong bytes. References to such bytes live
+//!    only as long as the check that they fail, and are never returned. A check that runs beside a repair sees old or
+//!    new bytes, and the bytes that it accepts do not change again.
+//! 2. A segment file keeps its length while it is mapped: it has its full size, with blocks allocated, before it is
+//!    first mapped, and is reused only when no mapping is left (`store::allocator`).
+//! 3. Another process that shortens or overwrites the files breaks both. It must not; the directory is locked and the
+//!    documentation says so. Programs that cannot exclude such a process use `ReadMode::Read`.
+#![expect(unsafe_code, reason = "memory mappings; each block says why it is sound")]
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::fs::File;
@@ -31,7 +31,7 @@ impl Map {
         MmapOptions::new().map_raw_read_only(file).map(|raw| Self { raw })
     }
 
-    /// Bytes mapped.
+    /// The number of mapped bytes.
     pub fn len(&self) -> usize {
         self.raw.len()
     }
@@ -41,19 +41,19 @@ impl Map {
         self.raw.len() == 0
     }
 
-    /// The bytes of a range that is committed and so never changes again (see the module's invariant 1);
-    /// `None` when it does not lie inside the file.
+    /// The bytes of a committed range, which never changes again (see the module's invariant 1); `None` if it is not
+    /// inside the file.
     pub(crate) fn bytes(&self, range: Range<usize>) -> Option<&[u8]> {
         if range.start > range.end || range.end > self.raw.len() {
             return None;
         }
-        // SAFETY: the range was just checked to lie inside the mapping, which lives as long as `self`; the
-        // module's invariants 1 and 2, kept by `store::cursor` and `store::prepared`, say that nobody writes
-        // to these bytes or shortens the file while the slice lives.
+        // SAFETY: the range was just checked to be inside the mapping, which lives as long as `self`. The module's
+        // invariants 1 and 2, kept by `store::read::cursor` and `store::allocator`, guarantee that no code writes to
+        // these bytes or shortens the file while the slice lives.
         Some(unsafe { std::slice::from_raw_parts(self.raw.as_ptr().add(range.start), range.len()) })
     }
 
-    /// Asks the kernel to read a range ahead. Advice only: failure means nothing.
+    /// Asks the kernel to read a range ahead. Advice only: a failure is ignored.
     pub(crate) fn will_need(&self, range: Range<usize>) {
         self.advise(Advice::WillNeed, range);
     }
@@ -66,8 +66,8 @@ impl Map {
     }
 }
 
-/// Tells whether this process is the one that made it, or a forked child, without a system call: a page that
-/// the kernel hands to a child as zeros. For what relies on threads, which a child does not have.
+/// Detects, without a system call, whether this process is a forked child of the one that made the guard: the kernel
+/// gives a child the guard's page as zeros. For code that relies on threads, which a forked child does not have.
 ///
 /// ```
 /// let guard = chiplog::ForkGuard::new()?;
@@ -82,14 +82,14 @@ pub struct ForkGuard {
 const PAGE_BYTES: usize = 4096;
 
 impl ForkGuard {
-    /// A guard of this process.
+    /// Creates a guard for this process.
     ///
     /// # Errors
-    /// No page could be had, or the kernel does not know `MADV_WIPEONFORK` (Linux before 4.14).
+    /// The system gave no page, or the kernel does not support `MADV_WIPEONFORK` (Linux before 4.14).
     pub fn new() -> io::Result<Self> {
         let page = MmapRaw::from(MmapOptions::new().len(PAGE_BYTES).map_anon()?);
-        // SAFETY: the page is a private anonymous mapping of our own of this very length; the advice changes
-        // only what a forked child sees of it.
+        // SAFETY: the page is a private anonymous mapping of our own with exactly this length; the advice changes only
+        // what a forked child sees of it.
         unsafe {
             rustix::mm::madvise(page.as_mut_ptr().cast(), PAGE_BYTES, rustix::mm::Advice::LinuxWipeOnFork)?;
         }
@@ -99,8 +99,8 @@ impl ForkGuard {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped read-write, aligned and larger than a word, lives as long as `self`, and
-        // is touched through this atomic only.
+        // SAFETY: the page is mapped read-write, aligned and larger than a word, lives as long as `self`, and is
+        // accessed only through this atomic.
         unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast()) }
     }
 

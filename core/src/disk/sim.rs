@@ -1,25 +1,25 @@
-//! A simulated disk, for testing what a program makes of crashes and faults. Feature `sim`.
+//! A simulated disk, to test how a program handles crashes and faults. Feature `sim`.
 //!
-//! [`SimDisk`] is a [`Disk`] in memory that knows what a power cut may leave of it. Give it to
-//! `Log::open_on` and everything above is the shipped code:
+//! [`SimDisk`] is a [`Disk`] in memory that models what a power cut may leave. Pass it to `Log::open_on`; all code
+//! above it is the shipped code:
 //!
-//! - **Crash**: [`SimDisk::crash`] gives the disk after a power cut: any subset of the 512-byte sectors
-//!   written and of the names changed since the last sync of that file or of the directory.
-//!   [`DiskState::crashes`] goes through all of them.
-//! - **History**: every operation is recorded; [`History::states`] goes through the disk after each one, so
-//!   that a test can cut the power at every single point.
-//! - **Faults**: [`SimDisk::plan`] fails the n-th call with EIO or ENOSPC; [`SimDisk::limit_space`] makes a
-//!   small disk. After a failed sync the new bytes can still be read but are *clean*: another sync returns
-//!   `Ok` without them, as on Linux. Only a new write of other or the same bytes makes them dirty again.
-//! - **Kill**: [`SimDisk::resume`] goes on with a disk as a killed process leaves it: all is visible that was
-//!   written, and what was not synced can still be lost.
+//! - **Crash**: [`SimDisk::crash`] returns the disk after a power cut: any subset of the 512-byte sectors written since
+//!   the last sync of their file, and of the names changed since the last sync of the directory. [`DiskState::crashes`]
+//!   iterates over all of them.
+//! - **History**: every operation is recorded. [`History::states`] iterates over the disk after each one, so that a
+//!   test can cut the power at every point.
+//! - **Faults**: [`SimDisk::plan`] fails the n-th call with EIO or ENOSPC; [`SimDisk::limit_space`] makes a small disk.
+//!   After a failed sync the new bytes can still be read but are *clean*: another sync returns `Ok` without writing them,
+//!   as on Linux. Only a new write of the same or other bytes makes them dirty again.
+//! - **Kill**: [`SimDisk::resume`] continues with a disk as a killed process leaves it: all writes are visible, and
+//!   those not synced can still be lost.
 //! - **Damage**: [`SimDisk::damage`] and [`Image::damage`] flip bits, swap sectors, misdirect writes.
 //!
-//! - **Syncs take time**: a sync covers what was written before it began, and nothing that was written while it ran:
+//! - **Syncs take time**: a sync covers the writes before it began, and none that happened while it ran:
 //!   [`SimDisk::begin_sync`], [`SimDisk::set_sync_time`].
 //!
-//! It is harsher than most file systems: a rename may survive while the creation before it is lost, and a
-//! file may keep its new length and lose its bytes. What holds here holds on all of them.
+//! It is harsher than most file systems: a rename may survive although the creation before it is lost, and a file may
+//! keep its new length and lose its bytes. Code that works here works on all of them.
 //!
 //! ```
 //! use chiplog::disk::sim::SimDisk;
@@ -32,14 +32,15 @@
 //! file.sync()?;
 //! disk.sync_dir()?;
 //! file.write_at(4, &[IoSlice::new(b" lost")])?;
-//! // The power fails, and nothing that was not synced has reached the disk.
+//! // The power fails, and no unsynced bytes have reached the disk.
 //! let after = disk.crash(|_versions| 0);
 //! assert_eq!(after.visible().file("a").as_deref(), Some(&b"kept"[..]));
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! This file owns the handle: calls, locks, recording. `sim/state.rs` is what is on the disk, `sim/file.rs` what is in a file, `sim/faults.rs`
-//! when it fails, `sim/crashes.rs` which images a crash can leave, `sim/rng.rs` chance.
+//! This file owns the handle: calls, locks, recording. `sim/state.rs` holds the state of the disk, `sim/file.rs` the
+//! contents of a file, `sim/faults.rs` decides which calls fail, `sim/crashes.rs` which images a crash can leave,
+//! `sim/rng.rs` generates random numbers.
 
 mod crashes;
 mod faults;
@@ -62,8 +63,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A disk in memory. Cheap to clone: clones are the same disk. `Send + Sync`; calls take turns and never block
-/// for longer than the work takes.
+/// A disk in memory. Cheap to clone: clones are the same disk. `Send + Sync`. Calls run one at a time and never block
+/// longer than their work takes.
 ///
 /// ```
 /// use chiplog::disk::sim::SimDisk;
@@ -74,7 +75,7 @@ use std::time::Duration;
 /// let options = Options::with_segment_bytes(64 << 10);
 /// let log = Log::open_on(Arc::new(disk.clone()), options.clone())?;
 /// let index = log.append(b"acknowledged")?;
-/// // The power fails at once, and of what was not synced nothing is left.
+/// // The power fails at once, and all unsynced bytes are lost.
 /// let after = disk.crash(|_versions| 0);
 /// let log = Log::open_on(Arc::new(after), options)?;
 /// assert_eq!(log.read(index)?.data, "acknowledged");
@@ -99,21 +100,21 @@ struct Inner {
     faults: Faults,
     space: Option<u64>,
     sync_time: Duration,
-    /// Open handles of each file: an unnamed file takes room until the last is gone.
+    /// Open handles of each file: an unnamed file occupies space until the last one is dropped.
     handles: BTreeMap<NodeId, usize>,
     locked: BTreeSet<NodeId>,
     off: bool,
-    /// The power was cut in the midst of things: reads still work, and nothing changes any more.
+    /// The power was cut during a call: reads still work, and nothing changes any more.
     failing: bool,
-    /// Calls that are still served before the power is cut.
+    /// The number of calls until the power is cut.
     calls_left: Option<u64>,
-    /// No history is kept.
+    /// Whether no history is recorded.
     forgetful: bool,
-    /// Where the names of logs and files come from; None: from the system.
+    /// The source of ids of logs and files; None: the system.
     chance: Option<Rng>,
 }
 
-/// What happened on a disk: how it began and all operations since.
+/// The history of a disk: its initial state and all operations since.
 ///
 /// ```
 /// use chiplog::disk::sim::SimDisk;
@@ -122,21 +123,21 @@ struct Inner {
 /// disk.create("a")?;
 /// disk.sync_dir()?;
 /// let history = disk.history();
-/// // Before the first operation, after it, after the second: what can a crash leave?
+/// // The results of a crash before the first operation, after it, and after the second.
 /// let images: Vec<usize> = history.states().map(|s| s.crashes(4096, 100, 1).count()).collect();
 /// assert_eq!(images, [1, 2, 1]);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The disk before.
+    /// The initial state.
     pub start: DiskState,
-    /// What was done to it, in order.
+    /// The operations, in order.
     pub ops: Vec<Op>,
 }
 
 impl History {
-    /// The disk before the first operation, then after each of them: one more state than there are operations.
+    /// Iterates over the initial state and the state after each operation: one more state than there are operations.
     pub fn states(&self) -> impl Iterator<Item = DiskState> {
         let mut next = Some(self.start.clone());
         let mut ops = self.ops.iter();
@@ -159,29 +160,29 @@ impl Default for SimDisk {
 }
 
 impl SimDisk {
-    /// A disk with these files, all durable.
+    /// Creates a disk with these files, all durable.
     pub fn new(image: Image) -> Self {
         Self::resume(DiskState::at_rest(&image))
     }
 
-    /// A disk in the midst of its life, with all that is not durable yet: as the next process finds it when one
-    /// was killed and the machine ran on.
+    /// Creates a disk from a state that includes writes that are not durable: as the next process finds it when one was
+    /// killed and the machine kept running.
     pub fn resume(mut state: DiskState) -> Self {
         state.forget_syncs();
         let inner = Inner { start: state.clone(), state, ..Inner::default() };
         Self { shared: Arc::new(Shared { path: PathBuf::from("/sim"), inner: Mutex::new(inner) }) }
     }
 
-    /// Cuts the power: this disk is off for good, as by [`power_off`](Self::power_off), and a new one is
-    /// returned that holds what `choose` keeps (see [`DiskState::crash`]). No lock is held on it.
+    /// Cuts the power: this disk is off permanently, as by [`power_off`](Self::power_off). Returns a new disk with the
+    /// versions that `choose` keeps (see [`DiskState::crash`]). No lock is held on the new disk.
     pub fn crash(&self, choose: impl FnMut(usize) -> usize) -> Self {
         self.power_off();
         let inner = self.lock_inner();
         Self::new(inner.state.crash(choose)).inheriting(&inner)
     }
 
-    /// Kills the program that uses the disk: this handle is off for good, and a new one is returned on which all
-    /// is visible that was written, durable or not. No lock is held on it.
+    /// Kills the program that uses the disk: this handle is off permanently. Returns a new disk on which all writes are
+    /// visible, durable or not. No lock is held on it.
     pub fn kill(&self) -> Self {
         self.power_off();
         let inner = self.lock_inner();
@@ -200,30 +201,30 @@ impl SimDisk {
         self
     }
 
-    /// [`crash`](Self::crash) with a fair choice for every unit.
+    /// Does a [`crash`](Self::crash) with a uniformly random choice for every unit.
     pub fn crash_randomly(&self, rng: &mut Rng) -> Self {
         self.crash(|versions| rng.below(versions))
     }
 
-    /// From now on every call fails with EIO and nothing changes any more. Ends a program's use of the disk.
+    /// Makes every later call fail with EIO. Nothing changes any more. Ends a program's use of the disk.
     pub fn power_off(&self) {
         self.lock_inner().off = true;
     }
 
-    /// Serves so many more calls and then cuts the power in the midst of whatever the program is doing: from then on
-    /// nothing changes, and all but reads fails with EIO. (Reads do not, lest a program that is dead already has to
-    /// bear them.) [`crash`](Self::crash) tells what that leaves.
+    /// Cuts the power after `calls` more calls, in the middle of the program's work. From then on nothing changes, and
+    /// every call except a read fails with EIO. (Reads work, so that the program, which is dead by then, need not
+    /// handle their errors.) [`crash`](Self::crash) returns what is left.
     pub fn cut_power_after(&self, calls: u64) {
         self.lock_inner().calls_left = Some(calls);
     }
 
-    /// Takes [`cut_power_after`](Self::cut_power_after) back.
+    /// Cancels [`cut_power_after`](Self::cut_power_after).
     pub fn spare_power(&self) {
         self.lock_inner().calls_left = None;
     }
 
-    /// A sync of this file begins now, and is carried out by the next call of [`DiskFile::sync`] on it: that one covers
-    /// only what was written before. For a driver that lets time pass between the two.
+    /// Starts a sync of this file, which the next call of [`DiskFile::sync`] on it completes: that call covers only the
+    /// writes before this one. For a driver that lets time pass in between.
     ///
     /// ```
     /// use chiplog::disk::sim::SimDisk;
@@ -252,7 +253,7 @@ impl SimDisk {
         inner.off || inner.failing
     }
 
-    /// Keeps no history from now on, which a long run would fill the memory with. What a crash leaves keeps none
+    /// Stops recording history, which would fill the memory in a long run. Disks returned by a crash do not record it
     /// either.
     pub fn forget_history(&self) {
         let mut inner = self.lock_inner();
@@ -261,34 +262,34 @@ impl SimDisk {
         inner.start = DiskState::default();
     }
 
-    /// Draws the names of logs, directories and segments from this seed, and not from the system: with the same
-    /// calls the same bytes are written.
+    /// Derives the ids of logs, directories and segments from this seed instead of the system: the same calls then
+    /// write the same bytes.
     pub fn set_chance(&self, seed: u64) {
         self.lock_inner().chance = Some(Rng::new(seed));
     }
 
-    /// The disk as it is now, for looking at possible crashes without causing one.
+    /// The current state, to examine possible crashes without causing one.
     pub fn state(&self) -> DiskState {
         self.lock_inner().state.clone()
     }
 
-    /// What reads see now, as if everything were durable.
+    /// The disk as reads see it now, as if everything were durable.
     pub fn visible(&self) -> Image {
         self.lock_inner().state.visible()
     }
 
-    /// What happened since the disk was made.
+    /// The history since the disk was made.
     pub fn history(&self) -> History {
         let inner = self.lock_inner();
         History { start: inner.start.clone(), ops: inner.ops.clone() }
     }
 
-    /// How many operations the history holds.
+    /// The number of operations in the history.
     pub fn history_len(&self) -> usize {
         self.lock_inner().ops.len()
     }
 
-    /// Puts a note into the history, such as "append number 7 was acknowledged". Returns its place.
+    /// Adds a note to the history, such as "append number 7 was acknowledged". Returns its position.
     pub fn mark(&self, note: u64) -> usize {
         let mut inner = self.lock_inner();
         inner.ops.push(Op::Mark(note));
@@ -300,8 +301,8 @@ impl SimDisk {
         self.lock_inner().faults.plan(fault, None);
     }
 
-    /// Adds to the fault plan, for calls on one file only: reads, writes, syncs and lengths of what has this name now,
-    /// whatever it is renamed to. False, and nothing is planned, when there is no such file.
+    /// Adds to the fault plan, for calls on one file only: reads, writes, syncs and lengths of the file that has this
+    /// name now, even if it is renamed. Returns false and plans nothing if there is no such file.
     ///
     /// ```
     /// use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
@@ -323,40 +324,39 @@ impl SimDisk {
         node.is_some()
     }
 
-    /// Takes back the whole fault plan: the disk is sound from now on (what was lost stays lost).
+    /// Removes the whole fault plan: the disk works from now on. Lost writes stay lost.
     pub fn heal(&self) {
         self.lock_inner().faults.clear();
     }
 
-    /// How many planned faults have happened.
+    /// How many planned faults have occurred.
     pub fn faults_fired(&self) -> u64 {
         self.lock_inner().faults.fired()
     }
 
-    /// How often a call was made, failed ones included; `None`: all calls together.
+    /// The number of calls of this kind, including failed ones; `None`: of all kinds.
     pub fn calls(&self, call: Option<Call>) -> u64 {
         self.lock_inner().faults.count(call)
     }
 
-    /// All files together can have so many bytes; a write that would make them more is cut short and fails
-    /// with ENOSPC. `None` lifts the limit.
+    /// Limits the bytes of all files together. A write beyond the limit is cut short and fails with ENOSPC. `None`
+    /// removes the limit.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.lock_inner().space = bytes;
     }
 
-    /// Makes every sync of a file take so long, as on a real device: meanwhile a program gathers work. Zero, the
-    /// default, is for speed.
+    /// Makes every sync of a file take this long, as on a real device, so that a program collects work meanwhile. Zero,
+    /// the default, is fastest.
     pub fn set_sync_time(&self, time: Duration) {
         self.lock_inner().sync_time = time;
     }
 
-    /// Bytes in all files, removed ones that are still open included.
+    /// Bytes in all files, including removed ones that are still open.
     pub fn space_used(&self) -> u64 {
         self.lock_inner().space_used()
     }
 
-    /// Damages a file while it may be in use. False when there is no such file or place. Histories do not
-    /// record it.
+    /// Damages a file, even while it is in use. False if there is no such file or location. Histories do not record it.
     pub fn damage(&self, name: &str, damage: &Damage) -> bool {
         self.lock_inner().state.damage(name, damage)
     }
@@ -368,12 +368,12 @@ impl SimDisk {
 
 impl Shared {
     fn lock_inner(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere leaves a state that is as good as any: operations apply whole.
+        // A panic elsewhere leaves a consistent state, because operations apply as a whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How a call that is allowed to begin goes on.
+/// How a call that may start continues.
 enum Verdict {
     Sound,
     Fail(io::Error, Landed),
@@ -400,7 +400,7 @@ impl Inner {
         })
     }
 
-    /// For calls of which nothing can land and which cannot lie.
+    /// Starts a call that cannot take effect in part and cannot lie.
     fn begin_plain(&mut self, call: Call, file: Option<NodeId>) -> io::Result<()> {
         match self.begin(call, file)? {
             Verdict::Fail(error, _) => Err(error),
@@ -427,7 +427,7 @@ impl Inner {
         self.node(name)
     }
 
-    /// A change of names: sound, failed but landed all the same, or a lie.
+    /// Changes names: the call succeeds, fails although it took effect, or lies.
     fn change_names(&mut self, call: Call, op: Op, needs: &str) -> io::Result<()> {
         let verdict = self.begin(call, None)?;
         self.node(needs)?;
@@ -481,7 +481,7 @@ impl Inner {
             return;
         }
         if self.forgetful {
-            return self.state.write(node, offset, data); // spares the copy that a history needs
+            return self.state.write(node, offset, data); // saves the copy that a history needs
         }
         self.record(Op::Write { node, offset, data: data.into() });
     }
@@ -557,8 +557,8 @@ impl Disk for SimDisk {
             Verdict::Lie => {}
             Verdict::Sound => inner.record(Op::SyncDir),
             Verdict::Fail(error, confirmed) => {
-                // Names are one journal: all of them land, or none does. A later sync covers them: where a
-                // journal fails for good the file system takes no more calls at all.
+                // All pending names reach the disk, or none: they are one journal. A later sync covers them: if a
+                // journal fails permanently, the file system accepts no more calls at all.
                 if confirmed.includes(0) {
                     inner.record(Op::SyncDir);
                 }
@@ -591,7 +591,7 @@ impl Disk for SimDisk {
     }
 }
 
-/// Like `flock`: on the file, not its name; gone when dropped.
+/// Like `flock`: locks the file, not its name; released when dropped.
 #[derive(Debug)]
 struct SimLock {
     shared: Arc<Shared>,
@@ -650,7 +650,7 @@ impl DiskFile for SimFile {
         let time = self.shared.lock_inner().sync_time;
         if !time.is_zero() {
             self.shared.lock_inner().record(Op::SyncBegins { node: self.node });
-            std::thread::sleep(time); // without the lock: other calls go on
+            std::thread::sleep(time); // without the lock, so other calls can run
         }
         self.shared.lock_inner().sync(self.node)
     }

@@ -1,21 +1,21 @@
-//! Following: a log that follows another one, without a thread: takes what is fed, writes it, makes it durable. What a
-//! node is to a replica; but there is no raft here, for all that is fed is committed.
+//! Applier: a log that follows another one, without a thread. It takes fed entries, writes them and makes them
+//! durable, as a node does for a replica. There is no raft here, because everything that is fed is committed.
 //!
 //! ```text
-//!  entries ──> sequencer: does it follow? ──> plan ──> write (1 pwritev) ──> publish
-//!  state   ──> sequencer: again            ──> plan: a jump ──> first moves ──> write ──> publish
-//!  begin_sync() ──> fdatasync, anywhere ──> end_sync(): durable; files of what was discarded go
+//!  entries ──> sequencer: is it the next? ──> plan ──> write (1 pwritev) ──> publish
+//!  state   ──> sequencer: replaced        ──> plan: a jump ──> first moves ──> write ──> publish
+//!  begin_sync() ──> fdatasync, on any thread ──> end_sync(): durable; files of discarded records are removed
 //! ```
 //!
-//! What is written is shown before it is durable: it is committed, on a majority's disks. A crash of the machine can
-//! take the end of it back; then the log is shorter, and what is missing is fed again, the same.
+//! Entries are published when they are written, before they are durable here: they are durable on a majority's disks.
+//! After a crash of the machine the log can be shorter; the same entries are then fed again.
 //!
 //! Invariants:
-//! - what is taken follows what is here: entry by entry through the same sequencer as a replica's;
-//! - nothing of what is refused is in the log, and the state is that of the last block;
-//! - before segments leave by a jump, the first index has moved: no reader looks for what they held;
-//! - files go only when a durable block says that the log begins behind them;
-//! - after a failed write or sync nothing is written any more: whoever gets an outer error poisons the log.
+//! - every entry that is taken is the next one: it passes through the same sequencer as a replica's;
+//! - no part of a refused item is in the log, and the state is that of the last block;
+//! - before a jump removes segments, `first` has moved: no reader looks for their records;
+//! - files are removed only when a durable block says that the log begins after them;
+//! - after a failed write or sync nothing is written any more: the caller that gets an outer error poisons the log.
 //!
 //! Must not know: raft, who feeds, threads.
 
@@ -47,24 +47,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A follower has gone on elsewhere than where it stood.
+/// A follower's log has skipped records and continues at a later one.
 ///
 /// ```
 /// # fn show(jumped: chiplog::Jumped) {
-/// println!("{} records were discarded before they came here", jumped.to.get() - jumped.from.get());
+/// println!("{} records were discarded before this copy had them", jumped.to.get() - jumped.from.get());
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Jumped {
-    /// The record that would have come next. The same as `to` if nothing but entries without records was passed over.
+    /// The next record before the jump. The same as `to` if only entries without records were skipped.
     pub from: Index,
-    /// The record that comes next now: those before it are not here, neither those from `from` on nor those that were.
+    /// The next record now. No record before it is here: neither the skipped ones nor those that were here.
     pub to: Index,
 }
 
-/// A log that follows another one. The methods that write answer twice: the outer error is what the log dies of, the
-/// inner one refuses what was asked.
+/// A log that follows another one. The methods that write return two results: the outer error is the one that poisons
+/// the log, the inner one refuses the item.
 pub(crate) struct Applier {
     sequencer: Sequencer,
     writer: Writer,
@@ -73,21 +73,21 @@ pub(crate) struct Applier {
     queue: Arc<ProposalQueue>,
     positions: Arc<Positions>,
     published: Arc<Published>,
-    /// How many marks were planned: behind a block that says where the log begins.
+    /// How many marks were planned. A mark comes after a block that says where the log begins.
     marks: u64,
-    /// Once these marks are durable the log begins here on the disk as well; in order.
+    /// Pairs of a mark and the log's first index once that mark is durable; in order.
     to_drop: VecDeque<(u64, Index)>,
-    /// Bytes of entries planned and not written.
+    /// Bytes of entries that are planned and not written.
     planned: u64,
-    /// Bytes written and not synced, except for those that the sync under way covers.
+    /// Bytes that are written and not synced, without those that the running sync covers.
     unsynced: u64,
-    /// Retention by age goes by this clock. A thread that writes looks at it first.
+    /// The clock for retention by age. A thread reads it before it writes.
     clock: LogClock,
     time: Timestamp,
 }
 
 impl Applier {
-    /// Over a log that was just opened.
+    /// Follows on with a log that was just opened.
     pub(crate) fn new(
         opened: RecoveredLog,
         options: Options,
@@ -117,29 +117,29 @@ impl Applier {
         applier
     }
 
-    /// Where a feed has to begin.
-    pub(crate) fn want(&self) -> FollowFrom {
+    /// The position where a feed has to begin.
+    pub(crate) fn resume_point(&self) -> FollowFrom {
         let end = self.sequencer.end();
         FollowFrom::After { log: self.me.log, raft: end.raft, term: end.term }
     }
 
-    /// So much time has passed since the log was opened.
+    /// `time` has passed since the log was opened.
     pub(crate) fn has_passed(&mut self, time: Duration) {
         let now = Moment::default().plus(time);
         self.time = self.clock.look(now, self.options.clock.now());
         self.writer.store.allocator.pass(now);
     }
 
-    // ---- what is fed ----
+    // ---- entries and states ----
 
-    /// Writes what follows. Of an inner error, what stands before the entry that it names was taken.
-    pub(crate) fn take(&mut self, fed: FollowEntries) -> Result<Result<()>> {
+    /// Writes entries. An inner error names an entry; the entries before it were taken.
+    pub(crate) fn apply(&mut self, fed: FollowEntries) -> Result<Result<()>> {
         let kept = fed.kept;
         let fresh = match self.fresh(fed) {
             Ok(fresh) => fresh,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        // With what makes room, what is before it may have the reserve.
+        // Entries before one that makes room may use the reserve, so that it can follow.
         let reserved = fresh.iter().rposition(makes_room).map_or(0, |n| n + 1);
         let mut outcome = Ok(());
         let mut spoilt = false;
@@ -174,8 +174,8 @@ impl Applier {
         Ok(outcome)
     }
 
-    /// Ends the log as its writer would have: it says in which term it is, so many terms after its last entry's. For a log that
-    /// is to go on by itself.
+    /// Ends the log as its writer would, by a block that opens a term, `terms` terms after its last entry's. For a
+    /// log that is to continue on its own.
     pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
         let room = self.writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
         if let Err(refusal) = room {
@@ -188,7 +188,7 @@ impl Applier {
         Ok(Ok(()))
     }
 
-    /// Those that are not here yet; the others have to be the same.
+    /// Returns the entries that are not here yet, after checking that the others are the same.
     fn fresh(&self, fed: FollowEntries) -> Result<Vec<FollowEntry>> {
         self.check_log(fed.log)?;
         let end = self.sequencer.end();
@@ -201,23 +201,26 @@ impl Applier {
                 self.writer.archive.term(last.raft())?
             };
             if here.is_some_and(|term| term != last.term()) {
-                let why = "the entry here is of another term";
+                let why = "the entry here has another term";
                 return Err(does_not_follow(end.raft, last.raft(), why));
             }
         }
         drop(entries.drain(..known));
         match entries.first() {
             Some(first) if first.raft() != end.raft.next() => {
-                let what =
-                    format!("entry {} was fed behind entry {}: feed from `want`", first.raft(), end.raft);
+                let what = format!(
+                    "entry {} was fed after entry {}: open the feed at `want`",
+                    first.raft(),
+                    end.raft
+                );
                 Err(Error::new(ErrorKind::InvalidArgument, what))
             }
             _ => Ok(entries),
         }
     }
 
-    /// Goes on at `state`, leaving everything behind. `None`: it stands there.
-    pub(crate) fn begin(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
+    /// Continues at `state` and discards everything before it. `None`: the log is there already.
+    pub(crate) fn install_snapshot(&mut self, state: &FollowSnapshot) -> Result<Result<Option<Jumped>>> {
         if let Err(refusal) = self.check_log(state.log) {
             return Ok(Err(refusal));
         }
@@ -227,20 +230,20 @@ impl Applier {
         }
         let forward = base.raft > end.raft && base.term >= end.term && base.next >= end.next;
         if !forward || state.timestamp() < self.sequencer.last_timestamp() {
-            let why = "the state lies before the end of the log, or contradicts it";
+            let why = "the state is before the end of the log, or contradicts it";
             return Ok(Err(does_not_follow(end.raft, base.raft, why)));
         }
         let mut sequencer = Sequencer::new(Owner::Follower, Membership::default(), &self.options);
         if let Err(why) = sequencer.begin_at(&state.header, &state.body, &self.options) {
-            let what = format!("the state that was fed cannot be understood: {why}");
+            let what = format!("the fed state cannot be decoded: {why}");
             return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
         }
-        self.settle()?; // so that the new segment begins with the next write
+        self.settle()?; // the new segment has to begin with the next write
         if let Err(refusal) = self.writer.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;
-        self.to_drop.clear(); // all files go, once the new one has durably begun
+        self.to_drop.clear(); // all files are removed once the new one is durable
         self.positions.discarded(base.next);
         self.carry_out()?;
         self.publish();
@@ -252,11 +255,11 @@ impl Applier {
         if log == self.me.log {
             return Ok(());
         }
-        let what = format!("log {log} was fed to a follower of log {}; nothing of it was taken", self.me.log);
+        let what = format!("log {log} was fed to a follower of log {}; nothing was taken", self.me.log);
         Err(Error::new(ErrorKind::Diverged, what))
     }
 
-    /// The state may have been half changed by an entry that was refused: it is learnt again from the files.
+    /// Replays the files to get the state back: a refused entry may have changed half of it.
     fn learn_again(&mut self) -> Result<()> {
         let end = self.writer.written().end.raft;
         let sequencer = Sequencer::new(Owner::Follower, Membership::default(), &self.options);
@@ -270,8 +273,9 @@ impl Applier {
 
     // ---- room ----
 
-    /// Sees to the room for an entry. Where there is none, what was discarded or jumped over goes first: here, once that
-    /// is durable; or at the source (before `kept`), where the discard can be far ahead of what has room.
+    /// Makes room for an entry. Where there is none, files of records that were discarded or jumped over are removed
+    /// first: of records discarded here, once that is durable; or of records before `kept`, which the source has
+    /// discarded far ahead of the entries that are fed now.
     fn find_room(&mut self, entry: &FollowEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
         loop {
             let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
@@ -285,14 +289,15 @@ impl Applier {
         }
     }
 
-    /// Whether any file goes if the log begins at `first`, and goes on in another one.
+    /// Whether files can be removed if the log begins at `first` and continues in another file.
     fn frees_files(&self, first: Index) -> bool {
         let list = self.writer.store.segments.snapshot();
         first > self.sequencer.committed().first
             && (first >= self.sequencer.end().next || list.iter().skip(1).any(|s| s.base.next <= first))
     }
 
-    /// Sees to the room for an entry. What is `reserved` makes room itself, or comes before what does.
+    /// Makes room for an entry. A `reserved` entry may use the reserve: it makes room itself, or is followed by one
+    /// that does.
     fn make_room(&mut self, entry: &FollowEntry, reserved: bool) -> Result<()> {
         let body = entry.bytes();
         let bytes = block_bytes(body) as u64;
@@ -305,8 +310,8 @@ impl Applier {
             if is_full {
                 let capacity = self.options.capacity_bytes.unwrap_or_default();
                 let what = format!(
-                    "the follower's log is full: its capacity is {capacity} bytes. It goes on when the log that it follows \
-                     discards, or when it is opened with another capacity_bytes, or with retention_bytes"
+                    "the follower's log is full: its capacity is {capacity} bytes. It continues when the log that it follows \
+                     discards records, or when it is opened with a larger capacity_bytes, or with retention_bytes"
                 );
                 return Err(Error::new(ErrorKind::Full, what));
             }
@@ -321,14 +326,14 @@ impl Applier {
         Ok(())
     }
 
-    /// Whether the capacity has no room for so many bytes besides what is planned.
+    /// Whether the capacity has no room for `more` bytes in addition to those that are planned.
     fn is_beyond_capacity(&self, more: u64) -> bool {
         let used = self.queue.used() + self.planned + more;
         self.options.capacity_bytes.is_some_and(|capacity| used > capacity)
     }
 
-    /// Plans to go on in the next file, which says that the log begins at `first` here. A body of `body` bytes has to
-    /// follow. The reserve is for what makes room.
+    /// Plans to continue in the next file, whose opening says that the log begins at `first`. A body of `body` bytes
+    /// has to follow. The reserve may be used, because this makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
         self.writer.store.allocator.keep_one_ready()?;
         let opening = self.sequencer.opening_from(first);
@@ -338,8 +343,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Where the log would begin by this follower's own retention, if that is further on than today. `more`: bytes that
-    /// come besides what is planned.
+    /// The first record by this follower's own retention, if it is after the current one. `more`: bytes to come in
+    /// addition to those that are planned.
     fn retained(&self, more: u64) -> Option<Index> {
         let Options { retention_bytes, retention_age, capacity_bytes, .. } = &self.options;
         if retention_bytes.is_none() && retention_age.is_none() {
@@ -353,7 +358,7 @@ impl Applier {
         let mut left = self.planned + more + list.iter().map(|s| bytes(s)).sum::<u64>();
         let mut first = today;
         for (segment, next) in list.iter().zip(list.iter().skip(1)) {
-            // Those that are gone already only wait for a sync.
+            // Segments before that are discarded already and only wait for a sync.
             if next.base.next > today {
                 let too_many = bytes_max.is_some_and(|max| left > max);
                 let too_old = too_old.is_some_and(|time| segment.last_timestamp() < Timestamp(time));
@@ -367,18 +372,18 @@ impl Applier {
         (first > today).then_some(first)
     }
 
-    /// How long until the oldest segment with records is too old. `None`: there is none that could go.
+    /// How long until the oldest segment with records is too old. `None`: no segment can be removed.
     pub(crate) fn retains_in(&self) -> Option<Duration> {
         let age = self.options.retention_age?;
         let list = self.writer.store.segments.snapshot();
         let today = self.sequencer.committed().first;
-        // What holds no record goes with those that do.
+        // A segment without records is removed with the next one that has records.
         let (oldest, _) = list.iter().zip(list.iter().skip(1)).find(|(_, next)| next.base.next > today)?;
         let due = oldest.last_timestamp().0.saturating_add(millis(age)).saturating_add(1);
         Some(Duration::from_millis(due.saturating_sub(self.time.0)))
     }
 
-    /// Lets go of what is too old or too much. That costs the rest of a file.
+    /// Discards what is older or larger than retention allows. This wastes the rest of a file.
     pub(crate) fn retain(&mut self) -> Result<Result<()>> {
         let Some(first) = self.retained(0) else { return Ok(Ok(())) };
         if let Err(refusal) = self.roll_from(first, 0) {
@@ -389,7 +394,7 @@ impl Applier {
         Ok(Ok(()))
     }
 
-    /// Once what is planned is durable, so is where the log begins.
+    /// Records that the log's first index is durable once the planned blocks are.
     fn mark(&mut self) {
         self.marks += 1;
         self.writer.plan.ready(self.marks);
@@ -398,7 +403,7 @@ impl Applier {
 
     // ---- the disk ----
 
-    /// Writes all that is planned. A roll waits for a sync.
+    /// Writes everything that is planned. Before a roll it syncs.
     fn carry_out(&mut self) -> Result<()> {
         loop {
             let done = self.writer.write()?;
@@ -418,12 +423,12 @@ impl Applier {
         self.queue.account(0, done.bytes);
         self.unsynced += done.bytes;
         self.planned = 0;
-        // All that is here is committed: readers may look at it once the positions say so, and files may go.
+        // All entries here are committed: readers may read them once the positions say so, and files may be removed.
         self.writer.store.commit(self.writer.written().end.raft);
         self.positions.written(self.writer.written().end.next.previous());
     }
 
-    /// Carries out one sync, or waits for the one under way. False: all that was taken is durable.
+    /// Runs one sync, or waits for the running one. False: everything that was taken is durable.
     pub(crate) fn sync(&mut self) -> Result<bool> {
         let began = Instant::now();
         let synced = self.writer.sync()?;
@@ -441,21 +446,21 @@ impl Applier {
         Ok(())
     }
 
-    /// What is to be synced, if anything is and no sync is under way.
+    /// Returns a sync job, if anything is unsynced and no sync is running.
     pub(crate) fn begin_sync(&mut self) -> Option<Arc<SyncOnce>> {
         let job = self.writer.begin_sync()?;
         self.unsynced = 0;
         Some(job)
     }
 
-    /// The sync has returned 0.
+    /// The sync has succeeded.
     pub(crate) fn end_sync(&mut self, job: &Arc<SyncOnce>) {
         self.writer.end_sync(job);
         self.synced();
     }
 
-    /// A discard's files go once it is durable. Before they do, the first record moves: readers are to hear that records
-    /// were discarded, not that a part of the log is missing.
+    /// Removes the files of a discard that is durable. The first index moves before that: readers get `Discarded`,
+    /// never an error about a missing part of the log.
     fn synced(&mut self) {
         if self.writer.store.is_synced() {
             self.unsynced = 0;
@@ -478,7 +483,7 @@ impl Applier {
         self.unsynced
     }
 
-    /// Whether all that was taken is durable.
+    /// Whether everything that was taken is durable.
     pub(crate) fn is_settled(&self) -> bool {
         self.writer.is_settled()
     }
@@ -488,7 +493,7 @@ impl Applier {
         self.writer.store.is_unproven()
     }
 
-    /// Writes what proves the tail, all of which is durable.
+    /// Writes a proof of the tail, all of which is durable.
     pub(crate) fn prove(&mut self) -> Result<()> {
         for body in self.writer.store.proof() {
             let marker = self.sequencer.marker(body);
@@ -497,7 +502,7 @@ impl Applier {
         self.carry_out()
     }
 
-    /// Does what a helper thread would do.
+    /// Does the work of a helper thread.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn help(&self) {
         self.writer.store.allocator.help();
@@ -505,7 +510,7 @@ impl Applier {
 
     // ---- what others see ----
 
-    /// All that is written can be read. Wakes nobody: that is for the caller, without a lock.
+    /// Publishes everything that is written. Wakes no reader: the caller does that, without a lock.
     fn publish(&mut self) {
         let committed = self.sequencer.committed();
         self.positions.discarded(committed.first);
@@ -536,11 +541,11 @@ impl Applier {
     }
 }
 
-/// The log ends with entry `end`.
+/// The error for an entry that is not the next one after entry `end`.
 fn does_not_follow(end: EntryIndex, raft: EntryIndex, why: Malformed) -> Error {
     let what = format!(
-        "what was fed is not what follows entry {end} here: entry {raft}: {why}; it was not taken. Another source can have \
-         the right one; if none has, reset this follower"
+        "fed entry {raft} does not follow entry {end} here: {why}; it was not taken. Another source can have \
+         the right entry; if none has, reset this follower"
     );
     Error::new(ErrorKind::Diverged, what)
 }

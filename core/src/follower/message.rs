@@ -1,26 +1,26 @@
-//! Fed: what goes from a log to one that follows it, and what it looks like on its way. Values and bytes.
+//! FollowMessage: the items that a log feeds to one that follows it, and their encoding. Values and bytes.
 //!
-//! A feed gives entries, each a block's header and its body, or a state, from which a follower begins where no entries
-//! can lead it. On its way either is a head, and the bodies' bytes beside it as they stand in the source's files:
+//! A feed returns entries, each a block's header and its body, or a state, at which a follower begins when no entries
+//! lead there. An encoded item is a head, and beside it the bodies' bytes as they are in the source's files:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 4 | checksum of all that follows in the head |
+//! | 0 | 4 | checksum of the rest of the head |
 //! | 4 | 1 | 1: a state; 2: entries |
-//! | 5 | 1 | the version of this format that is needed to read it: 0; 1 with options of the log. A later one is refused as `Unsupported` |
-//! | 6 | 2 | bytes between these fields and the headers that a later version adds, and an earlier one passes over: 0 |
+//! | 5 | 1 | the version of this format that is needed to decode it: 0; 1 with options of the log. A later version is refused as `Unsupported` |
+//! | 6 | 2 | bytes between these fields and the headers, added by a later version and skipped by an earlier one: 0 |
 //! | 8 | 16 | the log's id |
 //! | 24 | 8 | the source's last committed entry |
-//! | 32 | 4 | number of headers: of a state 1 |
-//! | 36 | 4 | 0; passed over, as a later version may have a use for it |
-//! | 40 | 8 | the first record that the source's log has not discarded; 0: not told |
+//! | 32 | 4 | number of headers: 1 for a state |
+//! | 36 | 4 | 0; ignored, reserved for later versions |
+//! | 40 | 8 | the first record that the source's log has not discarded; 0: unknown |
 //! | 48 | 64 each | block headers as in the files, checksummed under the salt 0, with `durable upto` 0 |
 //!
 //! A state's header and body are those of an opening block: positions, membership, sessions.
 //!
 //! Invariants:
-//! - a [`FollowMessage`] is sound: whoever makes one has checked every byte, here what comes from outside, in the archive or the
-//!   cursor what comes from the files. Nothing that comes from outside can panic;
+//! - a [`FollowMessage`] is sound: every byte was checked when it was made. This file checks bytes from outside, the archive
+//!   and the cursor check bytes of files. No bytes from outside can cause a panic;
 //! - its entries follow each other.
 //!
 //! Must not know: who sends, files.
@@ -40,19 +40,19 @@ use crate::store::format::segment::{FORMAT_VERSION_FIRST, Opening, version_of};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of a head without its headers.
+/// The length in bytes of a head without its headers.
 pub(crate) const HEAD_BYTES: usize = 48;
-/// The version of the format that this is: what comes from a source of a later one is read as long as it can be.
+/// The version of the format that this code writes. An item of a later version is decoded if it needs no later one.
 const VERSION: u8 = 1;
 const STATE: u8 = 1;
 const ENTRIES: u8 = 2;
-/// The salt of headers on their way.
+/// The salt of encoded headers, which belong to no segment.
 const NO_SEGMENT: SegmentId = SegmentId(0);
-/// No log is so long: positions are added to.
+/// Every position is below this, so that adding to one never overflows.
 const POSITION_MAX: u64 = 1 << 62;
 const BEYOND: Malformed = "a position beyond any log";
 
-/// Where a feed begins.
+/// The position at which a feed begins.
 ///
 /// ```
 /// use chiplog::{FollowFrom, Index};
@@ -61,54 +61,56 @@ const BEYOND: Malformed = "a position beyond any log";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FollowFrom {
-    /// Behind an entry that the follower has: what [`FollowerLog::want`](crate::FollowerLog::want) says.
+    /// After an entry that the follower has: the value of [`FollowerLog::resume_point`](crate::FollowerLog::resume_point).
     After {
         /// The log's id.
         log: LogId,
-        /// The entry.
+        /// The entry's index.
         raft: EntryIndex,
-        /// Its term: two logs that have an entry of the same index and term are the same before it.
+        /// The entry's term. Two logs that have an entry of the same index and term are the same up to it.
         term: Term,
     },
-    /// Anew, with the block that holds this record, or will: it may be the next one to come.
+    /// A new copy, from the block that holds this record, or will hold it if it is the next one.
     Index(Index),
-    /// Anew, with the first record that is not discarded.
+    /// A new copy, from the first record that is not discarded.
     First,
-    /// Anew, behind the last committed record.
+    /// A new copy, after the last committed record.
     Newest,
-    /// Anew, with the block that holds the record so many before the end, or the first one if there are not so many.
+    /// A new copy, from the block that holds the record this many before the end; the first record if there are
+    /// fewer.
     Last(u64),
-    /// Anew, with the block that holds the first record that was written at this time or later, or will.
+    /// A new copy, from the block that holds the first record written at this time or later, also if it is still to
+    /// come.
     Timestamp(Timestamp),
 }
 
-/// What a feed gives: entries, or a state from which a follower begins.
+/// An item of a feed: entries, or a state at which a follower begins.
 ///
 /// ```
 /// use chiplog::{FollowMessage, FollowFrom, Log, Options};
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let fed = log.feed(FollowFrom::First)?.next(1 << 20)?.expect("a feed that begins again gives a state first");
-/// let (head, pieces) = fed.encode(); // as it travels
+/// let fed = log.follow(FollowFrom::First)?.next(1 << 20)?.expect("the feed of a new copy begins with a state");
+/// let (head, pieces) = fed.encode(); // the encoded item
 /// assert_eq!(FollowMessage::decode(head, pieces)?, fed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FollowMessage {
-    /// The follower begins here, and leaves everything behind that it had.
+    /// The follower begins here, and discards everything that it had.
     State(FollowSnapshot),
-    /// What comes next.
+    /// The next entries.
     Entries(FollowEntries),
 }
 
-/// Entries that follow each other, at least one.
+/// One or more entries that follow each other.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
+/// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
 /// feed.next(0)?; // the state
 /// log.append(b"x")?;
 /// let Some(chiplog::FollowMessage::Entries(entries)) = feed.next(1 << 20)? else { panic!() };
@@ -123,7 +125,7 @@ pub struct FollowEntries {
     pub(crate) entries: Vec<FollowEntry>,
 }
 
-/// An entry of the log: its block without what depends on a file.
+/// An entry of the log: its block without the fields that depend on a file.
 ///
 /// ```
 /// # fn show(entry: &chiplog::FollowEntry) {
@@ -133,37 +135,37 @@ pub struct FollowEntries {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowEntry {
     pub(crate) header: BlockHeader,
-    /// In pieces that each hold whole batches.
+    /// The body, in pieces that each hold whole batches.
     pub(crate) body: Vec<Bytes>,
 }
 
 impl FollowEntry {
-    /// Its place in the order of entries.
+    /// The entry's index.
     pub fn raft(&self) -> EntryIndex {
         self.header.raft_index
     }
 
-    /// Its term.
+    /// The entry's term.
     pub fn term(&self) -> Term {
         self.header.term
     }
 
-    /// Its first record; without records, the next one to come.
+    /// The entry's first record; if it holds none, the next record to come.
     pub fn first(&self) -> Index {
         self.header.first
     }
 
-    /// How many records it holds.
+    /// How many records the entry holds.
     pub fn records(&self) -> u32 {
         self.header.record_count
     }
 
-    /// When it was written, by its leader's clock.
+    /// The time when the entry was written, by its leader's clock.
     pub fn timestamp(&self) -> Timestamp {
         self.header.timestamp
     }
 
-    /// Bytes of its body.
+    /// The length of the entry's body, in bytes.
     pub fn bytes(&self) -> usize {
         body_bytes(&self.header)
     }
@@ -180,12 +182,12 @@ impl FollowEntries {
         self.committed
     }
 
-    /// How many entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none: never, as they come from a feed.
+    /// Whether there are no entries. Always false for entries from a feed.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -195,12 +197,12 @@ impl FollowEntries {
         self.entries.iter()
     }
 
-    /// The first one.
+    /// The first entry.
     pub fn first(&self) -> Option<&FollowEntry> {
         self.entries.first()
     }
 
-    /// The last one.
+    /// The last entry.
     pub fn last(&self) -> Option<&FollowEntry> {
         self.entries.last()
     }
@@ -224,7 +226,7 @@ impl FollowMessage {
         }
     }
 
-    /// The source's last committed entry when this was made: how far a follower lags behind it.
+    /// The source's last committed entry when this was made, which shows how far the follower lags.
     pub fn committed(&self) -> EntryIndex {
         match self {
             Self::State(state) => state.committed,
@@ -232,8 +234,9 @@ impl FollowMessage {
         }
     }
 
-    /// The first record that the source's log had not discarded when this was made: what lies before it a follower need
-    /// not keep, though the discard is still to come. `None` if the source is a follower itself: it can keep less.
+    /// The first record that the source's log had not discarded when this was made. A follower need not keep the
+    /// records before it, although the entry with the discard may still be to come. `None` if the source is a
+    /// follower itself, which can keep fewer records than its own source.
     pub fn kept(&self) -> Option<Index> {
         let kept = match self {
             Self::State(state) => state.kept,
@@ -242,7 +245,7 @@ impl FollowMessage {
         Some(kept).filter(|kept| *kept > Index(0))
     }
 
-    /// Bytes of the bodies.
+    /// The length of all bodies together, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::State(state) => state.body.len(),
@@ -250,7 +253,7 @@ impl FollowMessage {
         }
     }
 
-    /// The version of the format that is needed to read it.
+    /// The version of the format that is needed to decode it.
     fn version(&self) -> u8 {
         let is_later = |kind, body: Option<&Bytes>| {
             version_of(kind, body.map_or(&[], |body| &body[..])) > FORMAT_VERSION_FIRST
@@ -261,7 +264,8 @@ impl FollowMessage {
         })
     }
 
-    /// As it travels: a head of some bytes, 64 an entry, and what goes beside it, which is not copied.
+    /// Encodes the item as a head (48 bytes, and 64 for each entry) and the pieces of the bodies, which are not
+    /// copied.
     pub fn encode(&self) -> (Bytes, Vec<Bytes>) {
         let (kind, headers, pieces): (u8, Vec<&BlockHeader>, Vec<Bytes>) = match self {
             Self::State(state) => (STATE, vec![&state.header], vec![state.body.clone()]),
@@ -286,21 +290,20 @@ impl FollowMessage {
         (head.freeze(), pieces)
     }
 
-    /// The reverse of [`Self::encode`]. The pieces may be cut elsewhere than they were, as long as they come in order.
-    /// Every byte is checked. What a source of a later version of chiplog gave can be read as well, except for what it says that
-    /// this one cannot understand.
+    /// The reverse of [`Self::encode`]. The pieces may be split differently, but have to be in order. Every byte is
+    /// checked. Items from a source with a later version of chiplog can be decoded, unless they need that version.
     ///
     /// # Errors
-    /// `Corrupt`: it is not what a feed gave. `Unsupported`: it needs a later version of chiplog.
+    /// `Corrupt`: this is no encoded item, or it is damaged. `Unsupported`: it needs a later version of chiplog.
     pub fn decode(head: Bytes, pieces: Vec<Bytes>) -> Result<Self> {
         let damaged = |why| {
-            Error::new(ErrorKind::Corrupt, format!("what was fed is damaged: {why}; nothing of it was taken"))
+            Error::new(ErrorKind::Corrupt, format!("the fed item is damaged: {why}; nothing was taken"))
         };
         let (fixed, headers) = split(&head).map_err(damaged)?;
         if fixed[5] > VERSION {
             let what = format!(
-                "what was fed is of version {} of the feeds' format, and this program reads up to {VERSION}; nothing of it was \
-                 taken: upgrade the follower to the version of chiplog that the source has, or let it follow one that has this",
+                "the fed item needs version {} of the feed format, and this program reads up to {VERSION}; nothing was taken: \
+                 upgrade the follower to the version of chiplog that the source has, or choose a source that has this version",
                 fixed[5]
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
@@ -309,20 +312,20 @@ impl FollowMessage {
     }
 }
 
-/// The fields of a head, and the headers; its checksum is right.
+/// Returns the fields of a head, and the headers, after checking the checksum.
 fn split(head: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
-    let (fixed, rest) = head.split_at_checked(HEAD_BYTES).ok_or("head is cut off")?;
+    let (fixed, rest) = head.split_at_checked(HEAD_BYTES).ok_or("head is truncated")?;
     if crc32c(&head[4..]) != u32_at(fixed, 0) {
         return Err("head's checksum does not match");
     }
     let more = usize::from(u16::from_le_bytes([fixed[6], fixed[7]]));
-    Ok((fixed, rest.get(more..).ok_or("head is cut off")?))
+    Ok((fixed, rest.get(more..).ok_or("head is truncated")?))
 }
 
 fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessage, Malformed> {
     let count = u32_at(fixed, 32) as usize;
     if count == 0 || count > BLOCKS_MAX || headers.len() != count * BLOCK_HEADER_BYTES {
-        return Err("head has another length than it says");
+        return Err("head's length contradicts its fields");
     }
     let mut log = [0; 16];
     log.copy_from_slice(&fixed[8..24]);
@@ -364,20 +367,20 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
         }
         STATE if count == 1 => {
             let Some(FollowEntry { header, body }) = entries.pop() else {
-                return Err("a state without a header");
+                return Err("state without a header");
             };
             let body = Bytes::from(body.concat());
             let opening = Opening::parse(&body)?;
             let base = (opening.base_raft, opening.base_term);
             let begins = opening.log_first <= header.first;
             if header.kind != Kind::Opening || base != (header.raft_index, header.term) || !begins {
-                return Err("a state that contradicts itself");
+                return Err("state contradicts itself");
             }
             Membership::decode(&opening.configuration)?;
             LogOptions::decode(&opening.options)?;
             Ok(FollowMessage::State(FollowSnapshot { log, committed, kept, header, body }))
         }
-        _ => Err("neither entries nor a state"),
+        _ => Err("unknown kind: neither entries nor a state"),
     }
 }
 
@@ -453,9 +456,9 @@ mod tests {
         })
     }
 
-    /// However the pieces are cut.
+    /// Also if the pieces are split differently.
     #[test]
-    fn what_is_fed_comes_back() {
+    fn encoded_items_decode_to_the_same() {
         for fed in [entries(), state()] {
             let (head, pieces) = fed.encode();
             assert_eq!(FollowMessage::decode(head.clone(), pieces.clone()).unwrap(), fed);
@@ -467,14 +470,17 @@ mod tests {
                 assert_eq!(again.encode().1.concat(), whole);
                 if let FollowMessage::Entries(entries) = again {
                     let whole = |e: &FollowEntry| e.header.kind == Kind::Data || e.body.len() <= 1;
-                    assert!(entries.iter().all(whole), "cut at {cut}: what is no batch is in one piece");
+                    assert!(
+                        entries.iter().all(whole),
+                        "cut at {cut}: a body without batches is in one piece"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_every_truncation_is_detected() {
         for fed in [entries(), state()] {
             let (head, pieces) = fed.encode();
             for bit in 0..head.len() * 8 {
@@ -500,7 +506,7 @@ mod tests {
         }
     }
 
-    /// A head that is another one, its checksum right.
+    /// Changes a head and corrects its checksum.
     fn changed(head: &Bytes, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
         let mut head = head.to_vec();
         change(&mut head);
@@ -509,13 +515,13 @@ mod tests {
         head.into()
     }
 
-    /// Source and follower are not upgraded in one moment.
+    /// Source and follower are not upgraded at the same moment.
     #[test]
-    fn what_a_later_version_feeds_is_read_or_refused_as_such() {
+    fn items_of_a_later_version_are_decoded_or_refused_as_unsupported() {
         for fed in [entries(), state()] {
             let (head, pieces) = fed.encode();
             let later = changed(&head, |head| {
-                head[6] = 16; // fields that are not known here
+                head[6] = 16; // fields that this version does not know
                 head[36..40].copy_from_slice(&[9; 4]);
                 head.splice(HEAD_BYTES..HEAD_BYTES, [7; 16]);
             });
@@ -530,9 +536,9 @@ mod tests {
         }
     }
 
-    /// An earlier version would take them for damage, and the copy for one of another log.
+    /// An earlier version would report damage, or that the copy belongs to another log.
     #[test]
-    fn options_of_the_log_are_said_to_need_a_later_version() {
+    fn items_with_log_options_need_version_1() {
         let FollowMessage::Entries(mut fed) = entries() else { unreachable!() };
         let body =
             crate::replica::state::sequencer::encode_command(Command::SetOptions(LogOptions::default()));
@@ -553,7 +559,7 @@ mod tests {
 
     /// Its checksums are right, and it would hide all records for ever.
     #[test]
-    fn a_position_beyond_any_log_is_refused() {
+    fn position_beyond_the_bound_is_refused() {
         let FollowMessage::Entries(mut far) = entries() else { unreachable!() };
         let body = discard(u64::MAX / 2);
         far.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };

@@ -1,4 +1,5 @@
-//! Copies of a log that do not vote: the source that feeds them, what travels, and what applies it.
+//! Copies of a log that do not vote: the source that feeds them, the items that are fed, and the code that applies
+//! them.
 
 pub(crate) mod applier;
 pub(crate) mod message;

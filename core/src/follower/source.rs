@@ -1,5 +1,6 @@
-//! Feed: the source's side of a log that is followed: committed entries in order, from an entry on, as they stand in the
-//! files; and a state to begin from where no entries can lead. As many feeds as anybody wants: each is a reader.
+//! FollowSource: the source's side of a log that is followed. It returns committed entries in order, from an entry on, as
+//! they are in the files; and a state to begin at where no entries lead there. There can be any number of feeds: each
+//! is a reader.
 //!
 //! ```text
 //!  After(entry) ──> the same entry here? ──> entries ──> at the tail: wait
@@ -8,10 +9,11 @@
 //! ```
 //!
 //! Invariants:
-//! - only what is committed leaves: it looks below `Segment::readable`, as readers do;
-//! - every byte is checked before it leaves, so that damage here does not travel;
-//! - between its calls a feed keeps no bytes of blocks in memory: many feeds cost little, however they are read;
-//! - entries leave without a gap: what is missing is either gone, and a state leads past it, or damage.
+//! - only committed entries are returned: a feed looks below `Segment::readable`, as readers do;
+//! - every byte is checked before it is returned, so that damage here does not spread;
+//! - between calls a feed holds no bytes of blocks in memory: many feeds cost little, however slowly they are read;
+//! - entries are returned without a gap: a missing entry was either discarded, and a state leads past it, or is
+//!   damage.
 //!
 //! Must not know: who follows, the writer.
 
@@ -34,23 +36,23 @@ use bytes::Bytes;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How often a beginning is looked for that moves meanwhile, and the pause in between: about a second in all.
+/// How often a beginning that moves meanwhile is looked for; with the pause in between about a second in all.
 const BEGINNINGS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The committed entries of a log, for another one that follows it. Made by [`Log::feed`](crate::Log::feed). It goes on
-/// giving what is there after the log was closed. `Send`; one thread at a time.
+/// The committed entries of a log, for another one that follows it. Made by [`Log::follow`](crate::Log::follow). After
+/// the log was closed it still returns what is in the log. `Send`; used by one thread at a time.
 ///
 /// ```
 /// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options, Start};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.feed(FollowFrom::First)?;
-/// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!("a feed that begins again gives a state first") };
+/// let mut feed = log.follow(FollowFrom::First)?;
+/// let Some(FollowMessage::State(state)) = feed.next(1 << 20)? else { panic!("the feed of a new copy begins with a state") };
 /// let copy = FollowerLog::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
 /// log.append(b"x")?;
 /// while let Some(fed) = feed.next(1 << 20)? {
-///     copy.take(fed)?;
+///     copy.apply(fed)?;
 /// }
 /// assert_eq!(copy.log().reader(Start::First)?.next_record()?.expect("one record").data, b"x");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -64,18 +66,18 @@ pub struct FollowSource {
     owner: HookOwner,
     standing: Standing,
     cursor: Option<Cursor>,
-    /// Found by the cursor, and too large for what was given last.
+    /// The next block, which the cursor has found and which was too large for the last call.
     kept: Option<Located>,
 }
 
-/// Where a feed stands.
+/// The position of a feed.
 #[derive(Clone, Copy, Debug)]
 enum Standing {
-    /// A state is to be given first.
+    /// The next item is a state.
     Begins(Beginning),
-    /// Behind an entry of the follower's, which is still to be compared with the one here.
+    /// After an entry that the follower claims to have; it is still to be compared with the entry here.
     Claimed(EntryIndex, Term),
-    /// Behind an entry of this log.
+    /// After an entry of this log.
     Behind(EntryIndex, Term),
 }
 
@@ -83,37 +85,38 @@ enum Standing {
 enum Beginning {
     Index(Index),
     Newest,
-    /// What is looked for when the state is made: that may read a segment.
+    /// To be looked up when the state is made, which may read a segment.
     At(Start),
 }
 
-/// The next thing that a feed gives.
+/// The next item that a feed returns.
 enum Coming {
-    /// The follower has all that is committed here.
+    /// None: the follower has everything that is committed here.
     Nothing,
-    /// A state to begin from.
+    /// A state to begin at.
     Beginning(Beginning),
-    /// A state that leads past what was discarded.
+    /// A state that leads past discarded entries.
     Jump,
-    /// The entries behind this one.
+    /// The entries after this one.
     Entries { behind: EntryIndex },
 }
 
-/// What the cursor has come to.
+/// The result of looking for an entry.
 enum Found {
     Block(Located),
-    /// The next entry is not here any more.
+    /// The next entry was discarded here.
     Gone,
 }
 
 impl FollowSource {
-    /// The most entries that a feed gives at a time.
+    /// The largest number of entries that one call returns.
     pub const ENTRIES_MAX: usize = BLOCKS_MAX;
 
     /// A feed of the log `log` that begins at `from`.
     ///
     /// # Errors
-    /// `Diverged`: another log is wanted. `Discarded`, `OutOfRange` for [`FollowFrom::Index`] beyond either end.
+    /// `Diverged`: the follower wants another log. `Discarded`, `OutOfRange`: [`FollowFrom::Index`] is beyond either
+    /// end.
     pub(crate) fn new(
         view: LogView,
         me: Owner,
@@ -141,17 +144,17 @@ impl FollowSource {
         Ok(Self { view, archive, me, log, options, owner, standing, cursor: None, kept: None })
     }
 
-    /// What comes next: a state, or entries with at most `bytes_max` bytes of bodies together, but at least one. `None`
-    /// at the tail, or if this log is not as far as the follower yet. Blocks for the disk only; a feed that begins at a
+    /// Returns the next item: a state, or at least one entry, with up to `bytes_max` bytes of bodies together. `None`
+    /// at the tail, or while this log lags behind the follower. Blocks on the disk only; a feed that begins at a
     /// record reads up to one segment once.
     ///
-    /// A state comes first if the feed begins again, and whenever what comes next was discarded here: then the
+    /// The item is a state if the feed is for a new copy, and whenever the next entry was discarded here: then the
     /// follower has to jump.
     ///
     /// # Errors
-    /// `Diverged`: the follower has another history than this log: it must not go on with it. `Corrupt`: bytes fail
-    /// their checksum; the feed stays where it is, and another source may have them. `Discarded`: of a feed that begins
-    /// at a record. `Io`.
+    /// `Diverged`: the follower's history is not this log's; it must not continue with this source. `Corrupt`: bytes
+    /// fail their checksum; the feed stays at its position, and another source may have the bytes. `Discarded`: the
+    /// feed begins at a record that was discarded. `Unavailable`: the log's beginning keeps moving. `Io`.
     pub fn next(&mut self, bytes_max: usize) -> Result<Option<FollowMessage>> {
         loop {
             let raft = match self.coming()? {
@@ -161,15 +164,15 @@ impl FollowSource {
                 Coming::Entries { behind } => behind,
             };
             match self.collect(raft.next(), bytes_max) {
-                Ok(entries) if entries.is_empty() => continue, // gone meanwhile
+                Ok(entries) if entries.is_empty() => continue, // discarded meanwhile
                 Ok(entries) => return Ok(Some(self.hand_out(entries))),
                 Err(error) => self.after(raft, error)?,
             }
         }
     }
 
-    /// Bytes of the first entry's body, where [`Self::next`] would give entries: so many it gives at least. `None` where it
-    /// would give a state or nothing. Blocks for the disk only; no body is read.
+    /// The length in bytes of the first entry's body, where [`Self::next`] would return entries: it returns at least
+    /// that many bytes. `None` where it would return a state or nothing. Blocks on the disk only; no body is read.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -189,7 +192,7 @@ impl FollowSource {
         }
     }
 
-    /// Tells what `next` gives. A place that the follower claims is compared with this log first.
+    /// Determines the next item. A position that the follower claims is compared with this log first.
     fn coming(&mut self) -> Result<Coming> {
         loop {
             let (raft, term) = match self.standing {
@@ -217,7 +220,7 @@ impl FollowSource {
         }
     }
 
-    /// The last entry given, or begun behind; `None` before the state of a feed that begins again.
+    /// The last entry that was returned, or after which the feed began. `None` before the state of a new copy.
     pub fn position(&self) -> Option<(EntryIndex, Term)> {
         match self.standing {
             Standing::Begins(_) => None,
@@ -233,21 +236,21 @@ impl FollowSource {
         self.view.positions.entry()
     }
 
-    /// The first record that the log has not discarded; 0 if this copy of it can begin later.
+    /// The first record that the log has not discarded; 0 if this copy of the log can begin later.
     fn kept(&self) -> Index {
         if self.me == Owner::Follower { Index(0) } else { self.view.positions.first() }
     }
 
-    /// Whether the follower has more than this source: nothing comes until it has caught up. Another one may be
-    /// further.
+    /// Whether the follower has more than this source. Then nothing is returned until the source has caught up;
+    /// another source may be further on.
     pub fn is_behind(&self) -> bool {
         self.position().is_some_and(|(raft, _)| self.committed() < raft)
     }
 
-    /// Waits until there is something to give (true) or the time-out passes (false); `None` waits for ever.
+    /// Blocks until there is an item to return (true) or the time-out passes (false); `None` waits for ever.
     ///
     /// # Errors
-    /// `Closed` when the log was closed and everything in it was given; `Poisoned` when it was poisoned.
+    /// `Closed` when the log was closed and everything in it was returned; `Poisoned` when it was poisoned.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         match self.awaited() {
             Some(entry) => self.view.positions.wait(entry, timeout),
@@ -255,13 +258,14 @@ impl FollowSource {
         }
     }
 
-    /// Calls `hook` once there is something to give, or the log was closed: at once if so already, else on the thread
-    /// that writes the log, where it must not block. As [`Reader::on_more`](crate::Reader::on_more).
+    /// Calls `hook` once there is an item to return, or the log was closed. If that is so already, the hook is called
+    /// at once; else on the thread that writes the log, where it must not block. As
+    /// [`Reader::on_more`](crate::Reader::on_more).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// let mut feed = log.feed(chiplog::FollowFrom::Newest)?;
+    /// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
     /// feed.next(0)?; // the state
     /// let (tx, rx) = std::sync::mpsc::channel();
     /// feed.on_more(move || drop(tx.send("there is more")));
@@ -276,7 +280,7 @@ impl FollowSource {
         }
     }
 
-    /// For async code: ready when there is something to give. Wakes the task through [`Self::on_more`].
+    /// For async code: ready when there is an item to return. Wakes the task through [`Self::on_more`].
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -284,7 +288,7 @@ impl FollowSource {
         or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
 
-    /// The entry that has to be committed before there is anything to give. `None`: nothing is waited for.
+    /// The entry that has to be committed before there is an item to return. `None`: there is one now.
     fn awaited(&self) -> Option<EntryIndex> {
         match self.standing {
             Standing::Begins(_) => None,
@@ -298,7 +302,7 @@ impl FollowSource {
     fn begin(&mut self, beginning: Beginning) -> Result<FollowMessage> {
         for n in 0..BEGINNINGS_MAX {
             if n > 0 {
-                std::thread::sleep(PAUSE); // a jump, or a discard, is written and not published yet
+                std::thread::sleep(PAUSE); // a jump or a discard is written and not published yet
             }
             let committed = self.committed();
             let index = match beginning {
@@ -313,7 +317,7 @@ impl FollowSource {
             let state = found.and_then(|found| self.state_after(found.unwrap_or(committed)));
             match state {
                 Ok(Some(state)) => return Ok(self.hand_out_state(state)),
-                // Discarded meanwhile; or committed a moment ago, in a block that is found the next time.
+                // Discarded meanwhile; or committed a moment ago, in a block that the next try finds.
                 Ok(None) => {}
                 Err(error) => match index {
                     Some(index) if index < self.view.positions.first() => {}
@@ -324,10 +328,13 @@ impl FollowSource {
                 self.view.check(index)?;
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "the log's beginning moves: try again, or another replica"))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the log's beginning keeps moving: retry, or use another replica",
+        ))
     }
 
-    /// The entry before the one that holds record `index`; `None` if that is still to come.
+    /// The entry before the one that holds record `index`; `None` if that one is still to come.
     fn entry_before(&self, index: Index) -> Result<Option<EntryIndex>> {
         if index > self.view.positions.committed() {
             return Ok(None);
@@ -340,7 +347,7 @@ impl FollowSource {
         }
     }
 
-    /// What all entries through `raft` led to. `None`: they are not here any more.
+    /// The state after all entries through `raft`. `None`: those entries were discarded.
     fn state_after(&self, raft: EntryIndex) -> Result<Option<FollowSnapshot>> {
         let sequencer = Sequencer::new(self.me, Membership::default(), &self.options);
         let mut replayed = Replayed { sequencer, options: &self.options };
@@ -353,7 +360,7 @@ impl FollowSource {
         Ok(Some(FollowSnapshot { log, committed, kept, header: header_of(&opening), body }))
     }
 
-    /// What the follower wants is gone: it has to go on where this log begins.
+    /// Returns the state at this log's beginning: the follower's next entry was discarded.
     fn jump(&mut self) -> Result<FollowMessage> {
         let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
@@ -378,7 +385,7 @@ impl FollowSource {
         FollowMessage::Entries(FollowEntries { log, committed, kept, entries })
     }
 
-    /// Entries from `next` on, which is committed. None at all: it is gone.
+    /// Returns entries from `next` on, which is committed. Empty: it was discarded.
     fn collect(&mut self, mut next: EntryIndex, bytes_max: usize) -> Result<Vec<FollowEntry>> {
         let committed = self.committed();
         let mut entries = Vec::new();
@@ -387,7 +394,7 @@ impl FollowSource {
             let found = match self.find(next) {
                 Ok(Found::Block(found)) => found,
                 Ok(Found::Gone) => break,
-                // What was found before is sound, and the next look meets the damage again.
+                // The entries that were found before are sound, and the next call meets the damage again.
                 Err(_) if !entries.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -409,7 +416,7 @@ impl FollowSource {
         Ok(entries)
     }
 
-    /// The block of entry `next`.
+    /// Finds the block of entry `next`.
     fn find(&mut self, next: EntryIndex) -> Result<Found> {
         if let Some(kept) = self.kept.take().filter(|kept| kept.header.raft_index == next) {
             return Ok(Found::Block(kept));
@@ -425,7 +432,7 @@ impl FollowSource {
         };
         match cursor.find(|h| h.kind.is_entry() && h.raft_index >= next)? {
             Some(found) if found.header.raft_index == next => Ok(Found::Block(found)),
-            // Segments have left the log: it goes on behind, or this cursor stands in one that was left.
+            // Segments have left the log: either it continues after them, or this cursor is in one of them.
             other => {
                 let offset = other.map_or(0, |found| found.offset);
                 let error = cursor.corrupt(offset, "entries are missing before this block");
@@ -437,7 +444,7 @@ impl FollowSource {
 
     fn load(&mut self, found: &Located) -> Result<FollowEntry> {
         let Some(cursor) = &mut self.cursor else {
-            return Err(Error::new(ErrorKind::Corrupt, "a block without its segment"));
+            return Err(Error::new(ErrorKind::Corrupt, "no segment holds the block"));
         };
         let block = cursor.load_whole(found)?;
         let body = block.slice(BLOCK_HEADER_BYTES..block.len()).apart_from(block.len()).into_bytes();
@@ -445,20 +452,20 @@ impl FollowSource {
         Ok(FollowEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
     }
 
-    /// Lets go of what was read without a mapping.
+    /// Releases the bytes that were read without a mapping.
     fn let_go(&mut self) {
         if let Some(cursor) = &mut self.cursor {
             cursor.let_go();
         }
     }
 
-    /// Reading behind entry `raft` has failed: what a follower should hear of it, unless what it wants is gone.
+    /// Reading after entry `raft` has failed. Returns the error for the follower, unless the entry was discarded.
     fn after(&mut self, raft: EntryIndex, error: Error) -> Result<()> {
         (self.cursor, self.kept) = (None, None);
         if self.archive.first().raft > raft { Ok(()) } else { Err(self.suspect(error)) }
     }
 
-    /// Entry `raft` is not here.
+    /// Checks that entry `raft`, which is not here, was discarded.
     fn check_gone(&self, raft: EntryIndex, why: &str) -> Result<()> {
         if self.archive.first().raft > raft {
             return Ok(());
@@ -466,7 +473,8 @@ impl FollowSource {
         Err(Error::new(ErrorKind::Corrupt, format!("entry {raft}: {why}")))
     }
 
-    /// The repair looks there at once: with other replicas to ask, it is repaired.
+    /// Reports the damage, so that repair looks there at once and fetches the entry from other replicas, if there are
+    /// any.
     fn suspect(&self, error: Error) -> Error {
         self.view.segments.met(error, None)
     }
@@ -486,7 +494,7 @@ impl std::fmt::Debug for FollowSource {
 
 fn diverged(raft: EntryIndex, here: Term, there: Term) -> Error {
     let what = format!(
-        "the follower's entry {raft} is of term {there}, the one here of term {here}: it follows another history, or one \
+        "entry {raft} has term {there} at the follower and term {here} here: the follower has another history, or one \
          of the two is damaged; nothing is fed to it"
     );
     Error::new(ErrorKind::Diverged, what)

@@ -1,14 +1,15 @@
-//! What is left of a data block of which some batches are damaged.
+//! The readable parts of a data block in which some batches are damaged.
 //!
 //! Must not know: files, segments, where the block stands.
 //!
 //! Invariant: a batch is called sound only if its own checksum holds *and* it is certain which records of the block
-//! it holds. Which ones follows
+//! it holds. Which records these are follows
 //!
-//! - from the batches' headers, if they agree with the block's header: its digest over their checksums and its counts;
-//! - else, forward from the block's start, as far as batch follows sound batch;
-//! - and backward from the block's end, which has to be where a run of sound batches ends, if the block's digest does
-//!   not contradict it. The file can hold the bytes of an earlier life, which a write that the disk lost left in place.
+//! - from the batches' headers, if they agree with the block's header: with its digest over their checksums and with
+//!   its counts;
+//! - else, forward from the block's start, as far as there is one sound batch after another;
+//! - and backward from the block's end, where a run of sound batches has to end, if the block's digest does not
+//!   contradict it. The file can hold the bytes of an earlier life: a write that the disk lost left them there.
 //!
 //! ```text
 //! | block header | sound | sound | damaged ......... | sound | sound |
@@ -25,14 +26,14 @@ use bytes::Bytes;
 /// A piece of a damaged data block's body: one batch, or a run of bytes in which no batch is sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Where it begins in the body.
+    /// The offset of the piece in the body.
     pub(super) at: usize,
     pub(super) bytes: usize,
     /// Its first record.
     pub(super) first: Index,
     /// How many records it holds, as far as that is known.
     pub(super) records: u64,
-    /// Why it cannot be read; a sound batch has nothing here.
+    /// Why it cannot be read; `None` for a sound batch.
     pub(super) fault: Option<Malformed>,
 }
 
@@ -43,12 +44,13 @@ impl Piece {
     }
 }
 
-/// The batches of a sound data block that do not unpack, or whose table of record ends is wrong, each with the reason.
+/// The batches of a sound data block that do not unpack, or whose table of record ends is wrong, each with the
+/// reason.
 pub(super) fn undecodable(header: &BlockHeader, body: &[u8]) -> Vec<Piece> {
     placed(header, body).filter_map(|(head, piece)| without_records(&head, piece, body)).collect()
 }
 
-/// The same of a damaged one, of which `pieces` are known.
+/// The same for a damaged block, of which `pieces` are known.
 pub(super) fn undecodable_of(pieces: &[Piece], body: &[u8]) -> Vec<Piece> {
     let sound = pieces.iter().filter(|p| p.fault.is_none());
     sound
@@ -56,7 +58,7 @@ pub(super) fn undecodable_of(pieces: &[Piece], body: &[u8]) -> Vec<Piece> {
         .collect()
 }
 
-/// The piece and why no reader gets records of it, if so.
+/// Returns the piece with the reason if no reader can get its records.
 fn without_records(head: &BatchHeader, piece: Piece, body: &[u8]) -> Option<Piece> {
     let check = || {
         let unpacked = batch::body(&body[piece.at..piece.at + piece.bytes], head)?;
@@ -65,8 +67,8 @@ fn without_records(head: &BatchHeader, piece: Piece, body: &[u8]) -> Option<Piec
     check().err().map(|why| Piece { fault: Some(why), ..piece })
 }
 
-/// The pieces of the body of a damaged `block` (header and body), in order and without a gap. Empty when none of it is
-/// sound for certain.
+/// The pieces of the body of a damaged `block` (header and body), in order and without a gap. Empty if no part of it
+/// is certainly sound.
 pub(super) fn pieces(header: &BlockHeader, block: &[u8]) -> Vec<Piece> {
     let Some(body) = block.get(BLOCK_HEADER_BYTES..header.length as usize) else { return Vec::new() };
     if check_body(header, block, false).is_ok() {
@@ -80,7 +82,8 @@ pub(super) fn pieces(header: &BlockHeader, block: &[u8]) -> Vec<Piece> {
         records: end,
         why: batch::verify(&body[at..]).err(),
     };
-    // All batches are sound, and are not those that the block was written with: nothing says which ones are.
+    // All batches are sound, but they are not those that the block was written with: nothing shows which records they
+    // hold.
     let Some(why) = lost.why else { return Vec::new() };
     if lost.batches == 0 || lost.records == 0 {
         return Vec::new();
@@ -93,20 +96,20 @@ pub(super) fn pieces(header: &BlockHeader, block: &[u8]) -> Vec<Piece> {
     if pieces.iter().all(|p| p.fault.is_some()) { Vec::new() } else { pieces }
 }
 
-/// The sound ones of `pieces` as batches.
+/// The sound pieces, as batches.
 pub(super) fn sound(pieces: &[Piece], body: &[u8]) -> Vec<(Index, Batch)> {
     let batch = |p: &Piece| Batch::stored(Bytes::copy_from_slice(body.get(p.at..p.at + p.bytes)?)).ok();
     pieces.iter().filter(|p| p.fault.is_none()).filter_map(|p| Some((p.first, batch(p)?))).collect()
 }
 
-/// Every batch stands where the block says: each is sound or not by itself.
+/// Every batch is where the block's header says: each is sound or not by itself.
 fn listed(header: &BlockHeader, body: &[u8]) -> Vec<Piece> {
     let checked =
         |(_, p): (BatchHeader, Piece)| Piece { fault: batch::verify(&body[p.at..p.at + p.bytes]).err(), ..p };
     placed(header, body).map(checked).collect()
 }
 
-/// The batches of a block where their headers say that they stand, not checked.
+/// The batches of a block at the offsets that follow from their headers, unchecked.
 fn placed(header: &BlockHeader, body: &[u8]) -> impl Iterator<Item = (BatchHeader, Piece)> {
     let (mut at, mut first) = (0, header.first);
     Batches::new(body).map_while(Result::ok).map(move |(head, bytes)| {
@@ -117,17 +120,17 @@ fn placed(header: &BlockHeader, body: &[u8]) -> impl Iterator<Item = (BatchHeade
     })
 }
 
-/// What no sound batch in front reaches.
+/// The part of the body that the sound batches at the front do not reach.
 struct Lost {
     at: usize,
-    /// Of the block's, those that are not in front.
+    /// How many of the block's batches are not at the front.
     batches: usize,
     records: u64,
-    /// Why what begins there is no sound batch.
+    /// Why no sound batch begins there.
     why: Option<Malformed>,
 }
 
-/// The sound batches from the block's start on; where they end, and the record that would follow.
+/// The sound batches from the block's start on, the offset where they end, and the record that would be next.
 fn leading(header: &BlockHeader, body: &[u8]) -> (Vec<Piece>, usize, Index) {
     let (mut pieces, mut at, mut first) = (Vec::new(), 0, header.first);
     while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty())
@@ -140,9 +143,10 @@ fn leading(header: &BlockHeader, body: &[u8]) -> (Vec<Piece>, usize, Index) {
     (pieces, at, first)
 }
 
-/// The sound batches behind what is lost, as far as they end where the block ends.
+/// The sound batches after the lost part, if they end where the block ends.
 fn trailing(header: &BlockHeader, body: &[u8], leading: &[Piece], lost: &Lost) -> Vec<Piece> {
-    // Bytes that are summed in vain, at most: a record can be made of what looks like batches.
+    // The limit of bytes whose checksum is computed without result: a record can be full of bytes that look like
+    // batches.
     let mut effort = body.len().saturating_mul(8);
     for from in lost.at + 1..body.len() {
         let Some(run) = run_to_end(&body[from..], &mut effort) else { continue };
@@ -184,8 +188,8 @@ fn run_to_end(bytes: &[u8], effort: &mut usize) -> Option<Vec<BatchHeader>> {
     Some(run)
 }
 
-/// Whether the block's digest allows that the one lost batch stands at `at..to`, by the checksum it carries or by the
-/// one that its bytes have. Where its header is no header, the digest says nothing.
+/// Whether the block's digest allows that the one lost batch is at `at..to`, either with the checksum in its header
+/// or with that of its bytes. If its header is not readable, the digest proves nothing.
 fn fits(
     header: &BlockHeader,
     body: &[u8],
@@ -212,7 +216,7 @@ mod tests {
     use crate::record::batch::BatchBuilder;
     use crate::store::format::block::sample_header;
 
-    /// A block of batches of 1, 2, 3 … records, and where each begins in its body.
+    /// A block of batches of 1, 2, 3 … records, and the offset of each in its body.
     fn block(batches: u32) -> (BlockHeader, Vec<u8>, Vec<usize>) {
         let (mut block, mut places, mut crcs) = (vec![0; BLOCK_HEADER_BYTES], Vec::new(), Vec::new());
         for n in 1..=batches {
@@ -233,15 +237,15 @@ mod tests {
         (header, block, places)
     }
 
-    /// First record, records, and whether it is sound, of each piece.
+    /// The first record of each piece, its number of records, and whether it is sound.
     fn told(header: &BlockHeader, block: &[u8]) -> Vec<(u64, u64, bool)> {
         let pieces = pieces(header, block);
         pieces.iter().map(|p| (p.first.0 - header.first.0, p.records, p.fault.is_none())).collect()
     }
 
-    /// Whichever byte of one batch is wrong: the others are sound, at their place.
+    /// Whichever byte of one batch is wrong, the others are sound and have their records.
     #[test]
-    fn one_damaged_batch_costs_itself_alone() {
+    fn damaged_batch_leaves_the_others_readable() {
         let (header, good, places) = block(4);
         for (from, to) in
             [(places[1], places[2]), (places[0], places[1]), (places[3], good.len() - BLOCK_HEADER_BYTES)]
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_over_several_batches_leaves_those_on_both_sides() {
+    fn hole_over_several_batches_leaves_both_sides_readable() {
         let (header, good, places) = block(6);
         let mut bad = good.clone();
         bad[BLOCK_HEADER_BYTES + places[2] + 5..BLOCK_HEADER_BYTES + places[4] + 20].fill(0);
@@ -273,9 +277,9 @@ mod tests {
         assert_eq!(told(&header, &bad), []);
     }
 
-    /// A write that the disk lost leaves an earlier life's bytes: batches as sound as any, and not this block's.
+    /// After a lost write the file holds an earlier life's bytes: sound batches, but not this block's.
     #[test]
-    fn sound_batches_that_are_not_the_blocks_are_not_given() {
+    fn sound_batches_of_an_earlier_life_are_not_returned() {
         let (header, good, places) = block(4);
         let stale = |n: u32| {
             let mut builder = BatchBuilder::new();
@@ -284,7 +288,7 @@ mod tests {
         };
         let mut bad = good.clone();
         bad[BLOCK_HEADER_BYTES + places[3]..].copy_from_slice(stale(4).as_bytes());
-        assert_eq!(told(&header, &bad), [], "all are sound; the digest is not theirs");
+        assert_eq!(told(&header, &bad), [], "all are sound, but their digest is not the block's");
         bad[BLOCK_HEADER_BYTES + places[2] + 60] ^= 1;
         assert_eq!(told(&header, &bad), [(0, 1, true), (1, 2, true), (3, 7, false)]);
     }

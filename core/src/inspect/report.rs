@@ -1,4 +1,4 @@
-//! What an inspection says: the things it meets, what is wrong with them, and the sum of it all.
+//! The results of an inspection: its events, the faults, and the totals.
 //!
 //! Must not know: where the bytes come from.
 
@@ -27,15 +27,15 @@ use std::ops::ControlFlow;
 pub enum Severity {
     /// Bytes that the log may have acknowledged are wrong or missing.
     Corrupt,
-    /// What is wrong only saves time (a sealed segment's index): every record is still served.
+    /// The wrong bytes only save time (a sealed segment's index): every record can still be read.
     Harmless,
-    /// A batch whose checksum is right, so that it is as it was appended, and which does not unpack. No damage, and the
-    /// same on every replica: the program that made it was wrong. Its records cannot be read.
+    /// A batch with a correct checksum, so it is as it was appended, that does not unpack. This is no damage and is
+    /// the same on every replica: the program that made the batch is at fault. Its records cannot be read.
     Undecodable,
 }
 
 impl Severity {
-    /// Its name in output.
+    /// The severity's name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Corrupt => "corrupt",
@@ -45,26 +45,26 @@ impl Severity {
     }
 }
 
-/// One thing found wrong, and all that is known of what it touches.
+/// A fault, with everything that is known about its effect.
 ///
-/// Its `Display` is one line: file, offset, what, and what it costs.
+/// Its `Display` is one line: file, offset, description, and the records that it costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fault {
     /// The file's name in the log's directory.
     pub file: String,
-    /// Where the wrong bytes begin.
+    /// The offset of the wrong bytes.
     pub offset: u64,
-    /// How far they reach; 0 when the file is missing.
+    /// How many bytes are wrong; 0 when the file is missing.
     pub bytes: u64,
-    /// What is wrong with them.
+    /// A description of the fault.
     pub what: String,
-    /// How bad it is.
+    /// The fault's severity.
     pub severity: Severity,
-    /// The raft entries that cannot be read, first and last, when the blocks around tell.
+    /// The raft entries that cannot be read, first and last, if the blocks around show it.
     pub raft: Option<(EntryIndex, EntryIndex)>,
-    /// The records that cannot be read, first and last, when the blocks around tell. None when there are none
-    /// or nothing tells.
+    /// The records that cannot be read, first and last, if the blocks around show it. `None` if there are none or it
+    /// is not known.
     pub records: Option<(Index, Index)>,
 }
 
@@ -87,35 +87,36 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What follows the last block that is whole: a write that a crash tore, one under way, or one that was damaged before
-/// anything was written behind it. Nothing proves that it was durable; opening the log for writing cuts it off.
+/// The bytes after the last whole block: a write that a crash tore, a write in progress, or a block that was damaged
+/// before anything was written after it. Nothing proves that they were durable; opening the log for writing truncates
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tail {
     /// The file's name.
     pub file: String,
-    /// Where its first block begins.
+    /// The offset of its first block.
     pub offset: u64,
-    /// How far recognisable blocks reach beyond it.
+    /// How many bytes its recognisable blocks take.
     pub bytes: u64,
 }
 
-/// What stage of its life a segment file is in.
+/// The stage of a segment file's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SegmentState {
-    /// Made ready, holds nothing yet.
+    /// PreparedSegment; it holds no blocks yet.
     PreparedSegment,
-    /// Has blocks, and no index of its own yet: the last one, or one that was not sealed before a crash.
+    /// Has blocks, and no index of its own yet: the last segment, or one that was not sealed before a crash.
     Begun,
     /// Full, with index and footer.
     Sealed,
-    /// Cut off: the log went on elsewhere. The next opening for writing removes it. Its blocks are not looked at.
+    /// The log continued elsewhere. The next opening for writing removes it. Its blocks are not read.
     Dead,
 }
 
 impl SegmentState {
-    /// Its name in output.
+    /// The state's name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PreparedSegment => "prepared",
@@ -132,7 +133,7 @@ impl SegmentState {
 pub struct Segment {
     /// The file's name.
     pub file: String,
-    /// Its place in the sequence of segments.
+    /// Its number in the sequence of segments.
     pub number: u64,
     /// The salt of its checksums.
     pub id: SegmentId,
@@ -140,38 +141,38 @@ pub struct Segment {
     pub log: LogId,
     /// The file's size.
     pub bytes: u64,
-    /// What stage of its life it is in.
+    /// The stage of its life.
     pub state: SegmentState,
 }
 
-/// What was found in a segment, told after its blocks.
+/// The totals of one segment, reported after its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentEnd {
-    /// Where its blocks end.
+    /// The offset at which its blocks end.
     pub data_end: u64,
-    /// Blocks read, sound or not.
+    /// How many blocks were read, sound or not.
     pub blocks: u64,
-    /// Records in its sound batches.
+    /// How many records its sound batches hold.
     pub records: u64,
-    /// Entries of its block index; 0 without one.
+    /// How many entries its block index has; 0 without one.
     pub index_entries: u64,
-    /// What is proven durable: everything below this offset. `u64::MAX` when a later segment proves all of it.
+    /// Everything below this offset is proven durable. `u64::MAX` when a later segment proves the whole segment.
     pub proven: u64,
 }
 
-/// A block. Valid while the visitor looks at it.
+/// A block. Valid during one call of the visitor.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     pub(super) header: BlockHeader,
     pub(super) offset: u64,
     pub(super) body: &'a [u8],
     pub(super) fault: Option<&'a str>,
-    /// Of a damaged data block, what is known of its pieces.
+    /// For a damaged data block, its pieces as far as they are known.
     pub(super) pieces: &'a [Piece],
 }
 
-/// What a block holds, unpacked.
+/// The contents of a block, unpacked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Content {
@@ -181,7 +182,7 @@ pub enum Content {
     HardState {
         /// The current term.
         term: Term,
-        /// Whom this replica voted for in it; 0 for nobody.
+        /// The replica that this replica voted for in that term; 0 for none.
         vote: u64,
         /// The last entry known committed.
         commit: EntryIndex,
@@ -192,31 +193,31 @@ pub enum Content {
         base: (EntryIndex, Term),
         /// The log's first index when the segment was begun.
         log_first: Index,
-        /// Bytes of the membership.
+        /// The length of the membership, in bytes.
         configuration_bytes: usize,
-        /// Bytes of the session table.
+        /// The length of the session table, in bytes.
         sessions_bytes: usize,
         /// The options that are set for the log.
         options: LogOptions,
     },
-    /// Records below `first` were given up.
+    /// Records below `first` were discarded.
     Discard {
-        /// The first record to keep.
+        /// The first record that is kept.
         first: Index,
     },
     /// A session was opened; its id is the block's raft index.
     OpenSession {
-        /// How long it may send nothing before it expires, in milliseconds.
+        /// How long the session may be idle before it expires, in milliseconds.
         idle_max_ms: u64,
     },
     /// A session was closed.
     CloseSession {
-        /// Which one.
+        /// The session's id.
         id: SessionId,
     },
-    /// From here on these options are set for the log, and no others.
+    /// The options that are set for the log from here on; all others are unset.
     SetOptions(LogOptions),
-    /// So many bytes that mean nothing here, or none.
+    /// The length of a body without meaning here, in bytes.
     Opaque(usize),
 }
 
@@ -226,27 +227,27 @@ impl Block<'_> {
         self.offset
     }
 
-    /// Bytes it takes in the file, padding included.
+    /// Its length in the file, in bytes, with padding.
     pub fn bytes(&self) -> u64 {
         self.header.stride() as u64
     }
 
-    /// What it is for: `data`, `command`, `marker` …
+    /// The kind of block: `data`, `command`, `marker` …
     pub fn kind(&self) -> &'static str {
         self.header.kind.name()
     }
 
-    /// Its raft index, or, when it is no entry, that of the entry before it.
+    /// Its raft index, or, if it is no entry, that of the entry before it.
     pub fn raft_index(&self) -> EntryIndex {
         self.header.raft_index
     }
 
-    /// The term it was written in.
+    /// The term in which it was written.
     pub fn term(&self) -> Term {
         self.header.term
     }
 
-    /// The index of its first record, or of the next one when it holds none.
+    /// The index of its first record, or of the next one if it holds none.
     pub fn first(&self) -> Index {
         self.header.first
     }
@@ -261,24 +262,24 @@ impl Block<'_> {
         self.header.batch_count
     }
 
-    /// When it was written.
+    /// The time when it was written.
     pub fn timestamp(&self) -> Timestamp {
         self.header.timestamp
     }
 
-    /// All bytes of the file below this offset were durable when it was written.
+    /// All bytes of the file below this offset were durable when the block was written.
     pub fn durable_upto(&self) -> u64 {
         u64::from(self.header.durable_upto)
     }
 
-    /// What is wrong with its body, if anything.
+    /// The fault of its body, if there is one.
     pub fn fault(&self) -> Option<&str> {
         self.fault
     }
 
-    /// Its sound batches, each with the index of its first record: all of them, or, of a damaged block, those whose
-    /// own checksum holds and whose place in the block is certain. None of a block without records. Whether they unpack
-    /// is not asked.
+    /// Its sound batches, each with the index of its first record. For a damaged block these are the batches whose
+    /// own checksum holds and whose records are certain. Empty for a block without records. The batches are not
+    /// checked for whether they unpack.
     pub fn batches(&self) -> Vec<(Index, Batch)> {
         if self.fault.is_some() {
             return batches::sound(self.pieces, self.body);
@@ -292,10 +293,10 @@ impl Block<'_> {
         batches.into_iter().scan(self.header.first, place).collect()
     }
 
-    /// Unpacks what it holds.
+    /// Unpacks its contents.
     ///
     /// # Errors
-    /// `Corrupt` when the body is not what its kind says, which does not happen to a block without a
+    /// `Corrupt`: the body does not have the form of its kind. This does not happen for a block without a
     /// [`fault`](Self::fault).
     pub fn content(&self) -> Result<Content> {
         let malformed = |e| Error::new(ErrorKind::Corrupt, format!("block at offset {}: {e}", self.offset));
@@ -329,55 +330,55 @@ impl Block<'_> {
     }
 }
 
-/// What a walk meets, in the order of the files' names and of the bytes in them.
+/// An event of a walk. Events are in the order of the files' names, and of the bytes in a file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A segment whose header is sound begins.
+    /// A segment with a sound header begins.
     Segment(&'a Segment),
-    /// A block whose header is sound; its body may not be.
+    /// A block with a sound header; its body may be damaged.
     Block(&'a Block<'a>),
-    /// Something is wrong. The walk goes on.
+    /// A fault. The walk continues.
     Fault(&'a Fault),
     /// The unproven end of the log, unfinished or damaged.
     Tail(&'a Tail),
-    /// The segment's blocks, index and footer are read.
+    /// The segment's blocks, index and footer were read.
     SegmentEnd(&'a SegmentEnd),
 }
 
-/// What a whole walk found.
+/// The totals of a whole walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Segments with a sound header, prepared ones included.
+    /// How many segments have a sound header, with prepared ones.
     pub segments: u64,
-    /// Blocks with a sound header.
+    /// How many blocks have a sound header.
     pub blocks: u64,
-    /// Sound batches.
+    /// How many batches are sound.
     pub batches: u64,
-    /// Records in sound batches.
+    /// How many records the sound batches hold.
     pub records: u64,
-    /// Bytes of the files looked at.
+    /// How many bytes of files were read.
     pub bytes: u64,
-    /// Faults of [`Severity::Corrupt`].
+    /// How many faults have [`Severity::Corrupt`].
     pub corrupt: u64,
-    /// Faults of [`Severity::Harmless`].
+    /// How many faults have [`Severity::Harmless`].
     pub harmless: u64,
-    /// Faults of [`Severity::Undecodable`]: their batches and records are counted as sound as well.
+    /// How many faults have [`Severity::Undecodable`]: their batches and records are counted as sound as well.
     pub undecodable: u64,
     /// The unfinished or damaged end, if there is one.
     pub tail: Option<Tail>,
-    /// The first record that the files hold. Discarded ones in front of it count while their file is there.
+    /// The first record that the files hold. Discarded records before the log's first count while their file exists.
     pub first: Option<Index>,
     /// The last record that the files hold.
     pub last: Option<Index>,
 }
 
-/// Counts what goes by on its way to the visitor.
+/// Counts the events and passes them to the visitor.
 pub(super) struct Sink<'v> {
     pub(super) visit: &'v mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     pub(super) report: Report,
-    /// Records below it are discarded, as far as the blocks so far say.
+    /// Records below it are discarded, as far as the blocks so far show.
     pub(super) discarded: Index,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Must not know: the order of segments beyond the [`Chain`] it is handed.
 //!
-//! What a bad block means is decided as in recovery: it is corruption when something written later says that
-//! it was durable (a later block's `durable_upto`, a footer, a begun successor), else it is a torn write. All
-//! such evidence is read before the blocks are, so that a live writer can add to it but never contradict it.
+//! A bad block is judged as in recovery: it is corruption if something written later says that it was durable (a
+//! later block's `durable_upto`, a footer, a successor that has begun), else it is a torn write. All this evidence is
+//! read before the blocks are, so that a live writer can add to it but never contradict it.
 
 use super::batches;
 use super::batches::Piece;
@@ -29,27 +29,27 @@ use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 use std::io;
 use std::ops::ControlFlow;
 
-/// How much of a file is given up at a place that cannot be read.
+/// How many bytes are skipped at an offset that cannot be read.
 const PAGE_BYTES: u64 = 4096;
 
-/// A segment as the survey saw it.
+/// A segment as the survey read it.
 pub(super) struct Found {
     pub(super) number: u64,
-    /// None when nothing tells what it was; the walk says why.
+    /// None if its header is lost; the walk reports why.
     pub(super) header: Option<SegmentHeader>,
     /// The header of its opening block, if it has begun.
     pub(super) opening: Option<BlockHeader>,
-    /// The log's first index as it says.
+    /// The log's first index in that opening.
     pub(super) log_first: Option<Index>,
     /// Its first block was read and is no opening: nothing was written to it yet, or it is damaged.
     pub(super) unbegun: bool,
 }
 
 impl Found {
-    /// Reads header and opening. None when the file is gone.
+    /// Reads header and opening. None if the file does not exist.
     ///
     /// # Errors
-    /// `Unsupported` when a newer version wrote the file.
+    /// `Unsupported`: a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
         let unreadable =
             Ok(Some(Self { number, header: None, opening: None, log_first: None, unbegun: false }));
@@ -75,20 +75,21 @@ impl Found {
         Ok(Some(Self { number, header: Some(header), opening, log_first, unbegun }))
     }
 
-    /// Whether all records before it are discarded when those below `first` are: nothing older need lead to it then.
+    /// Whether all records before this segment are discarded when those below `first` are: then no older segment has
+    /// to lead to it.
     pub(super) fn is_anew(&self, first: Index) -> bool {
         self.opening.is_some_and(|h| h.first <= first)
     }
 }
 
-/// What the first bytes of a file say.
+/// The header of a file, as read.
 enum Header {
     Sound(SegmentHeader),
-    /// It is damaged, but its id is known all the same, so the blocks can be read.
+    /// It is damaged, but its id is known from elsewhere, so that the blocks can be read.
     Guessed(SegmentHeader, String),
-    /// Nothing tells what it was.
+    /// It is damaged, and its id is unknown.
     Lost(String),
-    /// Needs a reader of this format version.
+    /// It needs a reader of this format version.
     Newer(u32),
 }
 
@@ -108,8 +109,8 @@ fn read_header(window: &mut Window, number: u64) -> Header {
     }
 }
 
-/// Finds a damaged header's id: in its own bytes, if the damage lies elsewhere, or in the footer. It is right if
-/// the first block's checksum comes out under it.
+/// Finds a damaged header's id: in its own bytes, if the damage is elsewhere, or in the footer. An id is right if the
+/// first block's checksum matches under it.
 fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader> {
     let bytes = u32::try_from(window.len()).ok()?;
     let word =
@@ -127,7 +128,7 @@ fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader>
     Some(SegmentHeader { log: LogId(log), number, id, bytes, version: FORMAT_VERSION })
 }
 
-/// What the blocks so far say of the next one. Empty at the start and after something unknown.
+/// The requirements of the blocks so far for the next one. Empty at the start and after an unknown block.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Chain {
     /// The last entry's raft index and term.
@@ -138,7 +139,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Checks that `header` can follow.
+    /// Checks that `header` can be the next one.
     fn check(&self, header: &BlockHeader) -> Result<(), Malformed> {
         if let Some((raft, term)) = self.raft {
             let expected = if header.kind.is_entry() { raft.next() } else { raft };
@@ -153,9 +154,7 @@ impl Chain {
             Some((next, true)) if header.first != next => {
                 Err("block's first record does not follow the one before")
             }
-            Some((next, false)) if header.first < next => {
-                Err("block's first record lies before the one before")
-            }
+            Some((next, false)) if header.first < next => Err("block's first record is below the one before"),
             _ if header.kind == Kind::Data && header.timestamp < self.timestamp => {
                 Err("block's timestamp is older than the one before")
             }
@@ -163,7 +162,7 @@ impl Chain {
         }
     }
 
-    /// Takes note of a block. `body` is its body, if that is sound.
+    /// Advances past a block. `body` is its body, if that is sound.
     fn advance(&mut self, header: &BlockHeader, body: Option<&[u8]>) {
         self.raft = Some((header.raft_index, header.term));
         let next = header.next_record();
@@ -177,7 +176,7 @@ impl Chain {
         }
     }
 
-    /// Whether an opening block stands just behind here.
+    /// Whether an opening block can be the next one.
     pub(super) fn leads_to(&self, opening: Option<&BlockHeader>) -> bool {
         let here = opening.is_some_and(|o| self.raft == Some((o.raft_index, o.term)));
         here && self.gap_to(opening) == (None, None)
@@ -201,20 +200,20 @@ impl Chain {
 /// How the walk over a segment ended.
 pub(super) enum Outcome {
     Done,
-    /// The file was discarded or reused meanwhile: nothing is wrong with it.
+    /// The file was discarded or reused meanwhile: this is no fault.
     Vanished,
-    /// The visitor has seen enough.
+    /// The visitor ended the walk.
     Stop,
 }
 
-/// Why a walk ends early; with `?` it reads as what it is.
+/// Why a walk ends early.
 enum Stop {
     Vanished,
     Visitor,
 }
 
-/// Walks the segment `found`; faults go to `sink`. `successor` is the segment in which the log goes on: what this one
-/// holds behind where that one begins is dead, and so is all of this one if `dead`.
+/// Walks the segment `found`; reports faults to `sink`. `successor` is the segment in which the log continues: blocks
+/// here after the entry at which the successor begins are dead, and the whole segment is dead if `dead`.
 pub(super) fn walk(
     disk: &dyn Disk,
     found: &Found,
@@ -251,11 +250,11 @@ struct Walk<'w, 's, 'v> {
     id: SegmentId,
     chain: Chain,
     successor: Option<BlockHeader>,
-    /// Whether the successor begins again, so that nothing here need lead to it.
+    /// Whether the successor begins at a later record after a discard, so that nothing here has to lead to it.
     again: bool,
     /// Whether the successor's number is the next one: then it must begin where this one ends, or before.
     adjoins: bool,
-    /// Of the segment, as the survey saw it.
+    /// As in the survey's `Found`.
     unbegun: bool,
     dead: bool,
     sink: &'s mut Sink<'v>,
@@ -263,7 +262,7 @@ struct Walk<'w, 's, 'v> {
     scanned: bool,
 }
 
-/// A range of wrong bytes, before it is a fault.
+/// A range of wrong bytes, before it is reported as a fault.
 struct Wrong {
     offset: u64,
     bytes: u64,
@@ -303,7 +302,7 @@ impl Walk<'_, '_, '_> {
         };
         (self.id, self.scanned) = (header.id, true);
         if let Some(what) = damage {
-            let what = format!("{what}; the blocks behind it are found all the same");
+            let what = format!("{what}; the blocks after it can still be read");
             self.wrong(Wrong::corrupt(0, SEGMENT_HEADER_BYTES as u64, what), None)?;
             return self.blocks(&mut window, &header);
         }
@@ -325,12 +324,13 @@ impl Walk<'_, '_, '_> {
         self.blocks(&mut window, &header)
     }
 
-    /// All blocks of a segment whose header is sound, then its index and footer.
+    /// Walks all blocks of a segment with a sound header, then its index and footer.
     fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
         let footer = footer.filter(|f| !self.is_outdated(f));
-        // What a writer has begun since the survey follows entries that were not there when what is before it was walked.
+        // A segment that a writer has begun since the survey follows entries that were written after the walk over
+        // the one before.
         let is_new = self.unbegun && self.header_at(window, SEGMENT_HEADER_BYTES as u64, length).is_ok();
         let begun = !is_new && self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
@@ -372,14 +372,14 @@ impl Walk<'_, '_, '_> {
         self.tell(Event::SegmentEnd(&end))
     }
 
-    /// Whether a footer was written before the log turned to another place, or for a turn that a crash undid.
+    /// Whether a footer was written before the log was truncated to an earlier end, or for a roll that a crash undid.
     fn is_outdated(&self, footer: &Footer) -> bool {
         let Some(next) = self.successor else { return false };
         footer.last_raft > next.raft_index
             || (self.adjoins && footer.last_raft < next.raft_index && !self.again)
     }
 
-    /// Whether the segment holds blocks: an opening, or, if that is gone, any later block or a footer.
+    /// Whether the segment holds blocks: an opening, or, if that is damaged, any later block or a footer.
     fn has_begun(&self, window: &mut Window, footer: Option<&Footer>, length: u64) -> bool {
         let start = SEGMENT_HEADER_BYTES as u64;
         footer.is_some()
@@ -387,8 +387,8 @@ impl Walk<'_, '_, '_> {
             || self.seek(window, start, length).is_some()
     }
 
-    /// For a segment that nothing proves as a whole: where its last recognisable block ends, and below which
-    /// offset its blocks say that all is durable.
+    /// For a segment that nothing proves as a whole: returns where its last recognisable block ends, and below which
+    /// offset its blocks say that everything is durable.
     fn prove(&self, window: &mut Window, limit: u64) -> (u64, u64) {
         let (mut at, mut end, mut proven) = (SEGMENT_HEADER_BYTES as u64, 0, 0);
         while let Some((found, header)) = self.seek(window, at, limit) {
@@ -429,7 +429,7 @@ impl Walk<'_, '_, '_> {
         Ok(())
     }
 
-    /// One block with a sound header. False when it is torn: bad and not proven.
+    /// Checks a block with a sound header. False if it is torn: bad and not proven.
     fn block(
         &mut self,
         window: &mut Window,
@@ -450,7 +450,7 @@ impl Walk<'_, '_, '_> {
         };
         let opening_first = (header.kind == Kind::Opening) == (at == SEGMENT_HEADER_BYTES as u64);
         let order = self.chain.check(header).and_then(|()| match () {
-            () if !opening_first => Err("an opening block belongs at a segment's start, and there only"),
+            () if !opening_first => Err("an opening block belongs at a segment's start, and only there"),
             () if u64::from(header.durable_upto) > at => {
                 Err("block says that bytes after it were durable before it")
             }
@@ -496,7 +496,7 @@ impl Walk<'_, '_, '_> {
         }
         for piece in &undecodable {
             let Some(why) = piece.fault else { continue };
-            let what = format!("{why}: the batch is as it was appended, and no reader can unpack it");
+            let what = format!("{why}: the batch is as it was appended, but no reader can unpack it");
             let at = at + (BLOCK_HEADER_BYTES + piece.at) as u64;
             self.wrong(Wrong::undecodable(at, piece.bytes as u64, what), Some((own.0, piece.range())))?;
         }
@@ -506,7 +506,7 @@ impl Walk<'_, '_, '_> {
         Ok(true)
     }
 
-    /// Reports the pieces of the block at `at` that are damaged.
+    /// Reports the damaged pieces of the block at `at`.
     fn pieces(
         &mut self,
         at: u64,
@@ -527,7 +527,7 @@ impl Walk<'_, '_, '_> {
         self.tell(Event::Tail(&tail))
     }
 
-    /// Compares where the blocks end with what the footer and the next segment say.
+    /// Compares the end of the blocks with the footer and with the next segment.
     fn check_end(&mut self, end: &SegmentEnd, footer: Option<&Footer>) -> Result<(), Stop> {
         let Some(known) = footer.map(after_footer).or(self.successor) else { return Ok(()) };
         let (raft, records) = self.chain.gap_to(Some(&known));
@@ -537,7 +537,7 @@ impl Walk<'_, '_, '_> {
             self.chain = Chain::default();
         } else if short || gone {
             let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));
-            let what = "blocks that were here are gone";
+            let what = "blocks are missing from here on";
             self.wrong(Wrong::corrupt(end.data_end, reach, what), Some((raft, records)))?;
             self.chain = Chain { timestamp: self.chain.timestamp, ..Chain::default() };
         }
@@ -551,7 +551,7 @@ impl Walk<'_, '_, '_> {
         let bytes = count.saturating_mul(INDEX_ENTRY_BYTES);
         let sound = |window: &mut Window| window.get(at, bytes).is_ok_and(|b| crc32c(b) == footer.index_crc);
         if !sound(window) {
-            window.refresh(); // it may have been under way
+            window.refresh(); // the writer may have been writing it
             if !sound(window) {
                 self.wrong(Wrong::harmless(at, bytes as u64, STALE), None)?;
                 return Ok(0);
@@ -575,13 +575,13 @@ impl Walk<'_, '_, '_> {
         Ok(entries.len() as u64)
     }
 
-    /// The header of the block at `at`, if it is sound and the block ends by `limit`.
+    /// The header of the block at `at`, if it is sound and the block ends at `limit` or before.
     fn header_at(&self, window: &mut Window, at: u64, limit: u64) -> Result<BlockHeader, String> {
         let bytes =
             window.get(at, BLOCK_HEADER_BYTES).map_err(|e| format!("block header cannot be read: {e}"))?;
         let header = BlockHeader::parse(bytes, self.id)?;
         if at + header.stride() as u64 > limit {
-            return Err("block reaches beyond the place for blocks".into());
+            return Err("block reaches beyond the space for blocks".into());
         }
         Ok(header)
     }
@@ -599,7 +599,7 @@ impl Walk<'_, '_, '_> {
         None
     }
 
-    /// The whole segment is unreadable; what it held follows from its neighbours.
+    /// Reports that the whole segment is unreadable; its neighbours show which entries it held.
     fn lost(&mut self, bytes: u64, what: String) -> Result<(), Stop> {
         self.sink.report.bytes += bytes;
         let gap = self.chain.gap_to(self.successor.as_ref());
@@ -623,7 +623,7 @@ impl Walk<'_, '_, '_> {
         if self.sink.fault(fault).is_break() { Err(Stop::Visitor) } else { Ok(()) }
     }
 
-    /// Whether the segment was discarded since the walk began: its name is gone, or has another file.
+    /// Whether the segment was discarded since the walk began: its name is gone, or is another file's.
     fn vanished(&self) -> bool {
         let mut head = vec![0; SEGMENT_HEADER_BYTES];
         match self.disk.open(&self.file, false).and_then(|f| f.read_at(0, &mut head)) {
@@ -640,7 +640,7 @@ impl Walk<'_, '_, '_> {
     }
 }
 
-/// Where blocks must end: as the header's size says, and inside the file.
+/// The offset at which blocks must end: from the size in the header, and inside the file.
 fn data_limit_of(header: &SegmentHeader, length: u64) -> u64 {
     let bytes = header.bytes as usize;
     if bytes < SEGMENT_HEADER_BYTES + FOOTER_BYTES * 2 {
@@ -650,7 +650,7 @@ fn data_limit_of(header: &SegmentHeader, length: u64) -> u64 {
     }
 }
 
-/// The footer, or what is wrong with it. A segment without one has neither.
+/// Returns the footer, or its fault. Neither, if the segment has none.
 fn read_footer(window: &mut Window, header: &SegmentHeader) -> (Option<Footer>, Option<Wrong>) {
     let Some(at) = u64::from(header.bytes).checked_sub(FOOTER_BYTES as u64) else { return (None, None) };
     let Ok(bytes) = window.get(at, FOOTER_BYTES) else { return (None, None) };
@@ -658,16 +658,16 @@ fn read_footer(window: &mut Window, header: &SegmentHeader) -> (Option<Footer>, 
     match Footer::parse(bytes, header.number, header.id) {
         Ok(footer) => (Some(footer), None),
         Err(what) => {
-            // Another life's footer, or none, is as it should be; this life's, spoilt, is worth telling.
+            // A footer of another life, or none, is no fault; a damaged footer of this life is one.
             let mine =
                 bytes[16..24] == header.number.to_le_bytes() || bytes[24..32] == header.id.0.to_le_bytes();
-            let what = format!("{what}; the segment is scanned instead when the log is opened");
+            let what = format!("{what}; opening the log scans the segment instead");
             (None, mine.then(|| Wrong::harmless(at, FOOTER_BYTES as u64, what)))
         }
     }
 }
 
-/// The block that a footer says would come next, as far as [`Chain::gap_to`] looks.
+/// The block that a footer implies would be next, as far as [`Chain::gap_to`] reads it.
 fn after_footer(footer: &Footer) -> BlockHeader {
     BlockHeader {
         length: BLOCK_HEADER_BYTES as u32,
@@ -683,7 +683,7 @@ fn after_footer(footer: &Footer) -> BlockHeader {
     }
 }
 
-/// The log's first index as a sound block says it, or 0.
+/// The log's first index according to a sound block, or 0.
 fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
     match header.kind {
         Kind::Opening => Opening::parse(body).map_or(Index(0), |o| o.log_first),
@@ -700,7 +700,7 @@ fn padding_is_zero(window: &mut Window, at: u64, header: &BlockHeader) -> bool {
     window.get(at + u64::from(header.length), rest).is_ok_and(|b| b.iter().all(|b| *b == 0))
 }
 
-/// Checks every byte of a block whose header is sound, except what is packed in its batches.
+/// Checks every byte of a block with a sound header, except the packed bytes in its batches.
 fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
     check_body(header, bytes, true)?;
     let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];

@@ -1,4 +1,4 @@
-//! The walk over logs that are encoded here by hand, so that it is tested against the format and not against
+//! The walk over logs that these tests encode byte by byte, so that it is tested against the format and not against
 //! the engine.
 
 use super::*;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 const SEGMENT_BYTES: usize = 64 << 10;
 const LOG: LogId = LogId(77);
 
-/// Writes segment after segment into a directory.
+/// Writes segments into a directory, one after another.
 struct Scribe {
     dir: tempfile::TempDir,
     number: u64,
@@ -25,7 +25,7 @@ struct Scribe {
     durable: usize,
     raft: u64,
     next: u64,
-    /// Offset, raft index and first record of each block of the segment at hand.
+    /// Offset, raft index and first record of each block of the current segment.
     blocks: Vec<(usize, u64, u64)>,
 }
 
@@ -100,7 +100,7 @@ impl Scribe {
         self.block(kind, body, 0, 0, digest_of_bytes(&[body]));
     }
 
-    /// A data block of one batch, durable before the next one is written.
+    /// Adds a data block of one batch; it is durable before the next one is written.
     fn data(&mut self, records: &[&[u8]]) {
         let mut builder = BatchBuilder::new();
         for record in records {
@@ -212,7 +212,7 @@ fn walk(inspector: Inspector) -> (Report, Vec<Fault>) {
 }
 
 #[test]
-fn a_sound_log_has_no_faults_and_all_is_counted() {
+fn sound_log_has_no_faults_and_everything_is_counted() {
     let scribe = Scribe::sample();
     let (report, faults) = scribe.walk();
     assert_eq!(faults, []);
@@ -248,7 +248,7 @@ fn blocks_unpack_to_what_was_written() {
 }
 
 #[test]
-fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
+fn walk_continues_after_bad_blocks_and_names_the_lost_records() {
     let scribe = Scribe::sample();
     let (second, third) = (scribe.blocks[2], scribe.blocks[3]);
     scribe.spoil(2, second.0 + 110, |b| b[0] ^= 1); // in a batch
@@ -266,11 +266,11 @@ fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
 
 /// A damaged header costs no record as long as the segment's id is known from elsewhere.
 #[test]
-fn blocks_are_read_behind_a_damaged_header() {
+fn blocks_after_a_damaged_header_are_read() {
     for (number, at, records, costs) in [(2, 20, 10, None), (1, 50, 10, None), (2, 50, 5, Some((6, 10)))] {
         let mut scribe = Scribe::sample();
         fs::remove_file(scribe.path(3)).unwrap();
-        scribe.begin(); // so that segment 2, which has no footer, has a successor
+        scribe.begin(); // gives segment 2, which has no footer, a successor
         scribe.save();
         scribe.spoil(number, at, |b| b[0] ^= 1);
         let (report, faults) = scribe.walk();
@@ -280,9 +280,9 @@ fn blocks_are_read_behind_a_damaged_header() {
     }
 }
 
-/// Nothing after it says that the last block was durable: a crash can have torn it.
+/// Nothing after the last block says that it was durable: a crash can have torn it.
 #[test]
-fn a_torn_tail_is_no_corruption() {
+fn torn_tail_is_not_corruption() {
     let mut scribe = Scribe::new();
     scribe.data(&[b"kept"]);
     scribe.data(&[b"torn by the crash"]);
@@ -296,7 +296,7 @@ fn a_torn_tail_is_no_corruption() {
     assert_eq!((tail.offset, tail.bytes), (last as u64, (scribe.at - last) as u64));
 }
 
-/// A later block does not prove an earlier one, but what it says was durable does.
+/// A later block does not prove an earlier one, but the offset that it says was durable does.
 #[test]
 fn only_durable_upto_makes_a_bad_block_corruption() {
     for (proven, corrupt) in [(false, 0), (true, 1)] {
@@ -307,7 +307,7 @@ fn only_durable_upto_makes_a_bad_block_corruption() {
         let durable = scribe.durable;
         scribe.data(&[b"third"]);
         if !proven {
-            // The same block again, written while the second was still on its way.
+            // The same block again, written while the second was still being written.
             (scribe.at, scribe.raft, scribe.next) = (scribe.blocks[3].0, scribe.raft - 1, scribe.next - 1);
             scribe.durable = durable;
             scribe.other(Kind::Command, &[[1, 0, 0, 0, 0, 0, 0, 0]; 2].concat());
@@ -321,7 +321,7 @@ fn only_durable_upto_makes_a_bad_block_corruption() {
 }
 
 #[test]
-fn missing_foreign_short_and_misnamed_files_are_told() {
+fn missing_foreign_short_and_misnamed_files_are_reported() {
     let told = |what: &str, change: &dyn Fn(&Scribe)| {
         let mut scribe = Scribe::sample();
         fs::remove_file(scribe.path(3)).unwrap();
@@ -361,13 +361,13 @@ fn missing_foreign_short_and_misnamed_files_are_told() {
     told("identity is missing", &|s| fs::remove_file(identity(s)).unwrap());
     told("identity cannot be read", &|s| fs::write(identity(s), [7; 512]).unwrap());
     told("segment header is cut off", &|s| fs::write(s.path(2), b"").unwrap());
-    told("blocks that were here are gone", &|s| {
-        s.spoil(2, SEGMENT_HEADER_BYTES + 384, |b| b.fill(0)); // the next segment knows better
+    told("blocks are missing from here on", &|s| {
+        s.spoil(2, SEGMENT_HEADER_BYTES + 384, |b| b.fill(0)); // the next segment proves them
     });
 }
 
 #[test]
-fn a_newer_format_is_refused_and_not_called_corrupt() {
+fn newer_format_is_refused_and_not_called_corrupt() {
     let scribe = Scribe::sample();
     scribe.spoil(1, 0, |b| {
         b[16] = 9;
@@ -380,7 +380,7 @@ fn a_newer_format_is_refused_and_not_called_corrupt() {
 }
 
 #[test]
-fn one_segment_alone_and_early_ends() {
+fn walk_of_one_segment_and_early_break() {
     let scribe = Scribe::sample();
     let (report, faults) = walk(Inspector::open(scribe.dir.path()).unwrap().only(2));
     assert_eq!((report.segments, report.records, faults.len()), (1, 5, 0));
@@ -399,9 +399,9 @@ fn one_segment_alone_and_early_ends() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
-/// What leads to its opening was written behind the place where the walk over the segment before had ended.
+/// The blocks that lead to its opening were written after the walk over the segment before had ended.
 #[test]
-fn segment_begun_beside_the_walk_is_left_to_the_next_one() {
+fn segment_begun_during_the_walk_is_no_fault() {
     for is_sealed in [false, true] {
         let mut scribe = Scribe::sample();
         let mut ends = 0;
@@ -432,15 +432,15 @@ fn segment_begun_beside_the_walk_is_left_to_the_next_one() {
     }
 }
 
-/// Every byte that the log wrote, one bit of each flipped: noticed, wherever it lies.
+/// One bit of every byte that the log wrote is flipped: the walk reports each.
 #[test]
-fn a_flipped_bit_anywhere_is_reported() {
+fn flipped_bit_anywhere_is_reported() {
     let scribe = Scribe::sample();
     let index_bytes = 4 * crate::store::format::geometry::INDEX_ENTRY_BYTES;
-    let header = (0..64).chain((64..SEGMENT_HEADER_BYTES).step_by(97)); // its zeros are all alike
+    let header = (0..64).chain((64..SEGMENT_HEADER_BYTES).step_by(97)); // a sample of its zeros
     let first = header.clone().chain(SEGMENT_HEADER_BYTES..scribe.blocks[4].0);
     let first = first.chain(SEGMENT_BYTES - FOOTER_BYTES - index_bytes..SEGMENT_BYTES);
-    // What the marker says proves all before it; nothing proves the marker.
+    // The marker proves everything before it; nothing proves the marker.
     let second = header.chain(SEGMENT_HEADER_BYTES..scribe.blocks[4].0);
     for (number, places) in [(1, first.collect::<Vec<_>>()), (2, second.collect())] {
         let good = fs::read(scribe.path(number)).unwrap();
@@ -449,7 +449,7 @@ fn a_flipped_bit_anywhere_is_reported() {
             bad[at] ^= 1 << (at % 8);
             fs::write(scribe.path(number), &bad).unwrap();
             let (report, faults) = scribe.walk();
-            assert!(!faults.is_empty(), "byte {at} of segment {number} went unnoticed");
+            assert!(!faults.is_empty(), "byte {at} of segment {number} was not reported");
             assert_eq!(report.corrupt + report.harmless, faults.len() as u64);
         }
         fs::write(scribe.path(number), &good).unwrap();
@@ -457,7 +457,7 @@ fn a_flipped_bit_anywhere_is_reported() {
 }
 
 proptest! {
-    /// Whatever is written over a log's files, the walk ends and does not panic.
+    /// The walk over arbitrary bytes ends and does not panic.
     #[test]
     fn garbage_never_panics(
         number in 1u64..=3,

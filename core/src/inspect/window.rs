@@ -1,4 +1,4 @@
-//! Reads a file in large pieces and hands out small ones.
+//! Window: reads a file in large pieces and returns small ones.
 //!
 //! Must not know: what the bytes mean.
 
@@ -6,7 +6,7 @@ use crate::disk::DiskFile;
 use std::io;
 use std::sync::Arc;
 
-/// What is read at once. Large enough for a disk's full speed, small beside a segment.
+/// How many bytes are read at once: enough for a disk's full speed, and few compared to a segment.
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// A file and the piece of it that was read last.
@@ -28,13 +28,13 @@ impl Window {
         self.len
     }
 
-    /// Forgets what was read, so that the next `get` sees the file as it is now.
+    /// Drops the bytes that were read, so that the next `get` sees the file as it is now.
     pub(super) fn refresh(&mut self) {
         self.piece.clear();
     }
 
-    /// The `bytes` bytes from `offset`. When the file cannot be read in large pieces, just these are tried, so
-    /// that one bad sector spoils no more than it must.
+    /// Returns the `bytes` bytes from `offset`. If the file cannot be read in large pieces, only these bytes are
+    /// read, so that a bad sector affects no others.
     pub(super) fn get(&mut self, offset: u64, bytes: usize) -> io::Result<&[u8]> {
         let end = offset.checked_add(bytes as u64).filter(|end| *end <= self.len);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;

@@ -1,18 +1,18 @@
-//! Options of the log: limits that hold for the log and not for a machine. They stand in the log, so that every replica
-//! has the same ones and a change of leader changes nothing. Values and their bytes.
+//! Options of the log: limits that hold for the whole log, not for one machine. They are stored in the log, so every
+//! replica has the same values and a change of leader does not change them. Values and their bytes.
 //!
-//! Bytes, in a command's body and in an opening block: the options that are set, 16 bytes each, ascending by tag,
+//! Encoding, in a command's body and in an opening block: the options that are set, 16 bytes each, ascending by tag,
 //! little-endian:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 4 | tag: which option |
+//! | 0 | 4 | tag: the option's number |
 //! | 4 | 4 | 0 |
 //! | 8 | 8 | value |
 //!
-//! Invariant: the same set always has the same bytes. An option that is not set has none.
+//! Invariant: equal sets of options have equal bytes. An option that is not set has no bytes.
 //!
-//! Must not know: how they are changed, who obeys them.
+//! Must not know: how options are changed, which code applies them.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -27,11 +27,11 @@ use std::time::Duration;
 
 /// Bytes of one option that is set.
 pub(crate) const LOG_OPTION_BYTES: usize = 16;
-/// Options that there are.
+/// The number of options.
 const COUNT: usize = LogOption::ALL.len();
 
-/// Something that can be set for the log. Each has the name and the meaning of the field of [`Options`] that it takes the
-/// place of.
+/// An option that can be set for the whole log. It has the name and the meaning of a field of [`Options`], and
+/// overrides that field.
 ///
 /// ```
 /// use chiplog::LogOption;
@@ -41,9 +41,9 @@ const COUNT: usize = LogOption::ALL.len();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LogOption {
-    /// [`Options::retention_bytes`], in bytes. `u64::MAX`: all is kept.
+    /// [`Options::retention_bytes`], in bytes. `u64::MAX`: keep all.
     RetentionBytes = 1,
-    /// [`Options::retention_age`], in milliseconds, from 1. `u64::MAX`: all is kept.
+    /// [`Options::retention_age`], in milliseconds, from 1. `u64::MAX`: keep all.
     RetentionAge = 2,
     /// [`Options::capacity_bytes`], in bytes. `u64::MAX`: until the disk is full.
     CapacityBytes = 3,
@@ -53,12 +53,12 @@ pub enum LogOption {
     SessionsMax = 5,
     /// [`Options::session_window`]: 1 to 1,024.
     SessionWindow = 6,
-    /// [`Options::session_idle_max`], in milliseconds, from 1. For sessions that are opened from then on.
+    /// [`Options::session_idle_max`], in milliseconds, from 1. Applies to sessions opened after the change.
     SessionIdleMax = 7,
 }
 
 impl LogOption {
-    /// All of them.
+    /// All options.
     pub const ALL: [Self; 7] = [
         Self::RetentionBytes,
         Self::RetentionAge,
@@ -69,7 +69,7 @@ impl LogOption {
         Self::SessionIdleMax,
     ];
 
-    /// Its name: that of the field of [`Options`].
+    /// The option's name: that of the field of [`Options`].
     pub fn name(self) -> &'static str {
         match self {
             Self::RetentionBytes => "retention_bytes",
@@ -82,7 +82,7 @@ impl LogOption {
         }
     }
 
-    /// The one of this name.
+    /// The option with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|option| option.name() == name)
     }
@@ -95,7 +95,7 @@ impl LogOption {
         self as usize - 1
     }
 
-    /// What the format allows. What a replica's segments allow can be less.
+    /// The bounds of the format. A replica's segment size can narrow them.
     fn bounds(self) -> RangeInclusive<u64> {
         match self {
             Self::RetentionBytes | Self::CapacityBytes => (128 << 10)..=u64::MAX,
@@ -106,7 +106,7 @@ impl LogOption {
         }
     }
 
-    /// A value with its unit. None: no limit.
+    /// Formats a value with its unit. None: no limit.
     fn words(self, value: Option<u64>) -> String {
         let is_age = matches!(self, Self::RetentionAge | Self::SessionIdleMax);
         match value.filter(|value| *value < u64::MAX) {
@@ -117,12 +117,12 @@ impl LogOption {
         }
     }
 
-    /// What these options say of it, in words.
+    /// Formats this option's value in `options`.
     pub(crate) fn words_of(self, options: &Options) -> String {
         self.words(self.own(options))
     }
 
-    /// What a server's own options say of it; None: it has no limit.
+    /// This option's value in a server's own options; None: no limit.
     fn own(self, options: &Options) -> Option<u64> {
         match self {
             Self::RetentionBytes => options.retention_bytes,
@@ -146,7 +146,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The options that are set for a log. One that is not set is as the leader was opened with.
+/// The options that are set for a log. For an option that is not set, the leader's own value holds.
 ///
 /// ```
 /// use chiplog::{LogOption, LogOptions};
@@ -180,30 +180,30 @@ impl LogOptions {
         self.values[option.at()]
     }
 
-    /// Sets an option here; None: it is not set any more. The log has it once [`Log::set_log_options`] has returned.
+    /// Sets an option in this value; None removes it. The log changes only with [`Log::set_log_options`].
     ///
     /// [`Log::set_log_options`]: crate::Log::set_log_options
     pub fn set(&mut self, option: LogOption, value: Option<u64>) {
         self.values[option.at()] = value;
     }
 
-    /// Those that are set, in the order of [`LogOption::ALL`].
+    /// The options that are set, in the order of [`LogOption::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (LogOption, u64)> + '_ {
         LogOption::ALL.into_iter().filter_map(|option| Some((option, self.get(option)?)))
     }
 
-    /// Whether none is set.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         self.values.iter().all(Option::is_none)
     }
 
-    /// These with some changed.
+    /// Returns these options with `changes` made.
     pub(crate) fn with(mut self, changes: &[(LogOption, Option<u64>)]) -> Self {
         changes.iter().for_each(|(option, value)| self.set(*option, *value));
         self
     }
 
-    /// A server's own options, with what is set for the log in their place.
+    /// Returns a server's own options, overridden by these.
     pub(crate) fn over(&self, own: &Options) -> Options {
         let mut options = own.clone();
         let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
@@ -223,7 +223,7 @@ impl LogOptions {
         options
     }
 
-    /// Whether a server can take them: its own options with these in their place.
+    /// Checks whether a server can apply these options: its own options, overridden by these, must be valid.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the option, its value and its bounds.
@@ -244,8 +244,9 @@ impl LogOptions {
         self.over(own).check()
     }
 
-    /// Whether the segments of a member have room for what these options allow: for the largest record, and for the session
-    /// table at their beginning. `changed`: the options to look at. `leader`: the options that hold where none is set.
+    /// Checks whether the segments of a member have room for what these options allow: the largest record, and the
+    /// session table at the start of each segment. `changed`: the options to check. `leader`: the values of options
+    /// that are not set.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the member, the option and the room.
@@ -287,7 +288,8 @@ impl LogOptions {
         Ok(())
     }
 
-    /// Where a server's own options say something else than these, in words. What it was never told is left out.
+    /// Returns the differences between a server's own options and these, as text. Options that the server left at their
+    /// defaults are skipped.
     pub(crate) fn differences(&self, own: &Options) -> Vec<String> {
         let (plain, fitted) = (Options::default(), Options::with_segment_bytes(own.segment_bytes));
         let told = |option: LogOption| {
@@ -301,7 +303,7 @@ impl LogOptions {
         self.iter().filter(differs).map(words).collect()
     }
 
-    /// As a command and an opening block hold them.
+    /// Encodes the options for a command or an opening block.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(COUNT * LOG_OPTION_BYTES);
         for (option, value) in self.iter() {
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn they_come_back_and_every_cut_is_found() {
+    fn decode_reads_what_encode_wrote_and_finds_every_cut() {
         let mut options = LogOptions::default();
         assert!(options.encode().is_empty());
         for option in LogOption::ALL {
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_refused() {
+    fn decode_refuses_malformed_bytes() {
         let newer = "options of the log are of a newer format, and not supported";
         let order = "options of the log are out of order";
         let bounds = "an option of the log is out of bounds";
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn each_takes_the_place_of_a_server_s_own() {
+    fn each_option_overrides_the_server_s_own() {
         let own = Options { retention_bytes: Some(1 << 30), sessions_max: 7, ..Options::default() };
         let mut options = LogOptions::default();
         for option in LogOption::ALL {
@@ -396,7 +398,7 @@ mod tests {
                 "retention_bytes is 2147483648 for the log and 1073741824 here",
                 "sessions_max is 1000 for the log and 7 here",
             ],
-            "what was never set here need not be told"
+            "options never set here are not reported"
         );
         assert!(options.differences(&options.over(&own)).is_empty());
         let mut options = LogOptions::default();
@@ -406,13 +408,14 @@ mod tests {
         assert_eq!(options.to_string(), "retention_age 604800 s");
     }
 
-    /// A member's own limits on batches are not those of its segments: a record of 100 MiB was refused whatever their size.
+    /// A member's limits on batches are not its segments' limits: records of 100 MiB were refused for segments of any
+    /// size.
     #[test]
-    fn room_of_a_member_is_that_of_its_segments() {
+    fn room_of_a_member_is_the_room_of_its_segments() {
         let leader = Options::with_segment_bytes(1 << 30);
         let check = |option, value, segment_bytes| {
             let mut options = LogOptions::default();
-            options.set(LogOption::RetentionBytes, Some(1 << 20)); // of no concern
+            options.set(LogOption::RetentionBytes, Some(1 << 20)); // not checked
             options.set(option, Some(value));
             options.check_room_of(NodeId(2), segment_bytes, &[option], &leader)
         };
@@ -423,7 +426,7 @@ mod tests {
         check(LogOption::SessionsMax, 4096, 64 << 20).unwrap();
         let refused = check(LogOption::SessionsMax, 4096, 1 << 20).unwrap_err().to_string();
         assert!(refused.contains("node 2") && refused.contains("sessions_max of 4096"), "{refused}");
-        // Options that were set before and are not changed are not checked.
+        // Options that were set earlier and are not changed now are not checked.
         let mut options = LogOptions::default();
         options.set(LogOption::RecordBytesMax, Some(100 << 20));
         options.check_room_of(NodeId(2), 1 << 20, &[LogOption::RetentionAge], &leader).unwrap();
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_cannot_take_is_named() {
+    fn check_names_the_option_that_a_server_cannot_apply() {
         let check = |option, value| {
             let mut options = LogOptions::default();
             options.set(option, Some(value));

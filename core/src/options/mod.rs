@@ -14,10 +14,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where timestamps come from. The log makes them monotone itself. Tests replace it. For what a wrong clock does
-/// see [`Options::clock`].
+/// A source of timestamps. The log itself makes them monotone. Tests replace it. [`Options::clock`] says what a wrong
+/// clock does.
 pub trait Clock: Debug + Send + Sync {
-    /// Now, in milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     fn now(&self) -> Timestamp;
 }
 
@@ -32,8 +32,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// How a log is opened. All limits are checked by `Log::open`, which names the one that is out of bounds.
-/// Options are not stored: each opening brings its own (an existing segment keeps its size).
+/// How a log is opened. `Log::open` checks all limits and names the one that is out of bounds. Options are not stored:
+/// each opening brings its own. An existing segment keeps its size.
 ///
 /// ```
 /// use chiplog::{Log, Options};
@@ -44,60 +44,65 @@ impl Clock for SystemClock {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Make a new log when the directory holds none; the directory is made if it is missing, and so are those above it.
-    /// Default true. Directories are made with mode 0700, files with 0600, or 0640 in a directory that its group may read
+    /// Whether to make a new log if the directory contains none. The directory and its parents are made if they are
+    /// missing. Default true. Directories get mode 0700. Files get 0600, or 0640 in a directory that its group may read
     /// and others may not (0750). The umask applies too.
     pub create: bool,
-    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
-    /// other limits have to go down with it: [`Self::with_segment_bytes`].
+    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40
+    /// MiB, other limits have to be lowered too: see [`Self::with_segment_bytes`].
     pub segment_bytes: u32,
-    /// The most bytes of retained blocks; an append beyond it is refused as `Full`. None (the default) means
-    /// until the disk is full. At least two segments. The files can take five segments more.
+    /// The largest number of bytes of retained blocks; an append beyond it fails as `Full`. At least two segments. None
+    /// (the default): until the disk is full. The files can use up to five segments more.
     pub capacity_bytes: Option<u64>,
     /// The largest record, default 16 MiB.
     pub record_bytes_max: u32,
-    /// The largest encoded batch, default 32 MiB; also what a compressed one may unpack to. Must fit a segment.
+    /// The largest encoded batch, default 32 MiB. A compressed batch may unpack to this size. It has to fit a segment.
     pub batch_bytes_max: u32,
-    /// How much one block gathers, default 4 MiB. A single larger batch gets a block of its own.
+    /// The size up to which one block collects batches, default 4 MiB. A single larger batch gets a block of its own.
     pub block_bytes_max: u32,
-    /// Bytes that may wait for the writer, default 64 MiB; beyond it appends wait.
+    /// Bytes of appends that may wait for the writer, default 64 MiB. Beyond it, appends block.
     pub queue_bytes_max: usize,
-    /// Appends that may wait for the writer, default 65,536; beyond it appends wait.
+    /// Appends that may wait for the writer, default 65,536. Beyond it, appends block.
     pub queue_appends_max: usize,
     /// How long an append waits for room in the queue before it fails as `Busy`. Default 60 s.
     pub queue_timeout: Duration,
-    /// How readers get at the bytes. Default: mappings.
+    /// How readers read the files. Default: through mappings.
     pub read_mode: ReadMode,
-    /// How far a sequential reader reads ahead, default 8 MiB; 0 leaves it to the kernel.
+    /// How far a sequential reader reads ahead, default 8 MiB. 0 leaves it to the kernel.
     pub prefetch_bytes: u32,
     /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
     pub retention_bytes: Option<u64>,
     /// Discard segments whose newest record is older than this, by the log's time. At least 1 ms. Default: keep all.
     ///
-    /// Trusts the clock that it is opened with: if that shows the far future, every full segment is that old and is
-    /// discarded, for good. See [`clock`](Self::clock).
+    /// This relies on the clock at opening. If the clock shows the far future, every full segment is older than this
+    /// and is discarded permanently. See [`clock`](Self::clock).
     pub retention_age: Option<Duration>,
-    /// The most exactly-once sessions open at a time, default 4,096. With `session_window` it bounds the table
-    /// that each segment begins with, which may take an eighth of the segment.
+    /// The most exactly-once sessions open at a time, default 4,096. Together with `session_window` it bounds the table
+    /// at the start of each segment, which may take up to an eighth of the segment.
     pub sessions_max: u32,
-    /// How many of a session's latest batches the log remembers the indexes of, at most: 1 to 1,024, default 128.
+    /// How many of a session's latest batches the log remembers the indexes of: 1 to 1,024, default 128.
     pub session_window: u16,
-    /// A session that sends nothing for so long (by the log's timestamps) expires. At least 1 ms, default 24 h. A clock that jumps ahead
-    /// while the log is open makes that half as long at most. See [`clock`](Self::clock).
+    /// A session expires after sending nothing for this long, by the log's timestamps. At least 1 ms, default 24 h. A
+    /// clock that jumps ahead while the log is open shortens this to half at most. See [`clock`](Self::clock).
     pub session_idle_max: Duration,
-    /// Where timestamps come from. Default: the wall clock.
+    /// The source of timestamps. Default: the wall clock.
     ///
-    /// The log's time never goes back. While the log is open its time also follows the machine's monotonic clock, which
-    /// no administrator sets and which stands still while the machine is suspended: a clock that jumps ahead moves it at most twice as fast as time passes, and one entry moves it
-    /// by at most a minute more than has passed. A clock that jumps back makes it stand still.
+    /// The log's time never goes back. While the log is open, its time is also bound to the machine's monotonic clock,
+    /// which no administrator sets and which stops while the machine is suspended. If the wall clock jumps ahead, the
+    /// log's time advances at most twice as fast as real time. One entry advances it by at most a minute more than the
+    /// time that has passed. If the wall clock jumps back, the log's time stops until the clock catches up.
     ///
-    /// **The clock is believed when the log is opened**, since a log may have been at rest for years. A clock that shows
-    /// the far future then stays in the log: its time stands there until the real time catches up. All new records get
-    /// that one timestamp, so that [`crate::Start::Timestamp`] cannot tell them apart. All sessions that were open
-    /// expire, and those opened later do not. `retention_age` discards every full segment. Records and their order are
-    /// not touched. Open the log after the clock is set.
+    /// **The log accepts the clock as it is at opening**, because a log may have been closed for years. If the clock
+    /// then shows the far future, the log keeps that time:
+    ///
+    /// - The log's time stops there until real time catches up. All new records get that one timestamp, so
+    ///   [`crate::Start::Timestamp`] cannot distinguish them.
+    /// - All open sessions expire. Sessions opened later do not.
+    /// - `retention_age` discards every full segment.
+    ///
+    /// Records and their order do not change. Set the clock before you open the log.
     pub clock: Arc<dyn Clock>,
-    /// The replica's place in its cluster. None, the default: a log on its own, the only voter of a cluster of
+    /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster of
     /// one.
     pub cluster: Option<Cluster>,
 }
@@ -128,8 +133,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults, with every limit that depends on the segment's size brought down to fit it. For small
-    /// logs and tests: `Options::with_segment_bytes(1 << 20)`.
+    /// The defaults, with every limit that depends on the segment's size lowered to fit it. For small logs and tests:
+    /// `Options::with_segment_bytes(1 << 20)`.
     pub fn with_segment_bytes(segment_bytes: u32) -> Self {
         let room = batch_room(segment_bytes.max(SEGMENT_BYTES_MIN));
         let d = Self::default();
@@ -202,7 +207,8 @@ impl Options {
         self.cluster.as_ref().map_or(Ok(()), Cluster::check)
     }
 
-    /// Whether a segment has room for so much. If not, the smaller segment is told, where there is one: it is what was set.
+    /// Checks whether a segment has room for `value`. If not, the error names `segment_bytes` where the caller has set
+    /// it, and otherwise the option `name`.
     fn fits_segment(&self, name: &str, value: u32, room: u64) -> Result<()> {
         if u64::from(value) <= room {
             return Ok(());
@@ -221,7 +227,7 @@ impl Options {
     }
 }
 
-/// What a record costs besides its own bytes when it is appended alone.
+/// The bytes that a record takes in addition to its own when it is appended alone.
 const FRAME_BYTES: u32 = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u32;
 
 fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
@@ -247,7 +253,8 @@ mod tests {
     use crate::cluster::options::Bootstrap;
     use crate::types::NodeId;
 
-    /// 0 was accepted, and no append was ever taken; others sounded like "no limit", and meant "nothing at all".
+    /// Before, 0 was accepted and no append was ever accepted; other values looked like "no limit" and meant "nothing
+    /// at all".
     #[test]
     fn limits_that_would_stop_the_log_are_refused() {
         let cluster = || Cluster::new(NodeId(1), Bootstrap::Init, MemoryNetwork::new().transport());
@@ -268,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_valid_and_so_are_all_segment_sizes() {
+    fn defaults_and_all_segment_sizes_are_valid() {
         Options::default().check().unwrap();
         for bytes in [SEGMENT_BYTES_MIN, 100_000, 1 << 20, 64 << 20, SEGMENT_BYTES_MAX] {
             Options::with_segment_bytes(bytes).check().unwrap();
@@ -276,15 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_option_is_named() {
+    fn check_names_the_bad_option() {
         let error = Options { segment_bytes: 1, ..Options::default() }.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("segment_bytes is 1"), "{error}");
     }
 
-    /// Who set nothing but the segments' size was told of a limit they had never heard of.
+    /// Callers that set only the segments' size got an error about a limit that they had never heard of.
     #[test]
-    fn small_segments_are_named_with_all_that_has_to_go_down_with_them() {
+    fn small_segments_error_names_all_limits_to_lower() {
         let d = || Options { segment_bytes: 1 << 20, ..Options::default() };
         let batch = d();
         let block = Options { batch_bytes_max: 1024, record_bytes_max: 100, ..d() };

@@ -1,4 +1,4 @@
-//! Canceller: ends what one reader waits for, from another thread.
+//! Canceller: ends the wait of one reader, from another thread.
 //!
 //! Must not know: records, files.
 
@@ -6,8 +6,8 @@ use crate::read::positions::{Cancel, HookOwner, Positions};
 use std::fmt;
 use std::sync::Arc;
 
-/// Ends the wait of one [`Reader`](crate::Reader) for good, from any thread: see
-/// [`Reader::canceller`](crate::Reader::canceller). Cheap to clone; may outlive its reader, and then does nothing.
+/// Ends the wait of one [`Reader`](crate::Reader) permanently, from any thread: see
+/// [`Reader::canceller`](crate::Reader::canceller). Cheap to clone. It may outlive its reader, and then does nothing.
 ///
 /// ```
 /// fn takes_any_thread<T: Send + Sync + Clone>() {}
@@ -25,8 +25,8 @@ impl Canceller {
         Self { positions, owner, cancel }
     }
 
-    /// The wait that is under way with its reader, and every later one, ends at once as `Cancelled`; its hook is called. Never
-    /// blocks except for that hook. Again: nothing happens. Not to be called in a signal handler.
+    /// Makes the current and every later wait of its reader return `Cancelled` at once, and calls the reader's hook.
+    /// Blocks only as long as that hook runs. Calling it again does nothing. Do not call it in a signal handler.
     pub fn cancel(&self) {
         self.positions.cancel(self.owner, &self.cancel);
     }

@@ -1,4 +1,4 @@
-//! Reading: how far a log may be read, readers that follow it, and the records that they return.
+//! Reading: how far a log may be read, the readers, and the records that they return.
 
 pub(crate) mod canceller;
 pub(crate) mod positions;

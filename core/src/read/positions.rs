@@ -1,4 +1,4 @@
-//! Positions: how far the log is, in records, and who waits for it to move.
+//! Positions: how far the log is, in records, and the waiters for each position to move.
 //!
 //! `docs/positions.md` defines each position. The relations:
 //!
@@ -6,12 +6,12 @@
 //! first <= committed + 1      committed <= appended      durable <= appended
 //! ```
 //!
-//! `committed` and `durable` are not related: a majority of others can be ahead of this disk, and this disk ahead of
-//! what is known committed. With one voter `committed <= durable`.
+//! `committed` and `durable` are not related: a majority of other replicas can be ahead of this disk, and this disk can
+//! be ahead of the position known to be committed. With one voter `committed <= durable`.
 //!
-//! (A discard beyond the end breaks the first one for a moment: see `discarded` and `range`.)
+//! (A discard beyond the end breaks the first relation for a moment: see `discarded` and `range`.)
 //!
-//! All are published without locks. The writer alone moves them, one thread at a time; anybody reads them.
+//! All are published without locks. Only the writer moves them, one thread at a time; any thread reads them.
 //!
 //! Must not know: files, blocks.
 
@@ -30,16 +30,16 @@ use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Who registers a hook: one reader, or one feed.
+/// The owner of a hook: one reader, or one follow source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HookOwner(u64);
 
-/// What somebody at the tail waits for.
+/// The position that a waiter at the tail waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// This record, or the news that it was discarded: a reader.
+    /// A reader: this record is committed, or it was discarded.
     Record(Index),
-    /// This entry, with records or without: a feed.
+    /// A follow source: this entry is committed, with records or without.
     Entry(EntryIndex),
 }
 
@@ -55,7 +55,7 @@ impl From<EntryIndex> for Until {
     }
 }
 
-/// Whether one reader is to wait no more, for good.
+/// Whether one reader's waits are cancelled permanently.
 #[derive(Debug, Default)]
 pub(crate) struct Cancel(AtomicBool);
 
@@ -74,27 +74,25 @@ struct Waiting {
 /// The positions of one log on this node.
 #[derive(Default)]
 pub(crate) struct Positions {
-    /// The first record that is not discarded.
-    /// Moves: only forward, after the discard command is durable; before the write of a jump, with which older segments leave.
+    /// The first record that is not discarded. Moves: only forward, after the discard command is durable; for a jump,
+    /// before its write, which removes older segments.
     first: AtomicU64,
-    /// Last record handed to the operating system.
-    /// Moves: in `Node::write`, when the write returned; back, when a conflict cuts off what was not committed.
+    /// Last record handed to the operating system. Moves: in `Node::write`, when the write returned; back, when a
+    /// conflict truncates uncommitted records.
     appended: AtomicU64,
-    /// Last record known durable on this node.
-    /// Moves: in `Node::end_sync`, after `fdatasync` returned 0; back as `appended` does.
+    /// Last record known durable on this node. Moves: in `Node::end_sync`, after `fdatasync` returned 0; back together
+    /// with `appended`.
     durable: AtomicU64,
-    /// Last record that readers may see: on the disks of a majority.
-    /// Moves: only forward, in `Node::publish`.
+    /// Last record that readers may see: it is on the disks of a majority. Moves: only forward, in `Node::publish`.
     committed: CachePadded<AtomicU64>,
-    /// The last entry whose block readers may see, with records or without.
-    /// Moves: only forward, with `committed`.
+    /// The last entry whose block readers may see, with records or without. Moves: only forward, with `committed`.
     entry: AtomicU64,
     tail: Tail,
 }
 
-/// Those who wait for `committed` to move.
+/// The waiters for `committed` to move.
 struct Tail {
-    /// Counts wake-ups; what sleepers sleep on.
+    /// Counts wake-ups; the word that sleepers sleep on.
     epoch: Futex,
     sleepers: AtomicUsize,
     hooks: Mutex<Vec<Waiting>>,
@@ -119,7 +117,7 @@ impl Default for Tail {
 }
 
 impl Positions {
-    /// The positions of a log that was just opened: all that is in it is durable, and what is known so committed.
+    /// The positions of a log that was just opened: all its records are durable, and those known to be committed are.
     pub(crate) fn new(first: Index, committed: Index, last: Index) -> Self {
         let positions = Self::default();
         positions.first.store(first.0, Ordering::Release);
@@ -146,43 +144,43 @@ impl Positions {
         EntryIndex(self.entry.load(Ordering::Acquire))
     }
 
-    /// First and last record, as a pair that belongs together: an empty log ends just before its first.
+    /// First and last record as a consistent pair: an empty log ends just before its first record.
     pub(crate) fn range(&self) -> (Index, Index) {
         let first = self.first();
         (first, self.committed().max(first.previous()))
     }
 
-    /// Everything up to `last` was written.
+    /// Records that everything up to `last` was written.
     pub(crate) fn written(&self, last: Index) {
         self.appended.store(last.0, Ordering::Release);
     }
 
-    /// Everything up to `last` is durable on this node.
+    /// Records that everything up to `last` is durable on this node.
     pub(crate) fn durable_to(&self, last: Index) {
         self.durable.store(last.0, Ordering::Release);
     }
 
-    /// Everything up to `last` is committed, and written here. Does not wake: see [`Self::wake`], so that the caller
-    /// decides who goes first.
+    /// Records that everything up to `last` is committed and written here. Does not wake waiters, so that the caller
+    /// decides the order: see [`Self::wake`].
     pub(crate) fn commit_to(&self, last: Index) {
         self.committed.fetch_max(last.0, Ordering::AcqRel);
     }
 
-    /// Entries up to `last` are committed, and written here. As [`Self::commit_to`].
+    /// Records that entries up to `last` are committed and written here. Like [`Self::commit_to`].
     pub(crate) fn commit_entries_to(&self, last: EntryIndex) {
         self.entry.fetch_max(last.0, Ordering::AcqRel);
     }
 
-    /// Records below `first` are discarded. To be called before [`Self::commit_to`] when a discard moved the end:
-    /// there are no records between the old end and the new one, and nobody may look for them.
+    /// Records that everything below `first` is discarded. Call it before [`Self::commit_to`] if a discard moved the
+    /// end: there are no records between the old end and the new one, and no reader may look for them.
     pub(crate) fn discarded(&self, first: Index) {
         self.first.fetch_max(first.0, Ordering::AcqRel);
     }
 
-    /// Wakes those who wait at the tail, if there are any.
+    /// Wakes the waiters at the tail, if there are any.
     pub(crate) fn wake(&self) {
-        // Pairs with the fence in `wait` and `on_reach`: either we see the sleeper here, or it sees the
-        // position moved there.
+        // Pairs with the fence in `wait` and `on_reach`: either this sees the sleeper, or the sleeper sees the new
+        // position.
         fence(Ordering::SeqCst);
         if self.tail.sleepers.load(Ordering::Relaxed) > 0 {
             self.rouse();
@@ -192,7 +190,7 @@ impl Positions {
         }
     }
 
-    /// Nothing will move any more, for this reason: wakes everybody for good.
+    /// Wakes all waiters permanently: no position moves any more, for the reason `why`.
     pub(crate) fn close(&self, why: Error) {
         let _ = self.tail.why.set(why);
         self.tail.closed.store(true, Ordering::Release);
@@ -205,7 +203,7 @@ impl Positions {
         self.tail.closed.load(Ordering::Acquire)
     }
 
-    /// Whether who waits for this has something to do.
+    /// Whether a waiter for this has something to do.
     fn reached(&self, until: Until) -> bool {
         match until {
             Until::Record(next) => self.committed() >= next || self.first() > next,
@@ -213,13 +211,13 @@ impl Positions {
         }
     }
 
-    /// Blocks until who waits for this has something to do (true), the time-out passes (false), or the log
-    /// is closed (`Closed`, or what the log died of).
+    /// Blocks until a waiter for this has something to do (true), the time-out passes (false), or the log is closed
+    /// (`Closed`, or the error that stopped the log).
     pub(crate) fn wait(&self, until: impl Into<Until>, timeout: Option<Duration>) -> Result<bool> {
         self.wait_unless(until, timeout, || false)
     }
 
-    /// As [`Self::wait`], until [`Self::cancel`] makes `is_cancelled` true: `Cancelled`.
+    /// Like [`Self::wait`], until [`Self::cancel`] makes `is_cancelled` true: `Cancelled`.
     pub(crate) fn wait_unless(
         &self,
         until: impl Into<Until>,
@@ -257,29 +255,29 @@ impl Positions {
         outcome
     }
 
-    /// A new owner of hooks.
+    /// Returns a new owner of hooks.
     pub(crate) fn hook_owner(&self) -> HookOwner {
         HookOwner(self.tail.owners.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Runs `hook` once, when who waits for this has something to do or the log is closed; at once if so
-    /// already. It runs on a thread of the log and must not block. It takes the place of the owner's last one, so
-    /// that asking again and again piles nothing up. No hook of another owner runs here.
+    /// Runs `hook` once: when a waiter for this has something to do, or the log is closed; at once if that is so
+    /// already. It runs on a thread of the log and must not block. It replaces the owner's previous hook, so repeated
+    /// calls do not accumulate. No hook of another owner runs here.
     pub(crate) fn on_reach(&self, owner: HookOwner, until: impl Into<Until>, hook: Hook) {
         let until = until.into();
         let replaced = self.change_hooks(owner, Some(Waiting { owner, until, hook }));
         fence(Ordering::SeqCst);
         if self.reached(until) || self.is_closed() {
-            // Others that are due by now run on the writer's thread, or where they are just being registered.
+            // Other due hooks run on the writer's thread, or where they are being registered.
             self.run_hooks(Some(owner));
         }
         drop(replaced);
     }
 
-    /// Ends what is waited for with `cancel`, for good, and calls the owner's hook.
+    /// Cancels the waits that use `cancel`, permanently, and calls the owner's hook.
     pub(crate) fn cancel(&self, owner: HookOwner, cancel: &Cancel) {
         cancel.0.store(true, Ordering::Release);
-        // As in `wake`: either we see the sleeper or the hook here, or it sees the flag there.
+        // As in `wake`: either this sees the sleeper or the hook, or the other thread sees the flag.
         fence(Ordering::SeqCst);
         if self.tail.sleepers.load(Ordering::Relaxed) > 0 {
             self.rouse();
@@ -294,14 +292,14 @@ impl Positions {
         }
     }
 
-    /// Forgets the owner's hook.
+    /// Removes the owner's hook.
     pub(crate) fn forget_hook(&self, owner: HookOwner) {
         if self.tail.hooked.load(Ordering::Relaxed) > 0 {
             drop(self.change_hooks(owner, None));
         }
     }
 
-    /// Replaces the owner's hook; the old one is dropped by the caller, outside the lock.
+    /// Replaces the owner's hook. The caller drops the old one, outside the lock.
     fn change_hooks(&self, owner: HookOwner, new: Option<Waiting>) -> Option<Waiting> {
         let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
         let old = hooks.iter().position(|w| w.owner == owner).map(|n| hooks.swap_remove(n));
@@ -315,7 +313,7 @@ impl Positions {
         self.tail.epoch.wake_all();
     }
 
-    /// Runs those that are due: all, or this owner's.
+    /// Runs the hooks that are due: all, or this owner's.
     fn run_hooks(&self, of: Option<HookOwner>) {
         let mut due = Vec::new();
         {
@@ -339,21 +337,21 @@ fn call_all(hooks: impl IntoIterator<Item = Hook>) {
     for hook in hooks {
         // A caller's panic must not stop the writer.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
-            tracing::error!("a callback at the log's tail panicked");
+            tracing::error!("a callback at the log's tail panicked; the log continues");
         }
     }
 }
 
 fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the reader was cancelled; another one goes on at its position")
+    Error::new(ErrorKind::Cancelled, "the reader was cancelled; open another reader at its position")
 }
 
-/// The error of whoever waits on a closed log.
+/// The error for waiting on a closed log.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the log was closed")
 }
 
-/// What a wait of no length found, for async code: where there is nothing yet, the task is to be woken by `hook`.
+/// Turns the result of a wait with time-out zero into a `Poll`: if there is nothing yet, `hook` gets the task's waker.
 pub(crate) fn or_wake(
     found: Result<bool>,
     context: &Context<'_>,
@@ -397,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_wakes_everybody() {
+    fn closing_wakes_all_waiters() {
         let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
         let waiter = std::thread::spawn({
             let positions = positions.clone();
@@ -410,9 +408,9 @@ mod tests {
         assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     }
 
-    /// A reader that asked to be called ran the callbacks of all others, too, with its own locks held.
+    /// Before, a reader that registered a hook also ran the callbacks of all others, while it held its own locks.
     #[test]
-    fn who_registers_a_hook_runs_no_one_elses() {
+    fn registering_a_hook_runs_no_other_owner_s_hook() {
         let positions = Positions::new(Index(1), Index(0), Index(0));
         let (tx, rx) = mpsc::channel();
         let hook = |name: &'static str| {
@@ -421,7 +419,7 @@ mod tests {
         };
         let (one, other) = (positions.hook_owner(), positions.hook_owner());
         positions.on_reach(one, Index(1), hook("one"));
-        positions.commit_to(Index(1)); // the writer has not come to call anybody yet
+        positions.commit_to(Index(1)); // the writer has not called any hook yet
         positions.on_reach(other, Index(1), hook("other"));
         assert_eq!(rx.try_iter().collect::<Vec<_>>(), ["other"]);
         positions.wake();
@@ -429,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_cancelled_waits_no_more_and_others_do() {
+    fn cancel_ends_the_waits_of_one_reader_only() {
         let positions = Arc::new(Positions::new(Index(1), Index(3), Index(3)));
         let (one, other) = (positions.hook_owner(), positions.hook_owner());
         let cancel = Arc::new(Cancel::default());
@@ -457,18 +455,22 @@ mod tests {
         assert_eq!(rx.try_iter().collect::<Vec<_>>(), ["other"]);
         positions.cancel(one, &cancel);
         let cancelled = positions.wait_unless(Index(1), None, || cancel.is_set());
-        assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled, "for good, whatever is there");
+        assert_eq!(
+            cancelled.unwrap_err().kind(),
+            ErrorKind::Cancelled,
+            "permanently, even with a record to read"
+        );
     }
 
     #[test]
-    fn a_discard_beyond_a_waiter_wakes_it() {
+    fn discard_beyond_a_waiter_wakes_it() {
         let positions = Positions::new(Index(1), Index(3), Index(3));
         positions.discarded(Index(10));
         assert!(positions.wait(Index(4), None).unwrap());
     }
 }
 
-/// As the models of `completion`: a lost wake-up is a deadlock here.
+/// Like the models of `completion`: a lost wake-up is a deadlock here.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
@@ -476,7 +478,7 @@ mod models {
     use loom::thread;
     use std::sync::Arc;
 
-    /// What the writer does for one block.
+    /// The writer's steps for one block.
     fn publish(positions: &Positions, last: u64) {
         positions.written(Index(last));
         positions.durable_to(Index(last));
@@ -547,7 +549,7 @@ mod models {
         });
     }
 
-    /// The writer wakes it for a record that it does not wait for meanwhile.
+    /// Meanwhile the writer wakes the reader for a record that it does not wait for.
     #[test]
     fn loom_reader_writer_and_canceller() {
         loom::model(|| {
@@ -571,7 +573,7 @@ mod models {
         });
     }
 
-    /// As `Reader::on_more` does it: it looks once more behind the registration.
+    /// Like `Reader::on_more`, which checks once more after the registration.
     #[test]
     fn loom_hook_and_canceller() {
         loom::model(|| {

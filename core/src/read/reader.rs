@@ -1,8 +1,8 @@
-//! Reader: committed records in order, checked on every serve, from any place, waiting at the tail. And the
-//! single look-up by index.
+//! Reader: returns committed records in order from any position, verified each time they are read, and waits at the
+//! tail. Also the look-up of a single record by index.
 //!
-//! Zero copies for uncompressed batches: a record is a slice of the mapping, and whoever holds it holds the
-//! segment. A batch's checksum is verified when the reader comes to it, each time again: memory and disk rot.
+//! Zero copies for uncompressed batches: a record is a slice of the mapping, and holding it keeps the segment. A
+//! batch's checksum is verified each time the reader reaches it, because memory and disks decay.
 //!
 //! Must not know: the writer.
 
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Where a reader begins.
+/// Where a reader starts.
 ///
 /// ```
 /// use chiplog::{Index, Start};
@@ -33,32 +33,32 @@ use std::time::Duration;
 pub enum Start {
     /// The first record that is not discarded.
     First,
-    /// This record, which may be the next one to come.
+    /// This record, which may be the next one to be appended.
     Index(Index),
-    /// So many records before the end; fewer if there are not so many.
+    /// This many records before the end; fewer if the log has fewer.
     Last(u64),
-    /// The first record that was written at this time or later.
+    /// The first record that was appended at this time or later.
     Timestamp(Timestamp),
-    /// The next record to come.
+    /// The next record to be appended.
     Next,
 }
 
-/// What readers share with the log: its segments and positions.
+/// The state that readers share with the log: its segments and positions.
 #[derive(Clone)]
 pub(crate) struct LogView {
     pub(crate) segments: Arc<Segments>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) prefetch: usize,
-    /// Whether another process writes the log: its discards are learnt a moment after they happened, and the
-    /// files can be gone or used again before.
+    /// Whether another process writes the log: this handle learns of discards a moment later, and the files can be
+    /// removed or reused before that.
     pub(crate) outside: bool,
 }
 
-/// How long a read-only handle takes to learn what the writer did, generously.
+/// The time in which a read-only handle learns what the writer did, generously.
 const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 
 impl LogView {
-    /// A reader that begins at `start`.
+    /// Returns a reader that starts at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         let next = self.resolve(start).map_err(|error| self.segments.met(error, None))?;
         let owner = self.positions.hook_owner();
@@ -75,7 +75,7 @@ impl LogView {
         })
     }
 
-    /// The record that this is.
+    /// Returns the record that `start` refers to.
     pub(crate) fn resolve(&self, start: Start) -> Result<Index> {
         let (first, last) = self.positions.range();
         let end = last.next();
@@ -84,7 +84,7 @@ impl LogView {
             Start::Next => Ok(end),
             Start::Last(count) => Ok(Index(end.0.saturating_sub(count)).max(first)),
             Start::Timestamp(time) => match self.first_since(time) {
-                // A segment that was discarded under the search: search again in what is left.
+                // A segment was discarded during the search: search again in the remaining ones.
                 Err(_) if self.positions.first() > first => self.resolve(start),
                 found => Ok(found?.max(self.positions.first())),
             },
@@ -94,7 +94,7 @@ impl LogView {
         }
     }
 
-    /// Whether a reader, or a feed, can begin at `index`.
+    /// Checks whether a reader, or a follower, can start at `index`.
     ///
     /// # Errors
     /// `Discarded`, `OutOfRange`.
@@ -113,7 +113,7 @@ impl LogView {
         Ok(found.map_or(end, |b| b.header.first.min(end)))
     }
 
-    /// One record, by its index.
+    /// Returns one record, by its index.
     pub(crate) fn read(&self, index: Index) -> Result<OwnedRecord> {
         if let Some(record) = self.read_remembered(index) {
             return Ok(record);
@@ -127,8 +127,8 @@ impl LogView {
         }
     }
 
-    /// One record of a block that an earlier look-up went to. None: there is no such block, or the batch's bytes
-    /// are not what they were: then the long way tells what is the matter.
+    /// Returns a record of a block that an earlier look-up remembered. None if there is no such block, or if the
+    /// batch's bytes changed: the full look-up then finds the reason.
     fn read_remembered(&self, index: Index) -> Option<OwnedRecord> {
         if index < self.positions.first() {
             return None;
@@ -138,7 +138,7 @@ impl LogView {
         (index < found.first.plus(batch.count.into())).then(|| batch.into_record(index))
     }
 
-    /// A cursor before the block that holds `next`.
+    /// Returns a cursor before the block that contains `next`.
     pub(crate) fn cursor(&self, next: Index) -> Result<Cursor> {
         let Some(segment) = self.segments.holding(next) else {
             return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
@@ -149,8 +149,8 @@ impl LogView {
     }
 }
 
-/// Reads committed records in order. It holds the segment that it reads, even when that is discarded, and
-/// goes on reading after the log was closed. `Send`; one thread at a time.
+/// Reads committed records in order. It keeps the segment that it reads, even if that is discarded, and can still read
+/// after the log was closed. `Send`; one thread at a time.
 ///
 /// ```
 /// use chiplog::{Log, Options, Start};
@@ -170,29 +170,29 @@ impl LogView {
 pub struct Reader {
     view: LogView,
     owner: HookOwner,
-    /// Once it was asked for.
+    /// Set once a canceller was requested.
     cancel: OnceLock<Arc<Cancel>>,
-    /// The next record to be given.
+    /// The next record to return.
     next: Index,
-    /// Whether it is made for one record only: what it learns of the record's block is remembered.
+    /// Whether it looks up one record only: it then remembers what it learns about the record's block.
     lookup: bool,
     cursor: Option<Cursor>,
     block: Option<Block>,
     batch: Option<RecordBatch>,
-    /// The next record was found in a batch that does not unpack: the first record behind that.
+    /// Set if the next record is in a batch that does not unpack: the first record after that batch.
     behind_undecodable: Option<Index>,
 }
 
-/// The block a reader is in.
+/// The block that a reader is in.
 struct Block {
     located: Located,
     bytes: Slice,
-    /// Where the next batch begins, and its first record.
+    /// The offset of the next batch, and the index of its first record.
     at: usize,
     first: Index,
 }
 
-/// A batch that was found, and where in its segment's file.
+/// A batch and its location in its segment's file.
 struct Found {
     bytes: Slice,
     first: Index,
@@ -201,27 +201,31 @@ struct Found {
 }
 
 impl Reader {
-    /// Index of the record that comes next.
+    /// The index of the record that is read next.
     pub fn position(&self) -> Index {
         self.next
     }
 
-    /// Goes on at another record, which may be the next one to come: back, forward, or past damage.
+    /// Continues at another record, which may be the next one to be appended: backwards, forwards, or past damage.
     ///
     /// # Errors
-    /// `Discarded`, `OutOfRange`: the reader stays where it was.
+    /// `Discarded`, `OutOfRange`: the reader keeps its position.
     pub fn seek(&mut self, index: Index) -> Result<()> {
         self.next = self.view.resolve(Start::Index(index))?;
         (self.cursor, self.block, self.batch, self.behind_undecodable) = (None, None, None, None);
         Ok(())
     }
 
-    /// The next record, or `None` at the tail. Blocks for the disk only.
+    /// Returns the next record, or `None` at the tail. Blocks only for the disk.
     ///
     /// # Errors
-    /// `Discarded`: the next record is gone; make a new reader at [`Start::First`]. `Corrupt`: its bytes fail
-    /// their checksum; the reader stays where it is. `Undecodable`: they are as they were appended, and do not unpack; the
-    /// reader stays where it is, [`Self::skip_batch`] goes on behind them. `Io`.
+    /// After an error the reader keeps its position.
+    ///
+    /// - `Discarded`: the next record was discarded; make a new reader at [`Start::First`].
+    /// - `Corrupt`: the record's bytes fail their checksum.
+    /// - `Undecodable`: the bytes are as they were appended, but do not unpack; [`Self::skip_batch`] continues after
+    ///   them.
+    /// - `Io`.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>> {
         if !self.fill()? {
             return Ok(None);
@@ -233,10 +237,10 @@ impl Reader {
         Ok(Some(batch.at(n)))
     }
 
-    /// The rest of the current batch, or the next one whole; `None` at the tail. The fastest way to read.
+    /// Returns the rest of the current batch, or the whole next one; `None` at the tail. The fastest way to read.
     ///
     /// # Errors
-    /// As [`Self::next_record`].
+    /// Those of [`Self::next_record`].
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if !self.fill()? {
             return Ok(None);
@@ -248,12 +252,12 @@ impl Reader {
         Ok(batch)
     }
 
-    /// The batch that holds the next record, whole, as it stands in the log, still packed; `None` at the tail. It can
-    /// begin before [`Self::position`]. For handing on what is read: nothing is unpacked, nor copied from a mapping. Without
-    /// a mapping the batch holds at most twice its bytes.
+    /// Returns the whole batch that contains the next record, packed as stored in the log; `None` at the tail. It can
+    /// start before [`Self::position`]. For passing batches on: nothing is unpacked, and nothing is copied from a
+    /// mapping. Without a mapping, the batch keeps up to twice its size in memory.
     ///
     /// # Errors
-    /// As [`Self::next_record`], except `Undecodable`.
+    /// Those of [`Self::next_record`], except `Undecodable`.
     pub fn next_stored(&mut self) -> Result<Option<StoredBatch>> {
         (self.batch, self.behind_undecodable) = (None, None);
         if !self.is_committed()? {
@@ -269,8 +273,8 @@ impl Reader {
         Ok(Some(stored))
     }
 
-    /// Goes on behind a batch that the last step of this reader found `Undecodable`. Returns the record that comes next.
-    /// Where the last step found something else, nothing changes.
+    /// Skips a batch that the last step of this reader found `Undecodable`, and returns the index of the record that is
+    /// read next. After any other result of the last step, nothing changes.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -293,7 +297,7 @@ impl Reader {
     /// ```
     ///
     /// # Errors
-    /// None today. Damage is not skipped: nothing tells where its batch ends.
+    /// None today. Damage is not skipped, because the end of the damaged batch is not known.
     pub fn skip_batch(&mut self) -> Result<Index> {
         if let Some(behind) = self.behind_undecodable.take() {
             self.next = behind;
@@ -301,11 +305,11 @@ impl Reader {
         Ok(self.next)
     }
 
-    /// Waits until there is a record to read (true) or the time-out passes (false); `None` waits for ever.
+    /// Blocks until there is a record to read (true) or the time-out passes (false); `None` waits without limit.
     ///
     /// # Errors
-    /// `Closed` when the log was closed and everything in it was read; `Poisoned` when it was poisoned; `Cancelled` by its
-    /// [`canceller`](Self::canceller), also where there is something to read.
+    /// `Closed` if the log was closed and all its records were read; `Poisoned` if it was poisoned; `Cancelled` after
+    /// its [`canceller`](Self::canceller) was used, even if there is a record to read.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         if self.has_batch() && !self.is_cancelled() {
             return Ok(true);
@@ -313,8 +317,8 @@ impl Reader {
         self.view.positions.wait_unless(self.next, timeout, || self.is_cancelled())
     }
 
-    /// What ends [`Self::wait`] from another thread, for good: to stop a thread that follows the log. Calls that do not wait go
-    /// on, and the reader stays where it is.
+    /// Returns a handle that ends [`Self::wait`] permanently from another thread, to stop a thread that follows the
+    /// log. Calls that do not wait still work, and the reader keeps its position.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -337,9 +341,11 @@ impl Reader {
         self.cancel.get().is_some_and(|cancel| cancel.is_set())
     }
 
-    /// Calls `hook` once there is a record to read, or the log was closed, or the reader was cancelled: at once if so already, else on a
-    /// thread of the log's, or the one that cancels, where it must not block. For runtimes and event loops: wake a task, write to an
-    /// eventfd. A reader has one hook: a new one takes the place of the last, and dropping the reader drops it.
+    /// Calls `hook` once: when there is a record to read, the log was closed, or the reader was cancelled.
+    ///
+    /// If that is so already, the hook runs at once. Otherwise it runs on a thread of the log, or on the one that
+    /// cancels, and must not block there. For runtimes and event loops: wake a task, write to an eventfd. A reader has
+    /// one hook: a new one replaces the previous one, and dropping the reader drops it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -364,7 +370,7 @@ impl Reader {
     /// For async code: ready when there is a record to read. Wakes the task through [`Self::on_more`].
     ///
     /// # Errors
-    /// As [`Self::wait`].
+    /// Those of [`Self::wait`].
     pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
         or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
@@ -373,7 +379,7 @@ impl Reader {
         self.batch.as_ref().is_some_and(|b| b.skip < b.count)
     }
 
-    /// Makes `batch` hold the next record. False: it is not committed yet.
+    /// Makes `batch` contain the next record. False: the record is not committed yet.
     fn fill(&mut self) -> Result<bool> {
         if self.has_batch() {
             return Ok(true);
@@ -398,7 +404,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Whether the next record can be read; it may have been discarded.
+    /// Whether the next record is committed; an error if it was discarded.
     fn is_committed(&self) -> Result<bool> {
         let first = self.view.positions.first();
         if self.next < first {
@@ -407,16 +413,17 @@ impl Reader {
         Ok(self.next <= self.view.positions.committed())
     }
 
-    /// What was read; or what a reader should hear of why not.
+    /// Returns the result of a read, or a better reason if it failed.
     fn or_discarded<T>(&mut self, read: Result<T>) -> Result<T> {
         if let Err(error) = &read {
-            // Start over from the index next time: nothing half-read is kept.
+            // The next call starts over from the index: no partial state is kept.
             self.block = None;
             self.cursor = None;
             if error.kind() == ErrorKind::Undecodable {
-                return read; // no damage: there is nothing to look for
+                return read; // no damage, so no other reason
             }
-            // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
+            // The record may have been discarded meanwhile, and its file removed or reused: then the caller gets
+            // `Discarded`.
             if self.view.outside {
                 std::thread::sleep(OUTSIDE_LAG);
             }
@@ -428,7 +435,7 @@ impl Reader {
         read.map_err(|error| self.view.segments.met(error, Some(self.next)))
     }
 
-    /// The stored batch that holds `next`, which is committed; moves behind it. Not verified yet.
+    /// Finds the stored batch that contains `next`, which is committed, and moves past it. Not verified yet.
     fn find_batch(&mut self) -> Result<Found> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
@@ -454,7 +461,7 @@ impl Reader {
         }
     }
 
-    /// The batch that was found is not what was written.
+    /// The error for a batch that does not contain the bytes that were written.
     fn corrupt(&self, found: &Found, why: batch::Malformed) -> Error {
         match &self.cursor {
             Some(cursor) => cursor.corrupt(found.offset, why),
@@ -469,13 +476,13 @@ impl Drop for Reader {
     }
 }
 
-/// The block that holds `next`, loaded, at the batch that holds it.
+/// Loads the block that contains `next`, at the batch that contains it.
 fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
     let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
     let Some(located) = located else {
         return Err(Error::new(
             ErrorKind::Corrupt,
-            format!("record {next} is committed and no block holds it"),
+            format!("record {next} is committed, but no block contains it"),
         ));
     };
     if located.header.first > next {

@@ -1,7 +1,7 @@
-//! Records as they are handed out: one at a time, and in the batches in which they were appended, unpacked or as they
-//! stand in the log.
+//! Records as readers return them: one at a time, or in the batches in which they were appended, unpacked or as stored
+//! in the log.
 //!
-//! Zero copies for uncompressed batches: a record is a slice of the mapping, and whoever holds it holds the segment.
+//! Zero copies for uncompressed batches: a record is a slice of the mapping, and holding it keeps the segment.
 //!
 //! Must not know: readers, positions.
 
@@ -13,7 +13,7 @@ use crate::store::read::block_reader::Slice;
 use crate::types::{Index, Timestamp};
 use bytes::Bytes;
 
-/// A record, borrowed from the reader or batch that gave it.
+/// A record, borrowed from the reader or batch that returned it.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -26,15 +26,15 @@ use bytes::Bytes;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: Index,
-    /// When the log took it.
+    /// The time at which the log accepted it.
     pub timestamp: Timestamp,
     /// Its bytes.
     pub data: &'a [u8],
 }
 
-/// A record that keeps its bytes, without a copy where the batch is not compressed: it holds the segment.
+/// A record that owns its bytes. It is not copied unless the batch is compressed: it keeps the segment.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -46,15 +46,15 @@ pub struct Record<'a> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRecord {
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: Index,
-    /// When the log took it.
+    /// The time at which the log accepted it.
     pub timestamp: Timestamp,
     /// Its bytes.
     pub data: Bytes,
 }
 
-/// Records that were appended together, verified. Holds their segment; `Send + Sync`.
+/// Records that were appended together, verified. Keeps their segment; `Send + Sync`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -91,7 +91,7 @@ impl RecordBatch {
     /// Unpacks the verified batch at the start of `bytes` and checks its table.
     ///
     /// # Errors
-    /// Why it does not unpack: it was appended so.
+    /// The reason why it does not unpack: it was appended that way.
     pub(crate) fn unpack(
         bytes: &Slice,
         header: &batch::BatchHeader,
@@ -106,28 +106,28 @@ impl RecordBatch {
         Ok(Self { body, first, skip: 0, count: header.count, timestamp })
     }
 
-    /// Index of its first record.
+    /// The index of its first record.
     pub fn first(&self) -> Index {
         self.first.plus(u64::from(self.skip))
     }
 
-    /// How many records it holds; at least 1.
+    /// How many records it contains; at least 1.
     pub fn count(&self) -> u32 {
         self.count - self.skip
     }
 
-    /// When the log took them.
+    /// The time at which the log accepted them.
     pub fn timestamp(&self) -> Timestamp {
         self.timestamp
     }
 
-    /// Its records, in order.
+    /// Returns its records, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Record<'_>> {
         (0..self.count()).map(|n| self.at(self.skip + n))
     }
 
-    /// The bytes of all its records, one after the other: one buffer, a slice of the mapping where the batch is not
-    /// compressed. [`end`](Self::end) tells where each record ends.
+    /// The bytes of all its records, one after the other: one buffer, a slice of the mapping unless the batch is
+    /// compressed. [`end`](Self::end) returns where each record ends.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -142,19 +142,20 @@ impl RecordBatch {
         self.body.get(start..end).unwrap_or_default()
     }
 
-    /// Where record `n` of it, from 0, ends in [`payload`](Self::payload). One that it does not have ends with the last.
+    /// The end of its record `n` (from 0) in [`payload`](Self::payload). For an `n` that it does not contain, the end
+    /// of the last record.
     pub fn end(&self, n: u32) -> usize {
         let upto = self.skip.saturating_add(n).saturating_add(1).min(self.count);
         self.stored_end(upto) - self.stored_end(self.skip)
     }
 
-    /// Where the first `upto` records of the stored batch end in its body; the table was checked.
+    /// The end of the first `upto` records of the stored batch in its body; the table was checked.
     fn stored_end(&self, upto: u32) -> usize {
         let Some(n) = upto.checked_sub(1) else { return 0 };
         Body::new(&self.body, self.count).and_then(|b| b.range(n)).unwrap_or_default().end
     }
 
-    /// Leaves out the records below `index`. False, and nothing changed: none would be left.
+    /// Removes the records below `index`. Returns false and changes nothing if none would be left.
     pub fn skip_to(&mut self, index: Index) -> bool {
         let skip = index.0.saturating_sub(self.first.0);
         if skip >= u64::from(self.count) {
@@ -164,17 +165,17 @@ impl RecordBatch {
         true
     }
 
-    /// Record `n` of it, from 0, as one that keeps its bytes.
+    /// Returns its record `n`, from 0, as one that owns its bytes.
     pub fn get_owned(&self, n: u32) -> Option<OwnedRecord> {
         (n < self.count()).then(|| self.clone().into_record(self.first().plus(u64::from(n))))
     }
 
-    /// Record `n` of it, from 0, if it has so many.
+    /// Returns its record `n`, from 0; None if it has fewer records.
     pub fn get(&self, n: u32) -> Option<Record<'_>> {
         (n < self.count()).then(|| self.at(self.skip + n))
     }
 
-    /// Record `n` of the stored batch; the table was checked.
+    /// Returns record `n` of the stored batch; the table was checked.
     pub(crate) fn at(&self, n: u32) -> Record<'_> {
         let data = Body::new(&self.body, self.count).and_then(|b| b.record(n)).unwrap_or_default();
         Record { index: self.first.plus(u64::from(n)), timestamp: self.timestamp, data }
@@ -187,8 +188,8 @@ impl RecordBatch {
     }
 }
 
-/// A batch as it stands in the log, its checksum verified, still packed. To be handed on: to another process, which
-/// checks the same bytes again and unpacks them there. Holds its segment; `Send + Sync`.
+/// A batch as stored in the log, its checksum verified, still packed. For passing on to another process, which checks
+/// the same bytes again and unpacks them there. Keeps its segment; `Send + Sync`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -196,7 +197,7 @@ impl RecordBatch {
 /// use chiplog::{Start, StoredBatch};
 /// log.append(b"hello")?;
 /// let stored = log.reader(Start::First)?.next_stored()?.expect("just appended");
-/// // On the other side of a wire:
+/// // In another process:
 /// let got = StoredBatch::decode(stored.first(), stored.timestamp(), stored.bytes().clone())?;
 /// let records = got.unpack()?;
 /// assert_eq!(records.get(0).map(|r| r.data), Some(&b"hello"[..]));
@@ -222,11 +223,11 @@ impl StoredBatch {
         Ok(Self { bytes, first, timestamp, count: header.count })
     }
 
-    /// Takes a batch that another process has read: its encoded bytes, the index of its first record, and when the
-    /// log took it. Verifies the checksum.
+    /// Decodes a batch that another process read: its encoded bytes, the index of its first record, and the time at
+    /// which the log accepted it. Verifies the checksum.
     ///
     /// # Errors
-    /// `Corrupt` when the bytes are not exactly one sound batch, or its records go beyond the largest index.
+    /// `Corrupt` if the bytes are not exactly one valid batch, or its records go beyond the largest index.
     pub fn decode(first: Index, timestamp: Timestamp, bytes: Bytes) -> Result<Self> {
         let header = match batch::verify(&bytes) {
             Ok(header) if header.length as usize != bytes.len() => Err("bytes follow the batch"),
@@ -240,27 +241,27 @@ impl StoredBatch {
         Ok(Self { bytes, first, timestamp, count: header.count })
     }
 
-    /// Index of its first record, asked for or not.
+    /// The index of its first record, which can be below the one requested.
     pub fn first(&self) -> Index {
         self.first
     }
 
-    /// How many records it holds; at least 1.
+    /// How many records it contains; at least 1.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Index of its last record.
+    /// The index of its last record.
     pub fn last(&self) -> Index {
         self.first.plus(u64::from(self.count)).previous()
     }
 
-    /// When the log took it.
+    /// The time at which the log accepted it.
     pub fn timestamp(&self) -> Timestamp {
         self.timestamp
     }
 
-    /// Bytes of memory that [`Self::unpack`] takes: none where the batch is not compressed.
+    /// The bytes of memory that [`Self::unpack`] allocates: 0 if the batch is not compressed.
     pub fn unpacked_bytes(&self) -> usize {
         match batch::BatchHeader::parse(&self.bytes) {
             Ok(header) if header.codec != Codec::None => header.body_length as usize,
@@ -268,17 +269,17 @@ impl StoredBatch {
         }
     }
 
-    /// As it stands in the log.
+    /// The encoded bytes, as stored in the log.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Its records. Without a copy where it is not compressed.
+    /// Returns its records. Copies nothing unless it is compressed.
     ///
     /// # Errors
-    /// `Undecodable`: the body does not unpack to what the header says, or the table is out of order.
+    /// `Undecodable`: the body does not unpack as the header says, or the table is out of order.
     pub fn unpack(&self) -> Result<RecordBatch> {
-        // The checksum was verified; the header parses as it did then.
+        // The checksum was verified, so the header parses as it did then.
         let unpack = || {
             let header = batch::BatchHeader::parse(&self.bytes)?;
             RecordBatch::unpack(&Slice::Copied(self.bytes.clone()), &header, self.first, self.timestamp)
@@ -287,7 +288,7 @@ impl StoredBatch {
     }
 }
 
-/// The error for a batch of `count` records from `first` on that is as it was appended, and does not unpack.
+/// The error for a batch of `count` records from `first` on that is stored as it was appended, but does not unpack.
 pub(crate) fn undecodable(first: Index, count: u32, why: batch::Malformed) -> Error {
     let next = first.plus(u64::from(count));
     let records = match count {
@@ -295,7 +296,7 @@ pub(crate) fn undecodable(first: Index, count: u32, why: batch::Malformed) -> Er
         _ => format!("records {first} to {}", next.previous()),
     };
     let what = format!(
-        "{records} cannot be unpacked: {why}; the checksum is right, so the batch is as it was appended, on every replica alike; go on at record {next}"
+        "{records} cannot be unpacked: {why}; the checksum is right, so every replica has the batch as it was appended; continue at record {next}"
     );
     Error::new(ErrorKind::Undecodable, what)
 }

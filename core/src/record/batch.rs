@@ -1,15 +1,15 @@
-//! Batch: what one append call carries: records, codec, session stamp, checksum. Bytes only.
+//! Batch: the unit of one append: records, codec, session stamp, checksum. Bytes only.
 //!
-//! The producer computes the checksum once; leader, disk, followers and readers keep those very bytes and
-//! the reader verifies that very checksum. Layout (little-endian; `docs/format.md` has the full table):
+//! The producer computes the checksum once. Leader, disk, followers and readers keep the same bytes, and the reader
+//! verifies the same checksum. Layout (little-endian; `docs/format.md` has the full table):
 //!
 //! ```text
 //! 0        4        8       12            16        24         32         34      35      36    40
 //! | crc32c | length | count | body length | session | sequence | inflight | codec | flags | 0   | body …
 //! ```
 //!
-//! body (after unpacking) = payload of all records, then `count` record ends (u32, relative to the body).
-//! The table stands behind the payload so that a producer copies each payload byte once.
+//! body (after unpacking) = payload of all records, then `count` record ends (u32, relative to the body). The table
+//! comes after the payload so that a producer copies each payload byte once.
 //!
 //! Must not know: blocks, files, indexes.
 
@@ -25,31 +25,32 @@ use std::borrow::Cow;
 pub const BATCH_HEADER_BYTES: usize = 40;
 /// The most records one batch can hold.
 pub const BATCH_RECORDS_MAX: u32 = 1 << 20;
-/// The format's bound on a batch, header included, packed or not. Options set lower ones.
+/// The format's bound on a batch, including its header, packed or unpacked. Options set lower bounds.
 pub const BATCH_BYTES_MAX: usize = 256 << 20;
 
-/// Bytes that a record costs in a batch besides its own: its entry in the table of ends.
+/// Bytes that a record takes in a batch in addition to its own: its entry in the table of ends.
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 4;
 
-/// Bodies that unpack to at most so much are unpacked where they come in ([`Batch::decode`]), larger ones are left to their
-/// readers. At this size it costs 30 us (lz4) and 43 us (zstd), where an `fdatasync` takes 135; the check of the packed form
-/// alone costs 11 us and less than 1 (`chiplog-bench run batch_check`; on the machine of `docs/performance.md`).
+/// Bodies that unpack to at most this size are unpacked when they arrive ([`Batch::decode`]); larger ones are left to
+/// their readers. At this size unpacking costs 30 us (lz4) and 43 us (zstd), where an `fdatasync` takes 135; checking
+/// the packed form alone costs 11 us and less than 1 (`chiplog-bench run batch_check`, on the machine of
+/// `docs/performance.md`).
 pub(crate) const UNPACKED_AT_ONCE_MAX: u32 = 64 << 10;
 
-/// Why bytes are no batch, block, header …; the caller knows where they came from.
+/// The reason why bytes are not a batch, block, header …; the caller knows where they came from.
 pub(crate) type Malformed = &'static str;
 
-/// The session stamp of a batch: who sent it, as which one, and how many before it are still on their way.
+/// The session stamp of a batch: its session, its number there, and how many earlier batches are in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) session: SessionId,
     pub(crate) sequence: Sequence,
-    /// How many earlier sequence numbers the client had no answer for yet when it made this batch: the log
-    /// forgets the indexes of those before.
+    /// How many earlier sequence numbers had no result yet when the client made this batch. The log forgets the indexes
+    /// of the numbers before those.
     pub(crate) inflight: u16,
 }
 
-/// A parsed batch header. Its checksum is not verified by parsing.
+/// A parsed batch header. Parsing does not verify its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) crc: u32,
@@ -61,8 +62,8 @@ pub(crate) struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Reads the header at the start of `bytes`, which may hold more than this batch, and checks every
-    /// bound, so that what follows cannot run over: `length <= bytes.len()`.
+    /// Reads the header at the start of `bytes`, which may contain more than this batch. Checks every bound, so later
+    /// code cannot read past the end: `length <= bytes.len()`.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let head: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk().ok_or("batch header is cut off")?;
         let codec = Codec::from_code(head[34]).ok_or("batch has an unknown codec")?;
@@ -125,7 +126,7 @@ pub(crate) fn verify(bytes: &[u8]) -> Result<BatchHeader, Malformed> {
     Ok(header)
 }
 
-/// The unpacked body of a verified batch: gives out records by their number.
+/// The unpacked body of a verified batch: returns records by their number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Body<'a> {
     payload: &'a [u8],
@@ -147,7 +148,7 @@ impl<'a> Body<'a> {
         Some(u32::from_le_bytes(end.try_into().ok()?) as usize)
     }
 
-    /// Where record `n` (from 0) lies in the body.
+    /// The range of record `n` (from 0) in the body.
     pub(crate) fn range(&self, n: u32) -> Result<std::ops::Range<usize>, Malformed> {
         const CROOKED: Malformed = "batch's table of record ends is out of order";
         let start = if n == 0 { 0 } else { self.end(n - 1).ok_or(CROOKED)? };
@@ -160,7 +161,7 @@ impl<'a> Body<'a> {
         Ok(&self.payload[self.range(n)?])
     }
 
-    /// Checks the whole table: ends in order, the last one at the payload's end.
+    /// Checks the whole table: the ends are in order and the last one is at the payload's end.
     pub(crate) fn check(&self, count: u32) -> Result<(), Malformed> {
         let mut last = 0;
         for n in 0..count {
@@ -170,7 +171,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The body of the verified batch `bytes`, unpacked if need be.
+/// Returns the body of the verified batch `bytes`, unpacked if it is compressed.
 pub(crate) fn body<'a>(bytes: &'a [u8], header: &BatchHeader) -> Result<Cow<'a, [u8]>, Malformed> {
     let packed = bytes.get(BATCH_HEADER_BYTES..header.length as usize).ok_or("batch is cut off")?;
     match header.codec {
@@ -179,8 +180,8 @@ pub(crate) fn body<'a>(bytes: &'a [u8], header: &BatchHeader) -> Result<Cow<'a, 
     }
 }
 
-/// The frame around one uncompressed record: what stands before and behind it. Lets an append go from the
-/// caller's slice to the writer's buffer in one copy.
+/// The frame around one uncompressed record: the bytes before and after it. With it an append copies the caller's slice
+/// to the writer's buffer once.
 pub(crate) struct SingleFrame {
     pub(crate) head: [u8; BATCH_HEADER_BYTES],
     pub(crate) tail: [u8; RECORD_OVERHEAD_BYTES],
@@ -188,7 +189,7 @@ pub(crate) struct SingleFrame {
 }
 
 impl SingleFrame {
-    /// The caller has checked that `record` is within the limits, so that all lengths fit `u32`.
+    /// The caller has checked that `record` is within the limits, so all lengths fit `u32`.
     pub(crate) fn new(record: &[u8], stamp: Stamp) -> Self {
         assert!(record.len() <= BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES);
         let tail = (record.len() as u32).to_le_bytes();
@@ -202,8 +203,8 @@ impl SingleFrame {
     }
 }
 
-/// One or more records, encoded and checksummed: the unit of appending. Either all of a batch becomes
-/// durable or nothing of it. Cheap to clone (the bytes are shared) and `Send + Sync`.
+/// One or more records, encoded, with a checksum: the unit of appending. A batch becomes durable as a whole or not at
+/// all. Cheap to clone, because the bytes are shared. `Send + Sync`.
 ///
 /// ```
 /// use chiplog::{Batch, BatchBuilder};
@@ -211,7 +212,7 @@ impl SingleFrame {
 /// builder.push(b"one")?.push(b"two")?;
 /// let batch = builder.build()?;
 /// assert_eq!(batch.count(), 2);
-/// // What another process received is checked before it is taken.
+/// // Bytes from another process are checked when they are decoded.
 /// let same = Batch::decode(batch.as_bytes().clone())?;
 /// assert_eq!(same.records()?, [b"one".to_vec(), b"two".to_vec()]);
 /// # Ok::<(), chiplog::Error>(())
@@ -220,23 +221,23 @@ impl SingleFrame {
 pub struct Batch {
     bytes: Bytes,
     header: BatchHeader,
-    /// Bytes of its largest record, if that is known.
+    /// The size of its largest record in bytes, if known.
     largest: Option<u32>,
 }
 
 impl Batch {
-    /// Takes encoded bytes, such as another process sent. Checks the checksum, every bound and, of a body that is not
-    /// compressed, or unpacks to at most 64 KiB, the table of record ends. Of a larger body only the packed form is
-    /// checked, so its reader can still find it [`Undecodable`](ErrorKind::Undecodable).
+    /// Decodes a batch from bytes, for example from another process. Checks the checksum and every bound. Also checks
+    /// the table of record ends if the body is not compressed or unpacks to at most 64 KiB. Of a larger body only the
+    /// packed form is checked, so a reader can still find it [`Undecodable`](ErrorKind::Undecodable).
     ///
     /// # Errors
-    /// `Corrupt` when the bytes are not exactly one batch with the right checksum. `InvalidArgument` when they are, and the
-    /// body does not unpack to what the header says: its producer is wrong.
+    /// `Corrupt` if the bytes are not exactly one batch with the right checksum. `InvalidArgument` if they are, but the
+    /// body does not unpack as the header says: its producer is wrong.
     pub fn decode(bytes: Bytes) -> Result<Self> {
         let batch = Self::stored(bytes)?;
         batch.check_body().map_err(|why| {
             let what = format!(
-                "a batch of {} records whose checksum is right and whose body no reader could unpack: {why}; mend the program that made it",
+                "a batch of {} records cannot be unpacked, although its checksum is right: {why}; fix the program that built it",
                 batch.header.count
             );
             Error::new(ErrorKind::InvalidArgument, what)
@@ -244,7 +245,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Takes encoded bytes that a log holds: whether their body unpacks is not asked.
+    /// Decodes bytes that a log stores. Does not check whether the body unpacks.
     pub(crate) fn stored(bytes: Bytes) -> Result<Self> {
         let header = match verify(&bytes) {
             Ok(header) if header.length as usize != bytes.len() => Err("bytes follow the batch"),
@@ -254,7 +255,7 @@ impl Batch {
         Ok(Self { bytes, header, largest: None })
     }
 
-    /// Whether readers can unpack it, as far as that is cheap to tell.
+    /// Checks whether readers can unpack the body, as far as that is cheap.
     fn check_body(&self) -> Result<(), Malformed> {
         let header = &self.header;
         let packed = &self.bytes[BATCH_HEADER_BYTES..];
@@ -267,17 +268,17 @@ impl Batch {
         Body::new(&body(&self.bytes, header)?, header.count)?.check(header.count)
     }
 
-    /// The encoded bytes, as they will stand in the file and go over the wire.
+    /// The encoded bytes, as written to the file and sent over the network.
     pub fn as_bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// How many records it holds; at least 1.
+    /// How many records it contains; at least 1.
     pub fn count(&self) -> u32 {
         self.header.count
     }
 
-    /// How its body is compressed.
+    /// The compression of its body.
     pub fn codec(&self) -> Codec {
         self.header.codec
     }
@@ -288,10 +289,10 @@ impl Batch {
         (!session.is_none()).then_some((session, sequence))
     }
 
-    /// Copies of its records. For looking into a batch; readers of a log get slices instead.
+    /// Returns copies of its records. For looking into a batch; readers of a log return slices instead.
     ///
     /// # Errors
-    /// `Undecodable` when a compressed body does not unpack to what the header says.
+    /// `Undecodable` if a compressed body does not unpack as the header says.
     pub fn records(&self) -> Result<Vec<Vec<u8>>> {
         let records = || {
             let body = body(&self.bytes, &self.header)?;
@@ -307,13 +308,13 @@ impl Batch {
         })
     }
 
-    /// The memory that a reader needs for it, unpacked.
+    /// The bytes of memory that a reader needs to unpack it.
     pub(crate) fn unpacked_bytes(&self) -> usize {
         BATCH_HEADER_BYTES + self.header.body_length as usize
     }
 
-    /// Bytes that an append unpacks to tell whether a record is larger than `record_bytes_max`. 0: the batch is not
-    /// compressed, too small for such a record, or [measured](Self::measure).
+    /// The bytes that an append has to unpack to check for records larger than `record_bytes_max`. 0 if the batch is
+    /// not compressed, is too small for such a record, or is [measured](Self::measure).
     pub fn unmeasured_bytes(&self, record_bytes_max: u32) -> usize {
         let is_known = self.header.codec == Codec::None || self.largest.is_some();
         if is_known || self.payload_bytes() <= record_bytes_max {
@@ -323,11 +324,11 @@ impl Batch {
         }
     }
 
-    /// Learns how large its records are, so that no append has to unpack it. For servers: on a thread that may be kept for
-    /// as long, about 0.4 ms a MiB.
+    /// Measures the largest record, so that no append has to unpack the batch. For servers; run it on a thread that it
+    /// may block, for about 0.4 ms a MiB.
     ///
     /// # Errors
-    /// `InvalidArgument`: the body does not unpack to what the header says.
+    /// `InvalidArgument`: the body does not unpack as the header says.
     pub fn measure(&mut self) -> Result<()> {
         self.largest = Some(self.largest_record()?);
         Ok(())
@@ -337,7 +338,7 @@ impl Batch {
         self.header.body_length - self.header.count * RECORD_OVERHEAD_BYTES as u32
     }
 
-    /// Whether no record is larger than `max`. Looks at each of them only where they could be in all.
+    /// Whether no record is larger than `max`. Looks at single records only if the whole payload is larger than that.
     pub(crate) fn records_within(&self, max: u32) -> Result<bool> {
         if self.payload_bytes() <= max {
             return Ok(true);
@@ -346,7 +347,7 @@ impl Batch {
         Ok(largest <= max)
     }
 
-    /// Bytes of the largest record.
+    /// The size of the largest record in bytes.
     fn largest_record(&self) -> Result<u32> {
         let count = self.header.count;
         let largest = || {
@@ -361,7 +362,7 @@ impl Batch {
         };
         largest().map_err(|why: Malformed| {
             let what =
-                format!("a batch of {count} records does not unpack: {why}; mend the program that made it");
+                format!("a batch of {count} records does not unpack: {why}; fix the program that built it");
             Error::new(ErrorKind::InvalidArgument, what)
         })
     }
@@ -371,7 +372,7 @@ impl Batch {
     }
 }
 
-/// Gathers records into a [`Batch`]. Each payload byte is copied once, into the batch.
+/// Collects records into a [`Batch`]. Each payload byte is copied once, into the batch.
 ///
 /// ```
 /// use chiplog::{BatchBuilder, Codec};
@@ -385,11 +386,11 @@ impl Batch {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct BatchBuilder {
-    /// Header place, then the payload so far. Empty until the first push.
+    /// Space for the header, then the payload so far. Empty until the first push.
     bytes: Vec<u8>,
     ends: Vec<u8>,
     count: u32,
-    /// Bytes of the largest record.
+    /// The size of the largest record in bytes.
     largest: u32,
     codec: Codec,
     stamp: Stamp,
@@ -407,8 +408,8 @@ impl BatchBuilder {
         self
     }
 
-    /// Stamps the batch as number `sequence` (from 1) of `session`. `inflight` says how many earlier
-    /// sequence numbers the client still has no answer for: the log remembers those and forgets older ones.
+    /// Stamps the batch as number `sequence` (from 1) of `session`. `inflight` is how many earlier sequence numbers
+    /// have no result yet: the log remembers their indexes and forgets older ones.
     pub fn session(&mut self, session: SessionId, sequence: Sequence, inflight: u16) -> &mut Self {
         self.stamp = Stamp { session, sequence, inflight };
         self
@@ -417,8 +418,8 @@ impl BatchBuilder {
     /// Adds a record; it may be empty.
     ///
     /// # Errors
-    /// `TooLarge` when the batch would exceed [`BATCH_RECORDS_MAX`] or [`BATCH_BYTES_MAX`]; the record is
-    /// not in the batch then and the batch is as it was.
+    /// `TooLarge` if the batch would exceed [`BATCH_RECORDS_MAX`] or [`BATCH_BYTES_MAX`]. The record is then not added,
+    /// and the batch is unchanged.
     pub fn push(&mut self, record: &[u8]) -> Result<&mut Self> {
         if self.count == BATCH_RECORDS_MAX {
             return Err(Error::new(
@@ -444,23 +445,23 @@ impl BatchBuilder {
         Ok(self)
     }
 
-    /// Records so far.
+    /// How many records were added so far.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether there is none yet.
+    /// Whether it contains no record yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What the batch would measure if it were built now without compression.
+    /// The batch's size in bytes if it were built now without compression.
     pub fn encoded_bytes(&self) -> usize {
         self.bytes.len().max(BATCH_HEADER_BYTES) + self.ends.len()
     }
 
-    /// Encodes and checksums the batch. A body that compression would not make smaller stays as it is.
-    /// The builder is empty afterwards, with codec and session stamp as they were.
+    /// Encodes the batch with its checksum. A body that compression does not make smaller is stored uncompressed.
+    /// Afterwards the builder is empty; its codec and session stamp stay.
     ///
     /// # Errors
     /// `InvalidArgument` for a batch without records, or with a session but no sequence (or the reverse).
@@ -495,14 +496,14 @@ impl BatchBuilder {
     }
 }
 
-/// `bytes[at..at + 4]` as a number; callers pass arrays whose length they know.
+/// `bytes[at..at + 4]` as a number. Callers pass arrays of known length.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)
 }
 
-/// `bytes[at..at + 8]` as a number; callers pass arrays whose length they know.
+/// `bytes[at..at + 8]` as a number. Callers pass arrays of known length.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_under_every_codec() {
+    fn records_survive_every_codec() {
         for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
             let batch = sample(codec);
             assert_eq!(batch.codec(), codec);
@@ -532,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_measured_once() {
+    fn measure_finds_the_largest_record_once() {
         for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
             let built = sample(codec);
             let mut decoded = Batch::decode(built.as_bytes().clone()).unwrap();
@@ -548,7 +549,7 @@ mod tests {
         }
     }
 
-    /// A batch from another program, with the right checksum, whose body is not what its header says.
+    /// A batch from another program, whose checksum is right and whose body does not match its header.
     #[test]
     fn bodies_that_do_not_unpack_are_refused() {
         let packed = compression::compress(Codec::Lz4, &[0; 500]).unwrap();
@@ -581,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn single_frame_is_the_builder_s_encoding() {
+    fn single_frame_equals_the_builder_s_encoding() {
         let stamp = Stamp { session: SessionId(5), sequence: Sequence(1), inflight: 0 };
         let frame = SingleFrame::new(b"record", stamp);
         let bytes = [&frame.head[..], b"record", &frame.tail].concat();
@@ -591,7 +592,7 @@ mod tests {
         assert_eq!(frame.crc, verify(&bytes).unwrap().crc);
     }
 
-    /// Every flipped bit of a batch is noticed, and never by a panic.
+    /// Every flipped bit of a batch is detected, and never causes a panic.
     #[test]
     fn every_bit_flip_is_detected() {
         for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {

@@ -1,14 +1,14 @@
-//! How a batch's body is packed: not at all, by lz4, or by zstd.
+//! The compression of a batch's body: none, lz4, or zstd.
 //!
-//! Producers pack and readers unpack. The log and the network pass on the packed bytes unchanged. Input from outside is looked at
-//! before it is taken: [`check_frame`] follows the packed form without unpacking it.
+//! Producers pack and readers unpack. The log and the network pass on the packed bytes unchanged. Input from outside is
+//! checked before it is accepted: [`check_frame`] walks the packed form without unpacking it.
 //!
-//! Invariant: no length that a batch claims is allocated before the packed bytes were found able to unpack to it.
+//! Invariant: no length that a batch claims is allocated before the packed bytes are known to be able to unpack to it.
 
 use crate::error::{Error, ErrorKind, Result};
 use zstd::zstd_safe;
 
-/// How the records of a batch are compressed.
+/// The compression of the records of a batch.
 ///
 /// ```
 /// use chiplog::{BatchBuilder, Codec};
@@ -18,7 +18,7 @@ use zstd::zstd_safe;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// As they are: readers get slices of the mapped file.
+    /// No compression: readers get slices of the mapped file.
     #[default]
     None,
     /// lz4 block format: fast.
@@ -37,7 +37,7 @@ impl Codec {
         }
     }
 
-    /// The codec of that number, if there is one.
+    /// The codec with this number; None if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::None),
@@ -50,7 +50,7 @@ impl Codec {
 
 const ZSTD_LEVEL: i32 = 3;
 
-/// Packs a body. `Codec::None` is the caller's affair: it has nothing to do.
+/// Packs a body. The caller handles `Codec::None`.
 pub(crate) fn compress(codec: Codec, body: &[u8]) -> Result<Vec<u8>> {
     match codec {
         Codec::None => Ok(body.to_vec()),
@@ -61,14 +61,14 @@ pub(crate) fn compress(codec: Codec, body: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// The most that a byte of an lz4 block unpacks to: a match's length grows by up to 255 with each byte.
+/// The most bytes that a byte of an lz4 block unpacks to: a match's length grows by up to 255 with each byte.
 const LZ4_RATIO_MAX: usize = 255;
 /// The most bytes that one block of a zstd frame unpacks to. The smallest block takes [`ZSTD_BLOCK_BYTES_MIN`].
 const ZSTD_BLOCK_UNPACKED_MAX: usize = 128 << 10;
 const ZSTD_BLOCK_BYTES_MIN: usize = 3;
 
-/// Unpacks a body of exactly `length` bytes. Never allocates more than that, whatever the input claims, and nothing if so
-/// few bytes cannot unpack to so many.
+/// Unpacks a body of exactly `length` bytes. Never allocates more than that, whatever the input claims, and allocates
+/// nothing if the input is too short to unpack to `length`.
 pub(crate) fn decompress(codec: Codec, packed: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
     check_claim(codec, packed, length)?;
     let body = match codec {
@@ -85,31 +85,28 @@ pub(crate) fn decompress(codec: Codec, packed: &[u8], length: usize) -> Result<V
     if body.len() == length { Ok(body) } else { Err(OTHER_LENGTH) }
 }
 
-const OTHER_LENGTH: &str = "unpacked body has another length than its header says";
+const OTHER_LENGTH: &str = "length of the unpacked body differs from its header";
 
-/// Whether so many packed bytes can unpack to `length`, as far as their number and first bytes tell.
+/// Whether the packed bytes can unpack to `length` bytes, judged by their number and first bytes.
 fn check_claim(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'static str> {
     let unpacked_max = match codec {
         Codec::None => packed.len(),
         Codec::Lz4 => packed.len().saturating_mul(LZ4_RATIO_MAX),
         Codec::Zstd => {
             let claimed = zstd_safe::get_frame_content_size(packed);
-            let claimed = claimed.map_err(|_| "zstd body does not begin with a frame")?;
+            let claimed = claimed.map_err(|_| "zstd body does not start with a frame")?;
             if claimed.is_some_and(|claimed| claimed != length as u64) {
-                return Err("zstd frame says another length than the batch's header");
+                return Err("length in the zstd frame differs from the batch's header");
             }
             (packed.len() / ZSTD_BLOCK_BYTES_MIN).saturating_mul(ZSTD_BLOCK_UNPACKED_MAX)
         }
     };
-    if length <= unpacked_max {
-        Ok(())
-    } else {
-        Err("so few bytes do not unpack to the length in the header")
-    }
+    if length <= unpacked_max { Ok(()) } else { Err("too few bytes to unpack to the length in the header") }
 }
 
-/// Checks that a packed body can unpack to exactly `length` bytes, without unpacking it and without memory: of lz4 all that
-/// unpacking checks, of zstd the frame and the headers of its blocks. The contents of the blocks of a zstd frame are not checked.
+/// Checks that a packed body can unpack to exactly `length` bytes, without unpacking it and without allocating. For lz4
+/// this checks all that unpacking checks. For zstd it checks the frame and the headers of its blocks, but not the
+/// blocks' contents.
 pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'static str> {
     check_claim(codec, packed, length)?;
     match codec {
@@ -121,7 +118,7 @@ pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<
         Codec::Zstd => match zstd_safe::find_frame_compressed_size(packed) {
             Ok(n) if n == packed.len() => match zstd_safe::get_dict_id_from_frame(packed) {
                 None => Ok(()),
-                Some(_) => Err("zstd frame needs a dictionary, and readers have none"),
+                Some(_) => Err("zstd frame needs a dictionary; dictionaries are not supported"),
             },
             Ok(_) => Err("bytes follow the zstd frame"),
             Err(_) => Err("zstd frame is cut off or malformed"),
@@ -129,8 +126,8 @@ pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<
     }
 }
 
-/// The length that an lz4 block unpacks to; None: it does not. Follows its sequences: each has literals and, except for the
-/// last one, a match that begins up to 65,535 bytes back.
+/// The length that an lz4 block unpacks to; None if it does not unpack. Walks its sequences: each has literals and,
+/// except for the last one, a match that starts up to 65,535 bytes back.
 fn lz4_length(packed: &[u8]) -> Option<usize> {
     let mut rest = packed;
     let mut length = 0usize;
@@ -154,7 +151,7 @@ fn lz4_length(packed: &[u8]) -> Option<usize> {
     }
 }
 
-/// A count of which four bits stand in the token: 15 says that bytes follow, up to the first that is not 255.
+/// A count whose first four bits are in the token: 15 means that more bytes follow, up to the first that is not 255.
 fn lz4_count(bits: usize, rest: &mut &[u8]) -> Option<usize> {
     if bits < 15 {
         return Some(bits);
@@ -181,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_the_compressors_pass() {
+    fn check_accepts_frames_of_the_compressors() {
         let sizes = [4, 5, 12, 13, 100, 1_000, 65_535, 70_000, 1 << 20];
         for body in sizes.into_iter().flat_map(|n| [vec![7; n], noise(n)]) {
             for codec in [Codec::Lz4, Codec::Zstd] {
@@ -214,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_beyond_what_the_bytes_can_hold_costs_nothing() {
+    fn impossible_length_claim_allocates_nothing() {
         for codec in [Codec::Lz4, Codec::Zstd] {
             let packed = compress(codec, &[1; 100]).unwrap();
             assert!(decompress(codec, &packed, 256 << 20).is_err());

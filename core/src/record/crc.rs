@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A running CRC-32C over pieces that need not lie together.
+/// A running CRC-32C over pieces that need not be adjacent.
 pub(crate) struct Crc(Digest);
 
 impl Crc {
@@ -21,7 +21,7 @@ impl Crc {
     }
 }
 
-/// CRC-32C of one run of bytes.
+/// CRC-32C of one slice.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
@@ -30,7 +30,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The check value of every CRC catalogue, and the vectors of RFC 3720 B.4.
+    /// The check value of CRC catalogues, and the vectors of RFC 3720 B.4.
     #[test]
     fn published_vectors() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);

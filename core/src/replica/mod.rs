@@ -1,4 +1,4 @@
-//! One member of a raft group, from its directory to the threads that it runs on.
+//! One member of a raft group: its directory, state, storage and threads.
 
 pub(crate) mod node;
 pub(crate) mod open;

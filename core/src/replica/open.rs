@@ -1,10 +1,10 @@
-//! Opening: from a directory to a store and the state its blocks lead to. Makes a new log where there is none.
+//! Opening: from a directory to a store and the state after its blocks. Creates a log if there is none.
 //!
-//! The order in which a new log is made, each step durable before the next:
+//! The order in which a new log is created, each step durable before the next:
 //!
 //! 1. the lock file, empty; 2. the first segment's file; 3. its opening block; 4. the identity.
 //!
-//! A crash before 4 leaves no log: what is there then is removed by the next opening.
+//! A crash before step 4 leaves no log: the next opening removes these files.
 
 use crate::cluster::membership::{ALONE, Member, Membership};
 use crate::cluster::options::{Bootstrap, Cluster};
@@ -30,56 +30,56 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A log's files, open, and what they say.
+/// The open files of a log, and the state that they hold.
 pub(crate) struct RecoveredLog {
     lock: Option<Box<dyn Lock>>,
     pub(crate) identity: Identity,
     pub(crate) store: Store,
-    /// As the last block leaves it, with all that is pending.
+    /// The state after the last block, with all pending effects.
     pub(crate) sequencer: Sequencer,
-    /// Its place in its cluster; that of a log on its own is made up.
+    /// The options of its cluster; those of a log on its own are made up.
     pub(crate) cluster: Cluster,
     pub(crate) segments: Arc<Segments>,
-    /// Whether the log was made just now.
+    /// Whether the log was created just now.
     pub(crate) is_new: bool,
 }
 
 impl RecoveredLog {
-    /// The lock on the directory, for who lives longest. Panics when it was taken before.
+    /// Takes the lock on the directory, for the thread that ends last. Panics if it was taken before.
     pub(crate) fn take_lock(&mut self) -> Box<dyn Lock> {
         match self.lock.take() {
             Some(lock) => lock,
-            None => unreachable!("the lock is taken once"),
+            None => unreachable!("the lock is taken only once"),
         }
     }
 }
 
-/// What was found in a directory.
+/// The contents of a directory.
 pub(crate) enum Directory {
-    /// A log that goes on.
+    /// A log that was opened.
     Ready(Box<RecoveredLog>),
-    /// A replica's log that cannot go on before it is repaired.
+    /// A replica's log that has to be repaired before it opens.
     DamagedLog(Box<DamagedLog>),
 }
 
-/// A replica's log that recovery refuses. Nothing but damage keeps it from being opened.
+/// A replica's log that recovery refuses because of damage, and for no other reason.
 pub(crate) struct DamagedLog {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
     pub(crate) identity: Identity,
-    /// Those of the log, once it is open.
+    /// The segments of the log, once it is open.
     pub(crate) segments: Arc<Segments>,
-    /// What recovery says.
+    /// The error of the recovery.
     pub(crate) why: Error,
     lock: Option<Box<dyn Lock>>,
 }
 
 impl DamagedLog {
-    /// Tries to open it again, something having been repaired.
+    /// Tries to open it again after a repair. None: there is more damage, described by [`Self::why`].
     ///
     /// # Errors
-    /// What stands in the way, if it is not damage; else [`Self::why`] says what is to be repaired next.
+    /// The reason why the log does not open, if it is not damage.
     pub(crate) fn open_again(&mut self) -> Result<Option<RecoveredLog>> {
         match recover(self.disk.clone(), &self.options, self.identity, self.segments.clone()) {
             Ok(opened) => Ok(Some(RecoveredLog { lock: self.lock.take(), ..opened })),
@@ -93,7 +93,7 @@ impl DamagedLog {
 }
 
 #[cfg(any(test, feature = "sim"))]
-/// Opens or makes the log on `disk`.
+/// Opens or creates the log on `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLog> {
     match open_or_find_damage(disk, options)? {
         Directory::Ready(opened) => Ok(*opened),
@@ -101,7 +101,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLo
     }
 }
 
-/// As [`open`]. With cluster options, damage is no error.
+/// As [`open`]. With cluster options, damage is not an error.
 pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Result<Directory> {
     let existing = Identity::read(&*disk);
     if let Ok(None) = existing
@@ -110,13 +110,13 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
         return Err(no_log(&*disk));
     }
     let lock = lock(&*disk)?;
-    // Again, under the lock: another process may have made it meanwhile.
+    // Again, under the lock: another process may have created it meanwhile.
     let Some(identity) = Identity::read(&*disk)? else {
         return create(disk, options, lock).map(|opened| Directory::Ready(Box::new(opened)));
     };
     if identity.follows {
         let what = format!(
-            "{} holds a copy that follows log {:032x} from outside: it takes no appends and no part in a cluster (in a program: `FollowerLog` goes on with it, `ReadOnlyLog` reads it; `chiplog follow`, `chiplog read`)",
+            "{} holds a follower's copy of log {:032x}, which takes no appends and no part in a cluster; open it with `FollowerLog` or `ReadOnlyLog` in a program, or with `chiplog follow` or `chiplog read`",
             disk.path().display(),
             identity.log.get()
         );
@@ -146,7 +146,8 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
 /// Opens the log of a follower.
 ///
 /// # Errors
-/// `NotFound`: there is none. `InvalidArgument`: the directory is a replica's, or that of a log on its own. `Locked`,
+/// `NotFound`: there is none. `InvalidArgument`: the directory belongs to a replica, or to a log on its own. `Locked`,
+/// `Corrupt`, `Unsupported`, `Io`.
 /// `Corrupt`, `Unsupported`, `Io`.
 pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLog> {
     if Identity::read(&*disk)?.is_none() {
@@ -158,19 +159,19 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Re
     let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             let what = format!(
-                "{error}; what is damaged here stands in the log that is followed: `FollowerLog::reset` this directory, and follow again"
+                "{error}; the source of this copy has the damaged data: reset this directory with `FollowerLog::destroy`, and follow again"
             );
-            Error::caused(ErrorKind::Corrupt, what, &error)
+            Error::with_source(ErrorKind::Corrupt, what, &error)
         }
         _ => error,
     })?;
     Ok(RecoveredLog { lock: Some(lock), ..opened })
 }
 
-/// Makes the log of a follower that begins at `state`.
+/// Creates the log of a follower that begins at `state`.
 ///
 /// # Errors
-/// `InvalidArgument`: there is a log already. `Corrupt`: the state cannot be understood. `TooLarge`: it does not fit a
+/// `InvalidArgument`: there is a log already. `Corrupt`: the state is malformed. `TooLarge`: it does not fit in a
 /// segment. `Locked`, `Full`, `Io`.
 pub(crate) fn create_followed(
     disk: Arc<dyn Disk>,
@@ -179,7 +180,7 @@ pub(crate) fn create_followed(
 ) -> Result<RecoveredLog> {
     let lock = lock(&*disk)?;
     if followers_identity(&*disk)?.is_some() {
-        let what = format!("{} holds a follower's log already: open it", disk.path().display());
+        let what = format!("{} already holds a follower's log: open it", disk.path().display());
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     remove_unfinished(&*disk)?;
@@ -187,9 +188,9 @@ pub(crate) fn create_followed(
     let identity = identity.map_err(|e| Error::io("make", disk.path(), e))?;
     let identity = Identity { log: state.log(), follows: true, ..identity };
     let mut sequencer = Sequencer::new(Owner::Follower, Membership::default(), options);
-    sequencer.begin_at(&state.header, &state.body, options).map_err(|why| {
-        Error::new(ErrorKind::Corrupt, format!("the state that was fed cannot be understood: {why}"))
-    })?;
+    sequencer
+        .begin_at(&state.header, &state.body, options)
+        .map_err(|why| Error::new(ErrorKind::Corrupt, format!("the source's state is malformed: {why}")))?;
     let opening = sequencer.opening();
     check_opening(&opening, options)?;
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
@@ -205,7 +206,7 @@ pub(crate) fn create_followed(
 /// Removes the log of a follower.
 ///
 /// # Errors
-/// As [`open_followed`]; what is damaged is removed as well, but the identity has to be sound.
+/// As [`open_followed`]. Damaged files are removed as well, but the identity has to be sound.
 pub(crate) fn reset_followed(disk: &dyn Disk) -> Result<()> {
     if Identity::read(disk)?.is_none() {
         return Err(no_log(disk));
@@ -218,18 +219,18 @@ pub(crate) fn reset_followed(disk: &dyn Disk) -> Result<()> {
     for name in list(disk)?.iter().filter(|n| file_number(n).is_some() || is_temporary(n)) {
         remove(disk, name)?;
     }
-    // The identity goes last: as long as it is there, this can be done again.
+    // The identity is removed last: until then, this can be repeated.
     sync()?;
     remove(disk, IDENTITY_FILE)?;
     sync()
 }
 
-/// The identity of a follower's directory, if there is a log.
+/// The identity in a follower's directory. None: there is no log.
 fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
     let identity = Identity::read(disk)?;
     if identity.is_some_and(|i| !i.follows) {
         let what = format!(
-            "{} holds a log on its own, or a replica of a cluster; a follower needs a directory for itself",
+            "{} holds a log on its own, or a replica of a cluster; use another directory for the follower",
             disk.path().display()
         );
         return Err(Error::new(ErrorKind::InvalidArgument, what));
@@ -237,7 +238,7 @@ fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
     Ok(identity)
 }
 
-/// Whether a segment has room for such an opening.
+/// Fails if a segment has no room for this opening.
 fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
     let needed = block_bytes(opening.body.iter().map(Bytes::len).sum()) + PROOF_BYTES_MAX;
     let room = room_of(options.segment_bytes as usize);
@@ -245,7 +246,7 @@ fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "the state that was fed takes {needed} bytes of a segment, which has room for {room}: raise segment_bytes"
+        "the source's state takes {needed} bytes of a segment, which has room for {room}: raise segment_bytes"
     );
     Err(Error::new(ErrorKind::TooLarge, what))
 }
@@ -255,7 +256,7 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
             let what = format!(
-                "{} is open for writer already, in this process or another one: close it there, or read it meanwhile through a ReadOnlyLog",
+                "{} is already open for writer, in this process or another one: close it there, or read it through a ReadOnlyLog meanwhile",
                 disk.path().display()
             );
             Error::new(ErrorKind::Locked, what)
@@ -264,12 +265,12 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     })
 }
 
-/// The place of a log on its own: it needs no way to anybody.
+/// The cluster options of a log on its own, which needs no transport.
 fn on_its_own() -> Cluster {
     Cluster::new(ALONE, Bootstrap::Init, Arc::new(Nobody))
 }
 
-/// The transport of a log that has nobody to talk to.
+/// The transport of a log on its own: it has no peers.
 #[derive(Debug)]
 struct Nobody;
 
@@ -310,7 +311,7 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
     Ok(RecoveredLog { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
 }
 
-/// Removes what a crash left of a log that was being made. Refuses when there is more than that: then the
+/// Removes the files of a log whose creation a crash interrupted. Refuses if there are blocks of records: then the
 /// identity was lost.
 fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
     for name in list(disk)? {
@@ -330,21 +331,23 @@ fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
 
 fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
     let what =
-        format!("the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy");
+        format!("the log's identity is missing, but {name} holds data; restore {IDENTITY_FILE} from a copy");
     Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
 }
 
+/// Fails if `dir` is empty.
+///
 /// # Errors
-/// `InvalidArgument`: the name of a log's directory is empty.
+/// `InvalidArgument`: the name of the log's directory is empty.
 pub(crate) fn check_name(dir: &Path) -> Result<()> {
     if !dir.as_os_str().is_empty() {
         return Ok(());
     }
-    let what = "the name of the log's directory is empty: \".\" is the one the process is in";
+    let what = "the name of the log's directory is empty: use \".\" for the current directory";
     Err(Error::new(ErrorKind::InvalidArgument, what))
 }
 
-/// Why a log's directory cannot be opened, though something of that name is there.
+/// The reason why a log's directory cannot be opened, although something of that name exists.
 pub(crate) fn cannot_open(dir: &Path, e: io::Error) -> Error {
     if dir.is_file() {
         return Error::new(
@@ -355,7 +358,7 @@ pub(crate) fn cannot_open(dir: &Path, e: io::Error) -> Error {
     Error::io("open directory", dir, e)
 }
 
-/// Why a directory without an identity does not open: there is no log, or there is one that has lost it.
+/// The reason why a directory without an identity does not open: there is no log, or its identity was lost.
 pub(crate) fn no_log(disk: &dyn Disk) -> Error {
     let holds_data = |name: &String| {
         file_number(name).is_some_and(|number| {
@@ -372,7 +375,7 @@ pub(crate) fn no_log(disk: &dyn Disk) -> Error {
     }
 }
 
-/// Whether any block follows the opening block of a segment file. Not knowing counts as yes.
+/// Whether any block follows the opening block of a segment file. Counts as yes if it is not known.
 fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
     use crate::store::format::segment::SegmentHeader;
     let path = disk.path().join(name);
@@ -391,7 +394,7 @@ fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
     let mut scanner = Scanner::new(file, path.clone(), header.id, header.bytes as usize);
     let after = match scanner.block(SEGMENT_HEADER_BYTES)? {
         Found::Block(opening, _) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
-        // The opening block itself may be half there.
+        // The opening block itself may be incomplete.
         _ => SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES,
     };
     Ok(scanner.later(after)?.end > after)
@@ -417,8 +420,8 @@ fn recover(
     }
     let begun_at = survey.segments.back().filter(|_| survey.segments.len() == 1).map(|s| s.base.raft);
     if sequencer.end().raft == EntryIndex(0) || (identity.follows && begun_at == Some(sequencer.end().raft)) {
-        // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
-        // was acknowledged before this opening, so nothing yet proves that it is.
+        // The process that created the log may have been killed, or have failed, before the identity was durable. No
+        // append was acknowledged before this opening, so there is no proof that the identity is durable.
         keep(&*disk, identity)?;
     }
     let (file, unproven) = repair(&*disk, &mut survey)?;
@@ -428,7 +431,8 @@ fn recover(
     };
     let mut spare = Vec::new();
     for leftover in leftovers {
-        // Of the log's own past, readers of an earlier handle of this process may still have mappings.
+        // Files with the log's own past may still be mapped by readers of an earlier handle in this process: do not
+        // reuse them.
         let never_begun = file_number(&leftover.name).is_some_and(|n| n > last.number);
         let fits = never_begun && leftover.bytes == u64::from(options.segment_bytes);
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
@@ -444,11 +448,11 @@ fn recover(
     let resume = Resume { segment: last, file, unproven, committed };
     let store = Store::new(disk.clone(), segments.clone(), Arc::new(allocator), resume)?;
     if committed < last_base {
-        // What is not committed began in an earlier segment: its effects are learnt from there.
+        // Uncommitted entries begin in an earlier segment: replay them from there to learn their effects.
         let state = sequencer.hard_state();
         let mut replayed = Replayed { sequencer: unlearnt(), options };
         if !store.archive().replay(committed, end.raft, &mut replayed)? {
-            let what = format!("entry {committed}, the last one known committed, is not in the files");
+            let what = format!("entry {committed}, the last one known to be committed, is not in the files");
             return Err(Error::corrupt(&disk_path, 0, what));
         }
         sequencer = replayed.sequencer;
@@ -460,7 +464,7 @@ fn recover(
     Ok(RecoveredLog { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
 }
 
-/// Whether this directory is the one that the options mean.
+/// Checks that this directory is the one that the options describe.
 fn check_place(
     disk: &dyn Disk,
     identity: Identity,
@@ -478,25 +482,25 @@ fn check_place(
     }
     if options.cluster.is_none() && *membership != Membership::alone() {
         return refuse(
-            "the directory is a replica of a cluster: a program that gives its cluster options, or `chiplog serve`, has to open it".to_owned(),
+            "the directory is a replica of a cluster: open it with cluster options in a program, or with `chiplog serve`".to_owned(),
         );
     }
     if *membership == Membership::alone() && cluster.node != ALONE {
         return refuse(format!(
-            "the log was on its own, which makes it that of node {ALONE}, not of node {}",
+            "the log was on its own, so it is node {ALONE}, not node {}: open it as node {ALONE}",
             cluster.node
         ));
     }
     let owner = membership.members().find(|m| m.directory == identity.directory);
     match owner {
         Some(owner) if owner.node != cluster.node => {
-            refuse(format!("the directory is that of node {}, not of node {}", owner.node, cluster.node))
+            refuse(format!("the directory belongs to node {}, not to node {}", owner.node, cluster.node))
         }
         _ => Ok(()),
     }
 }
 
-/// Makes the identity durable, and the way to it.
+/// Makes the identity durable, and the directories above it.
 fn keep(disk: &dyn Disk, identity: Identity) -> Result<()> {
     identity.write(disk)?;
     disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))
@@ -510,7 +514,7 @@ fn remove(disk: &dyn Disk, name: &str) -> Result<()> {
     disk.remove(name).map_err(|e| Error::io("remove", &disk.path().join(name), e))
 }
 
-/// A file that the helper thread was making.
+/// Whether this is a file that the helper thread was preparing.
 fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|n| file_number(&file_name_of(n)).is_some())
 }

@@ -1,5 +1,5 @@
-//! Segment files made ahead of need, and everything else that must not be done on the writer's time: one
-//! helper thread prepares, seals, recycles and deletes segment files.
+//! The helper thread: it prepares segment files ahead of need, and seals, reuses and deletes them, so that the writer
+//! does not spend time on it.
 //!
 //! ```text
 //! prepare:  create or take an old file as `N.tmp` -> header with a new id -> sync -> rename `N.seg` -> sync dir
@@ -9,9 +9,9 @@
 //!
 //! Invariants:
 //! - a file named `*.seg` has its full size, really allocated, and a valid header, all durable;
-//! - a file is reused only when no reader holds it: this handle began it, and nobody else has its [`Segment`];
-//! - [`AHEAD`] files are kept ready once the log fills up; an append of data never takes the last one, so that commands (discard
-//!   above all) find a place when the disk is full.
+//! - a file is reused only if no reader has it open: this handle began it, and nothing else holds its [`Segment`];
+//! - [`AHEAD`] files are kept ready once the log fills up. An append of data never takes the last one, so that
+//!   commands, above all a discard, have room when the disk is full.
 
 use super::format::geometry::{
     FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit, tail_reserve,
@@ -29,13 +29,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Files kept ready.
+/// The number of files kept ready.
 pub(crate) const AHEAD: usize = 2;
 
-/// A new file is filled in pieces of this size, and left when the log is closed.
+/// A new file is filled in pieces of this size; filling stops when the log is closed.
 const FILL_BYTES: u64 = 4 << 20;
-/// After a failure nobody has a file made for this long, unless one comes free: each attempt on a full disk
-/// would fill it to the brim again.
+/// No file is prepared for this long after a failure, unless one becomes free: each attempt on a full disk would fill
+/// it up again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A segment file that waits for its first block.
@@ -47,17 +47,17 @@ pub(crate) struct PreparedSegment {
     pub(crate) file: Arc<dyn DiskFile>,
 }
 
-/// What an append wants a new segment for.
+/// The use of a new segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Records: may not take the last prepared file.
     Data,
-    /// Commands and positions: may.
+    /// Commands and positions: may take the last prepared file.
     Metadata,
 }
 
 impl Purpose {
-    /// How many files have to be ready for one of them to be taken.
+    /// How many files must be ready before one of them is taken.
     fn files_ready(self) -> usize {
         match self {
             Self::Data => 2,
@@ -66,7 +66,7 @@ impl Purpose {
     }
 }
 
-/// Work of others that must not be done on the writer's time, such as reading a segment to check it.
+/// Other code's work that must not take the writer's time, such as reading a segment to check it.
 pub(crate) struct BackgroundJob(Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for BackgroundJob {
@@ -75,7 +75,7 @@ impl fmt::Debug for BackgroundJob {
     }
 }
 
-/// Tells whoever did not wait for a file that there is news.
+/// Notifies callers that did not wait for a file.
 struct News(Box<dyn Fn() + Send + Sync>);
 
 impl fmt::Debug for News {
@@ -84,25 +84,25 @@ impl fmt::Debug for News {
     }
 }
 
-/// The files ahead and the work behind; shared by the writer and the helper thread.
+/// The prepared files and the pending work, shared by the writer and the helper thread.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     disk: Arc<dyn Disk>,
     log: LogId,
     segment_bytes: u32,
-    /// The version that the headers of its files ask of their readers. It never goes down.
+    /// The version that the headers of its files require from readers. It never decreases.
     version: AtomicU32,
-    /// The time on the clock of the log's own thread, as it told last.
+    /// The time on the clock of the log's own thread, as last reported.
     now: AtomicU64,
-    /// Segments from this number on were begun by this handle. Those before it may be mapped by readers that
-    /// an earlier handle of this process left behind.
+    /// This handle began the segments from this number on. Earlier ones may be mapped by readers of an earlier handle
+    /// in this process.
     own_from: u64,
     state: Mutex<State>,
     /// The helper waits here for work.
     work: Condvar,
-    /// Those wait here for files who have nothing else to do.
+    /// Threads that block until a file is ready wait here.
     done: Condvar,
-    /// The others are told.
+    /// Callers that do not block are notified through this.
     news: OnceLock<News>,
 }
 
@@ -115,19 +115,20 @@ struct State {
     seal: VecDeque<Arc<Segment>>,
     dropped: VecDeque<Arc<Segment>>,
     jobs: VecDeque<BackgroundJob>,
-    /// Why the last attempt to prepare failed, and when; attempts pause until somebody asks or a file comes free.
+    /// The last failure to prepare a file, and its time. Attempts pause until a caller needs a file or one becomes
+    /// free.
     failed: Option<Error>,
     failed_at: Option<Moment>,
     busy: bool,
-    /// Whether the log has shown that it will need files: many never fill their first one.
+    /// Whether the log will need files: many logs never fill their first one.
     wanted: bool,
-    /// The log is being closed: no more files ahead.
+    /// The log is being closed: no more files are prepared ahead.
     ending: bool,
-    /// Somebody wants to be told when a file is there, or none can be had.
+    /// A caller waits to be notified that a file is ready or cannot be made.
     awaited: bool,
-    /// Nobody runs [`Allocator::run`]: who needs a file makes it, and [`Allocator::help`] does the rest.
+    /// No thread runs [`Allocator::run`]: a caller that needs a file makes it, and [`Allocator::help`] does the rest.
     unaided: bool,
-    /// And what can wait is done late.
+    /// Also delays work that can wait.
     late: bool,
     stop: bool,
 }
@@ -156,12 +157,13 @@ impl Allocator {
         }
     }
 
-    /// Who is told, on the helper thread, when [`Self::is_coming`] or [`Self::is_one_coming`] may answer otherwise. Once.
+    /// Sets the notification that runs on the helper thread whenever [`Self::is_coming`] or [`Self::is_one_coming`] may
+    /// have changed. Call it once.
     pub(crate) fn tell(&self, news: impl Fn() + Send + Sync + 'static) {
         let _ = self.news.set(News(Box::new(news)));
     }
 
-    /// The log's own thread tells the time: attempts that failed are made again by its clock.
+    /// Sets the time. Failed attempts are repeated by the clock of the log's own thread.
     pub(crate) fn pass(&self, now: Moment) {
         self.now.store(now.0, Ordering::Relaxed);
     }
@@ -170,12 +172,12 @@ impl Allocator {
         Moment(self.now.load(Ordering::Relaxed))
     }
 
-    /// Files made from now on ask their readers for at least this version, so that their headers need not be raised.
+    /// Makes later files require at least this version from their readers, so that their headers need not be raised.
     pub(crate) fn ask_version(&self, version: u32) {
         self.version.fetch_max(version, Ordering::Relaxed);
     }
 
-    /// The size of the files it makes.
+    /// The size of the files that it makes.
     pub(crate) fn segment_bytes(&self) -> u32 {
         self.segment_bytes
     }
@@ -187,7 +189,7 @@ impl Allocator {
     /// Takes the next file; waits while the helper makes one.
     ///
     /// # Errors
-    /// What kept the helper from making it: `Full` if there is no space, else `Io`. Nothing was written to
+    /// The reason why the helper could not make it: `Full` if there is no space, otherwise `Io`. Nothing was written to
     /// the log.
     pub(crate) fn take(&self, purpose: Purpose) -> Result<PreparedSegment> {
         let mut state = self.await_ready(purpose.files_ready())?;
@@ -198,15 +200,16 @@ impl Allocator {
         }
     }
 
-    /// Makes sure that a file is ready; waits while the helper makes one.
+    /// Blocks until a file is ready.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// Those of [`Self::take`].
     pub(crate) fn keep_one_ready(&self) -> Result<()> {
         self.await_ready(1).map(drop)
     }
 
-    /// Whether [`Self::take`] would wait: a file is being made. Has one begun, if need be. For who must not wait.
+    /// Whether [`Self::take`] would wait because a file is being made. Starts making one if needed. For callers that
+    /// must not wait.
     pub(crate) fn is_coming(&self, purpose: Purpose) -> bool {
         self.awaits(purpose.files_ready())
     }
@@ -228,7 +231,7 @@ impl Allocator {
         state.awaited
     }
 
-    /// Whether [`Self::take`] has a file at once.
+    /// Whether [`Self::take`] would return a file at once.
     pub(crate) fn has_ready(&self, purpose: Purpose) -> bool {
         self.lock().ready.len() >= purpose.files_ready()
     }
@@ -238,7 +241,7 @@ impl Allocator {
         !self.lock().ready.is_empty()
     }
 
-    /// Waits until so many files are ready, and keeps the lock.
+    /// Waits until `needed` files are ready, and keeps the lock.
     fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         if state.ready.len() < needed {
@@ -259,7 +262,10 @@ impl Allocator {
                 return Err(Error::new(ErrorKind::Closed, what));
             }
             if state.ending {
-                return Err(Error::new(ErrorKind::Closed, "the log is being closed: no segment is prepared"));
+                return Err(Error::new(
+                    ErrorKind::Closed,
+                    "the log is being closed, so no segment is prepared",
+                ));
             }
             if let Some(error) = state.failure() {
                 return Err(error.clone());
@@ -269,7 +275,7 @@ impl Allocator {
         }
     }
 
-    /// The segment that grows is filling up: files ahead will be needed.
+    /// Requests files ahead, because the growing segment is filling up.
     pub(crate) fn want(&self) {
         let mut state = self.lock();
         if !state.wanted {
@@ -278,13 +284,13 @@ impl Allocator {
         }
     }
 
-    /// A full segment whose successor has durably begun: its footer can be written.
+    /// Hands over a full segment whose successor has durably begun: its footer can be written.
     pub(crate) fn seal(&self, segment: Arc<Segment>) {
         self.lock().seal.push_back(segment);
         self.work.notify_one();
     }
 
-    /// Segments that were discarded, durably.
+    /// Hands over segments that were durably discarded.
     pub(crate) fn discard(&self, segments: Vec<Arc<Segment>>) {
         let mut state = self.lock();
         state.dropped.extend(segments);
@@ -292,8 +298,8 @@ impl Allocator {
         self.work.notify_one();
     }
 
-    /// Runs `errand` on the helper thread, behind what is more urgent; at once if there is none. One that comes when
-    /// the log is being closed may never be run.
+    /// Runs a job on the helper thread, after more urgent work; at once if there is no helper thread. While the log
+    /// is being closed, it may never run.
     pub(crate) fn lend(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         state.jobs.push_back(BackgroundJob(Box::new(job)));
@@ -308,13 +314,13 @@ impl Allocator {
         self.work.notify_one();
     }
 
-    /// The log is about to be closed: makes no more files, and nobody waits for one any more.
+    /// Stops making files, because the log is about to be closed. No caller waits for a file any more.
     pub(crate) fn wind_up(&self) {
         self.lock().ending = true;
         self.done.notify_all();
     }
 
-    /// Waits until nothing is left to seal or delete; prepares no more.
+    /// Waits until nothing is left to seal or delete; prepares no more files.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.ending = true;
@@ -327,21 +333,21 @@ impl Allocator {
         }
     }
 
-    /// From now on there is no helper thread, and everything happens on the thread of who calls: the same calls
-    /// lead to the same files in the same order. For whoever drives the log without threads.
+    /// Switches to work without a helper thread: everything runs on the caller's thread, so the same calls make the
+    /// same files in the same order. For code that drives the log without threads.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn go_unaided(&self) {
         self.lock().unaided = true;
     }
 
-    /// Without a helper thread: from now on files are made late, when [`Self::help`] is called or somebody has to wait for
-    /// one; until then they are said to be coming.
+    /// Without a helper thread: makes files late, when [`Self::help`] is called or a caller has to wait for one. Until
+    /// then they are reported as being made.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn go_late(&self, late: bool) {
         self.lock().late = late;
     }
 
-    /// Does all work that waits, unless it is to be done late.
+    /// Does all waiting work, unless it is to be done late.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn help_in_time(&self) {
         if !self.lock().late {
@@ -356,7 +362,7 @@ impl Allocator {
         state.wants_file() || !(state.seal.is_empty() && state.dropped.is_empty() && state.jobs.is_empty())
     }
 
-    /// Does all work that waits, on this thread.
+    /// Does all waiting work, on this thread.
     pub(crate) fn help(&self) {
         let mut state = self.lock();
         while let Some(job) = state.next_job() {
@@ -369,7 +375,7 @@ impl Allocator {
         self.tell_news();
     }
 
-    /// Lets the helper thread end after the work at hand.
+    /// Ends the helper thread after its current job.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.work.notify_one();
@@ -384,9 +390,9 @@ impl Allocator {
         }
     }
 
-    /// The helper thread's life.
+    /// Runs the helper thread.
     pub(crate) fn run(&self) {
-        // Should it panic, nobody waits for it for ever.
+        // If it panics, no caller waits for it forever.
         struct Ended<'a>(&'a Allocator);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
@@ -417,7 +423,7 @@ impl Allocator {
         }
     }
 
-    /// Prepares the very first file on the caller's thread, for a log that is being made.
+    /// Prepares the first file of a new log on the caller's thread.
     pub(crate) fn prepare_first(&self) -> Result<()> {
         let (number, spare) = {
             let mut state = self.lock();
@@ -436,7 +442,7 @@ impl Allocator {
             Job::Prepare(number, spare) => Outcome::PreparedSegment(self.prepare(number, spare)),
             Job::Seal(segment) => {
                 if let Err(error) = self.write_footer(&segment) {
-                    tracing::warn!(%error, segment = segment.number, "segment stays without a footer; it is scanned when opened");
+                    tracing::warn!(%error, segment = segment.number, "could not write a segment's footer; the segment is scanned when it is opened");
                 }
                 Outcome::Nothing
             }
@@ -448,7 +454,7 @@ impl Allocator {
         }
     }
 
-    /// Makes `number.seg` from an old file or a new one. With the error comes the old file if it is still there.
+    /// Makes `number.seg` from an old file or a new one. The error includes the old file if it still exists.
     fn prepare(
         &self,
         number: u64,
@@ -460,13 +466,14 @@ impl Allocator {
             let file = match &spare {
                 Some(old) => {
                     self.disk.rename(old, &tmp)?;
-                    // The old name must be gone before the contents are: a file named *.seg has a header.
+                    // The old name must be gone before the contents are overwritten: a file named *.seg has a valid
+                    // header.
                     self.disk.sync_dir()?;
                     self.disk.open(&tmp, true)?
                 }
                 None => {
                     let file = match self.disk.create(&tmp) {
-                        // Left by an attempt that failed and could not clean up.
+                        // Left by a failed attempt that could not clean up.
                         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                             self.disk.remove(&tmp)?;
                             self.disk.create(&tmp)?
@@ -493,9 +500,10 @@ impl Allocator {
             Ok(PreparedSegment { number, id: header.id, bytes: header.bytes, file })
         };
         make().map_err(|e| {
-            // Without this the rest of a full disk stays taken. If it fails the next opening removes it.
+            // Otherwise the file would keep the rest of a full disk occupied. If this fails, the next opening removes
+            // it.
             let _ = self.disk.remove(&tmp);
-            // A rename can fail and be done all the same.
+            // A rename can take effect and still fail.
             let kept = spare.filter(|old| self.disk.open(old, false).is_ok());
             let error = if is_no_space(&e) {
                 let what = format!(
@@ -511,8 +519,8 @@ impl Allocator {
         })
     }
 
-    /// Gives a segment file that something shortened its full size again, with zeros, durably: the blocks that are gone are
-    /// then damage like any other. Whether it was shorter.
+    /// Restores a shortened segment file to its full size with zeros, durably. The lost blocks are then ordinary
+    /// damage. Returns whether the file was too short.
     ///
     /// # Errors
     /// `Io`.
@@ -528,11 +536,11 @@ impl Allocator {
         if length >= u64::from(segment.bytes) {
             return Ok(false);
         }
-        tracing::error!(file = %path.display(), length, was = segment.bytes, "something shortened the file of a segment");
+        tracing::error!(file = %path.display(), length, was = segment.bytes, "the file of a segment was shortened; its missing blocks are damaged");
         file.fill_with_zeros(length..segment.bytes.into()).map_err(io("lengthen"))?;
         if length < SEGMENT_HEADER_BYTES as u64 {
             let (number, id, bytes) = (segment.number, segment.id, segment.bytes);
-            // What it holds is not known: repair raises it with the blocks that it brings.
+            // The contents are not known: repair raises the version with the blocks that it restores.
             let version = self.version.load(Ordering::Relaxed);
             let header = SegmentHeader { log: self.log, number, id, bytes, version };
             file.write_at(0, &[IoSlice::new(&header.encode())]).map_err(io("repair"))?;
@@ -541,7 +549,7 @@ impl Allocator {
         Ok(true)
     }
 
-    /// Really allocates a new file. Gives up when the log is closed: nobody needs it then.
+    /// Allocates a new file for real. Stops if the log is closed, because the file is not needed then.
     fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
         let bytes = u64::from(self.segment_bytes);
         file.allocate(bytes)?;
@@ -554,7 +562,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Stores the block index and the footer of a full segment.
+    /// Writes the block index and the footer of a full segment.
     fn write_footer(&self, segment: &Segment) -> Result<()> {
         let extent = segment.extent();
         let Some(entries) = extent.growing_index() else { return Ok(()) };
@@ -583,7 +591,7 @@ impl Allocator {
         let path = self.disk.path().join(file_name(segment.number));
         let write = || -> io::Result<()> {
             let file = self.disk.open(&file_name(segment.number), true)?;
-            // A crash can leave the footer without its index: the index's own checksum tells.
+            // A crash can leave the footer without its index: the index's own checksum shows that.
             file.write_at(index_offset as u64, &[IoSlice::new(&index)])?;
             file.write_at((size - bytes.len()) as u64, &[IoSlice::new(&bytes)])?;
             file.sync()
@@ -593,7 +601,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// A dropped segment's file becomes a spare if nobody reads it, one is needed and the size is right.
+    /// Makes a dropped segment's file a spare if no reader has it, one is needed and its size is right.
     fn reuse_or_remove(&self, segment: Arc<Segment>) -> Outcome {
         let (name, spare) = (file_name(segment.number), format!("{:020}.tmp", segment.number));
         let right_size = segment.bytes == self.segment_bytes;
@@ -603,13 +611,14 @@ impl Allocator {
             let state = self.lock();
             state.spare.len() < AHEAD
         };
-        // Out of the sequence of segments at once: who looks at the directory would miss those after it.
+        // Renamed at once, to leave the sequence of segments: otherwise a reader of the directory would miss those
+        // after it.
         if right_size && own && unread && wanted && self.disk.rename(&name, &spare).is_ok() {
             return Outcome::Spare(spare);
         }
         let removed = self.disk.remove(&name).and_then(|()| self.disk.sync_dir());
         if let Err(error) = removed {
-            tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening does it");
+            tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening removes it");
         }
         Outcome::Removed
     }
@@ -632,14 +641,15 @@ enum Outcome {
 }
 
 impl State {
-    /// A failure that is some time ago stands in nobody's way.
+    /// Forgets a failure after [`RETRY_DELAY`].
     fn try_again(&mut self, now: Moment) {
         if self.failed_at.is_none_or(|at| now.since(at) >= RETRY_DELAY) {
             self.failed = None;
         }
     }
 
-    /// Why no file is coming, if none is. A discarded file on its way out can be the room that was missing.
+    /// The reason why no file is being made, if none is. A discarded file that is still being removed may free the
+    /// missing space.
     fn failure(&self) -> Option<&Error> {
         self.failed.as_ref().filter(|_| !self.busy && self.dropped.is_empty())
     }
@@ -648,7 +658,7 @@ impl State {
         self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending
     }
 
-    /// Footers first: they are short. Then discarded files, which make room. Then files ahead. Then errands.
+    /// Footers first, because they are short. Then discarded files, which free space. Then files ahead. Then other jobs.
     fn next_job(&mut self) -> Option<Job> {
         if let Some(segment) = self.seal.pop_front() {
             return Some(Job::Seal(segment));
@@ -662,8 +672,8 @@ impl State {
         self.jobs.pop_front().map(Job::BackgroundJob)
     }
 
-    /// A file to make segment `number` of: the one that has its name already, if there is one, so that no
-    /// rename ever replaces a file.
+    /// Returns a file to make segment `number` from. Prefers the one that already has its name, so that no rename ever
+    /// replaces a file.
     fn take_spare(&mut self, number: u64) -> Option<String> {
         let name = file_name(number);
         match self.spare.iter().position(|s| *s == name) {
@@ -682,12 +692,12 @@ impl State {
                 if !self.ending {
                     tracing::warn!(%error, "no segment could be prepared");
                 }
-                // First in the list, so last in line, lest one bad file stand in the way of the others.
+                // First in the list, so last in line: one bad file does not block the others.
                 self.spare.splice(..0, spare);
                 self.failed = Some(error);
                 self.failed_at = Some(now);
             }
-            // What failed for want of room may have been under way when the discard came: try again.
+            // An attempt that failed for lack of space may have started before the discard: try again.
             Outcome::Spare(name) => {
                 self.spare.push(name);
                 self.failed = None;
@@ -698,15 +708,14 @@ impl State {
     }
 }
 
-/// A random id; never 0.
-/// A new salt.
+/// Returns a random id, a new salt; never 0.
 pub(super) fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
     let mut bytes = [0; 8];
     disk.random(&mut bytes)?;
     Ok(SegmentId(u64::from_le_bytes(bytes) | 1))
 }
 
-/// Whether an error says that the disk, the quota or the file size limit is used up.
+/// Whether an error means that the disk, the quota or the file size limit is exhausted.
 fn is_no_space(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -721,25 +730,24 @@ mod tests {
     use super::*;
     use crate::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 
-    /// On a full disk the helper was in the midst of an attempt when a discard came. The attempt failed after
-    /// that, its failure stayed, and the append that followed the discard was refused as `Full` although the
-    /// discarded file had made room meanwhile.
+    /// On a full disk the helper was preparing a file when a discard came. The attempt failed afterwards and its
+    /// failure stayed, so the next append was refused as `Full`, although the discarded file had freed space meanwhile.
     #[test]
-    fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
+    fn discard_during_a_failing_attempt_clears_the_failure() {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
             let mut state = State { next_number: 9, wanted: true, ..State::default() };
             let failed = Err((Error::new(ErrorKind::Full, "no space"), None));
             state.note(Outcome::PreparedSegment(failed), Moment::START);
-            assert!(state.next_job().is_none(), "it tries again although nothing has changed");
+            assert!(state.next_job().is_none(), "it tries again although nothing changed");
             state.note(room, Moment::START);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
         }
     }
 
-    /// Without a helper thread nobody waits for one: files come when they are needed. An attempt that failed is made
-    /// again by the clock that the preparer was told.
+    /// Without a helper thread no caller waits for a file: files are made when they are needed. The preparer's clock
+    /// decides when a failed attempt is repeated.
     #[test]
-    fn unaided_files_come_when_they_are_needed() {
+    fn unaided_files_are_made_when_needed() {
         let disk = Arc::new(SimDisk::default());
         let allocator = Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new());
         allocator.go_unaided();
@@ -755,10 +763,10 @@ mod tests {
         allocator.settle();
     }
 
-    /// A rename that failed took the old file out of the list. It stayed on the disk unused, and a later attempt
-    /// at its number replaced it.
+    /// A failed rename removed the old file from the list. It stayed on the disk unused, and a later attempt at its
+    /// number replaced it.
     #[test]
-    fn an_old_file_whose_rename_failed_is_used_by_the_next_attempt() {
+    fn next_attempt_uses_the_file_whose_rename_failed() {
         let (name, log) = (file_name(5), LogId(1));
         for confirmed in [Landed::Nothing, Landed::All] {
             let disk = Arc::new(SimDisk::default());

@@ -1,23 +1,23 @@
-//! Store: an ordered list of segments that grows at one end and is dropped at the other. Knows nothing of
-//! what blocks mean; never decides an index.
+//! Store: an ordered list of segments that grows at one end and is dropped at the other. It does not interpret blocks
+//! and never decides an index.
 //!
 //! ```text
 //! push(block)*  ->  write()  ->  begin_sync()     one pwritev for all that was pushed
 //!                   job.run()                     fdatasync, on any thread; meanwhile more is pushed and written
-//!                   end_sync(job)                 what was written when the job began is durable
-//! commit(index)                                   what readers may see: written, synced here or not
-//! fits? no      ->  roll(opening)                 next prepared file; its opening block goes with the push
+//!                   end_sync(job)                 the bytes written before the job began are durable
+//! commit(index)                                   readers may see it: written, synced here or not
+//! fits? no      ->  roll(opening)                 next prepared file; its opening block is pushed first
 //! drop_below(first, known)                        whole segments, to the helper thread
 //! ```
 //!
-//! A roll can go on anywhere, not only at the end: below it, which cuts off a conflicting suffix, or beyond
-//! (see `turn`).
+//! A roll can continue anywhere, not only at the end: below it, which truncates a conflicting suffix, or beyond it (see
+//! `truncate`).
 //!
 //! Invariants:
-//! - `synced <= written <= end`: bytes below `synced` are durable, and a block says so of those before it;
-//! - nothing is written into a segment before all of the one before is synced;
-//! - readable follows committed, and what is committed is never cut off;
-//! - a block stands only in a segment whose header asks for readers that understand it;
+//! - `synced <= written <= end`: bytes below `synced` are durable, and a block proves that the bytes before it are;
+//! - nothing is written into a segment before the whole previous one is synced;
+//! - readable follows committed, and committed blocks are never truncated;
+//! - a block is written only into a segment whose header requires readers that understand it;
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
 pub(crate) mod format;
@@ -46,7 +46,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use truncate::Truncation;
 
-/// A block to be written: its header except for what depends on the file, and its body in pieces.
+/// A block to be written: its header without the fields that depend on the file, and its body in pieces.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
     pub(crate) kind: Kind,
@@ -58,23 +58,23 @@ pub(crate) struct NewBlock {
     pub(crate) batch_count: u32,
     pub(crate) body_digest: u32,
     pub(crate) body: Vec<Bytes>,
-    /// What comes after it.
+    /// The position after it.
     pub(crate) end: Base,
 }
 
 impl NewBlock {
-    /// Header and body.
+    /// The length of header and body.
     fn length(&self) -> usize {
         BLOCK_HEADER_BYTES + self.body.iter().map(Bytes::len).sum::<usize>()
     }
 }
 
-/// The version that a reader of the block has to know.
+/// The version that readers of the block must support.
 fn version_of_new(block: &NewBlock) -> u32 {
     version_of(block.kind, block.body.first().map_or(&[], |piece| &piece[..]))
 }
 
-/// Bytes that a block with such a body takes in a file.
+/// The bytes that a block with a body of `body` bytes takes in a file.
 pub(crate) const fn block_bytes(body: usize) -> usize {
     padded(BLOCK_HEADER_BYTES + body)
 }
@@ -86,16 +86,16 @@ pub(crate) struct Store {
     pub(crate) segments: Arc<Segments>,
     pub(crate) allocator: Arc<Allocator>,
     active: Active,
-    /// How the log came to the segment that grows, until that has durably begun.
+    /// How the log switches to the growing segment, until that has durably begun.
     turn: Option<Truncation>,
-    /// Blocks that were written and are not known committed, in order.
+    /// Blocks that were written and are not known to be committed, in order.
     uncommitted: VecDeque<Uncommitted>,
     committed: EntryIndex,
-    /// Whether a [`SyncJob`] is about.
+    /// Whether a [`SyncJob`] is in progress.
     syncing: bool,
 }
 
-/// Where a block ends that readers may not see yet.
+/// The end of a block that readers may not see yet.
 #[derive(Debug)]
 struct Uncommitted {
     raft: EntryIndex,
@@ -103,9 +103,9 @@ struct Uncommitted {
     end: usize,
 }
 
-/// A sync that can run on another thread while the store goes on.
+/// A sync that can run on another thread while the store is used.
 #[derive(Debug)]
-#[must_use = "what was written is not durable before the job has run"]
+#[must_use = "writes are not durable before the job has run"]
 pub(crate) struct SyncJob {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -114,10 +114,10 @@ pub(crate) struct SyncJob {
 }
 
 impl SyncJob {
-    /// Makes durable what was written when the job began. Blocks for the device.
+    /// Makes the bytes written before the job began durable. Blocks for the device.
     ///
     /// # Errors
-    /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
+    /// The sync failed: nothing written since the last successful one may be relied on, nor synced again.
     pub(crate) fn run(&self) -> Result<()> {
         if planted!(4) {
             return Ok(());
@@ -136,25 +136,25 @@ impl SyncJob {
     }
 }
 
-/// The segment that grows.
+/// The growing segment.
 #[derive(Debug)]
 struct Active {
     segment: Arc<Segment>,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
-    /// Whether it is in the list: it is from its first write on.
+    /// Whether it is in the list: true after its first write.
     listed: bool,
-    /// Where the next push goes.
+    /// The offset of the next push.
     end: usize,
-    /// Up to where it was written, and synced.
+    /// The offsets up to which it is written and synced.
     written: usize,
     synced: usize,
-    /// Whether a block with meaning was pushed since the last marker.
+    /// Whether a block other than a marker was pushed since the last marker.
     unproven: bool,
     limit: usize,
-    /// Whether the helper was told that another segment will be needed.
+    /// Whether the helper knows that another segment will be needed.
     wants_successor: bool,
-    /// The version that readers of what was pushed have to know, and the one that the header is known to ask for.
+    /// The version that readers of the pushed blocks must support, and the version that the header is known to require.
     needs_version: u32,
     asks_version: u32,
     pending: Vec<Pending>,
@@ -170,35 +170,36 @@ struct Pending {
     end: Base,
 }
 
-/// Where writing goes on after recovery.
+/// Where writing continues after recovery.
 #[derive(Debug)]
 pub(crate) struct Resume {
     pub(crate) segment: Arc<Segment>,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Whether its last block is anything but a marker.
+    /// Whether its last block is not a marker.
     pub(crate) unproven: bool,
-    /// The last entry known committed: readers may see so much.
+    /// The last entry known to be committed: readers may see entries up to it.
     pub(crate) committed: EntryIndex,
 }
 
-/// Room for the markers of [`Store::proof`].
+/// The most bytes that the markers of [`Store::proof`] take.
 pub(crate) const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 
-/// Files are prepared ahead once so much of a segment is full: an eighth. A log that never gets there costs one
+/// Files are prepared ahead once this fraction of a segment is full: an eighth. A log that never gets there uses one
 /// file.
 const SUCCESSOR_WANTED_AT: usize = 8;
 
 /// The unit of the kernel's page cache.
 const PAGE_BYTES: usize = 4096;
-/// The padding behind blocks, and behind a write.
+/// The padding after blocks, and after a write.
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 impl Store {
-    /// A store that goes on where `resume` says; its segment is the last in `segments`. All of it is durable.
+    /// Creates a store that continues where `resume` says; its segment is the last one in `segments`. All of it is
+    /// durable.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: blocks that are not committed could not be read.
+    /// `Corrupt`, `Io`: uncommitted blocks could not be read.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
@@ -227,7 +228,7 @@ impl Store {
         Self { disk, segments, allocator, active, turn, uncommitted, committed, syncing: false }
     }
 
-    /// The first segment of a new log: `opening` is made durable before this returns.
+    /// Creates the first segment of a new log. `opening` is durable when this returns.
     pub(crate) fn create(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
@@ -247,69 +248,68 @@ impl Store {
         Ok(store)
     }
 
-    /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
-    /// it: what is written can always be proven.
+    /// Whether the growing segment has room for a block with a body of `body` bytes and the markers after it. The
+    /// markers are included so that all written blocks can be proven.
     #[cfg(test)]
     pub(crate) fn fits(&self, body: usize) -> bool {
         self.active.end + block_bytes(body) + PROOF_BYTES_MAX <= self.active.limit
     }
 
-    /// The bodies of the markers that prove what was written. A device loses whole sectors: if the last block
-    /// shares its last sector with a marker, that one fills the sector up, and another stands in the next.
+    /// The body lengths of the markers that prove all written blocks. A device loses whole sectors: if the last block
+    /// shares its last sector with a marker, that marker fills the sector, and another one follows in the next sector.
     pub(crate) fn proof(&self) -> impl Iterator<Item = usize> + use<> {
         let rest = self.active.end.next_multiple_of(SECTOR_BYTES) - self.active.end;
         let filling = (rest > 0).then(|| rest - block_bytes(0));
         filling.into_iter().chain([0])
     }
 
-    /// Whether there are blocks with meaning that nothing on disk proves yet.
+    /// Whether there are blocks, other than markers, that nothing on disk proves yet.
     pub(crate) fn is_unproven(&self) -> bool {
         self.active.unproven
     }
 
-    /// Whether anything was pushed and not written.
+    /// Whether blocks were pushed and not written.
     pub(crate) fn has_pending(&self) -> bool {
         !self.active.pending.is_empty()
     }
 
-    /// Where the next push goes, and where blocks have to end.
+    /// The offset of the next push, and the limit for the end of blocks.
     pub(crate) fn end(&self) -> (usize, usize) {
         (self.active.end, self.active.limit)
     }
 
-    /// Whether all that was pushed is synced.
+    /// Whether all pushed blocks are synced.
     pub(crate) fn is_synced(&self) -> bool {
         self.active.synced == self.active.end
     }
 
-    /// Goes on in the file `next`, whose first block is `opening`. Everything pushed must be synced. Where the
-    /// opening stands says what becomes of the log:
+    /// Continues in the file `next`, whose first block is `opening`. Everything pushed must be synced. The position of
+    /// the opening decides the effect on the log:
     ///
-    /// - at its end: nothing else;
-    /// - behind one of its entries, which must not lie below the last committed one: all entries after that are
-    ///   cut off;
+    /// - at the end of the log: none;
+    /// - after one of its entries, which must not be below the last committed one: all later entries are truncated;
     /// - anywhere else, not below the last committed entry: all segments are dropped.
     ///
-    /// What readers and the [`Archive`] see changes when the opening is written. Files go when it is durable; until
-    /// then a crash brings the log back as it was.
+    /// The view of readers and of the [`Archive`] changes when the opening is written. Files are removed when it is
+    /// durable; until then a crash restores the earlier log.
     ///
     /// # Errors
-    /// The place where the log is cut could not be read (`Corrupt`, `Io`); nothing has changed then.
+    /// The log could not be read at the point of truncation (`Corrupt`, `Io`). Nothing has changed then.
     pub(crate) fn roll_into(&mut self, next: PreparedSegment, opening: NewBlock) -> Result<()> {
         assert!(self.is_synced(), "a roll with unsynced blocks");
         let turn = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
-        debug_assert!(self.turn.is_none(), "two turns wait for one sync");
+        debug_assert!(self.turn.is_none(), "two truncations wait for one sync");
         self.turn = Some(turn);
         self.push(opening);
         Ok(())
     }
 
-    /// As [`Self::roll_into`], in the next prepared file, which has to hold a body of `body` bytes besides.
+    /// Like [`Self::roll_into`], in the next prepared file, which must also have room for a body of `body` bytes.
     ///
     /// # Errors
-    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`); and those of
+    /// No file could be prepared (`Full`, `Io`), or a new one would be too small (`TooLarge`); and those of
     /// `roll_into`. Nothing has changed then.
     #[cfg(test)]
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
@@ -319,7 +319,7 @@ impl Store {
         self.roll_into(next, opening)
     }
 
-    /// Adds a block to the next write. The caller has asked [`Self::fits`]. Returns the bytes it takes.
+    /// Adds a block to the next write. The caller has checked [`Self::fits`]. Returns the bytes that it takes.
     pub(crate) fn push(&mut self, block: NewBlock) -> usize {
         let active = &mut self.active;
         let version = version_of_new(&block);
@@ -367,11 +367,11 @@ impl Store {
         version_of_new(block) > self.active.asks_version
     }
 
-    /// Sees to it that the segment's header asks for readers that understand what was pushed. No job may be about. Blocks
-    /// on the device, once a segment at most; not at all for a log without options.
+    /// Raises the version in the segment's header to the one that readers of the pushed blocks must support. No sync
+    /// job may be in progress. Blocks for the device at most once per segment; never for a log without options.
     ///
     /// # Errors
-    /// What is on disk is unknown.
+    /// The contents of the disk are unknown.
     pub(crate) fn raise_version(&mut self) -> Result<()> {
         if self.active.needs_version <= self.active.asks_version {
             return Ok(());
@@ -384,11 +384,11 @@ impl Store {
         Ok(())
     }
 
-    /// Writes all that was pushed, in one call. Returns how many bytes it was, and the bodies' pieces for
-    /// reuse. What it needs of its readers the header asks for already.
+    /// Writes all pushed blocks in one call. Returns the number of bytes, and the pieces of the bodies for reuse. The
+    /// header already requires the version that the blocks need.
     ///
     /// # Errors
-    /// The write failed: what is on disk is unknown.
+    /// The write failed: the contents of the disk are unknown.
     pub(crate) fn write(&mut self) -> Result<(usize, Vec<Bytes>)> {
         let active = &mut self.active;
         assert!(active.needs_version <= active.asks_version, "a block before its version");
@@ -401,7 +401,7 @@ impl Store {
                 slices.push(IoSlice::new(&ZEROS[..p.padding]));
             }
         }
-        // Up to the end of the page: the kernel need not read what the page held before.
+        // Writes up to the end of the page, so that the kernel need not read the page's old contents.
         let page_end = active.end.next_multiple_of(PAGE_BYTES).min(active.limit);
         slices.push(IoSlice::new(&ZEROS[..page_end - active.end]));
         let written = active.file.write_at(active.written as u64, &slices);
@@ -424,7 +424,7 @@ impl Store {
         Ok((bytes, pieces))
     }
 
-    /// The first blocks of `next` are written: the log goes on in it, also for readers.
+    /// Switches the log to `next`, whose first blocks are written; readers see this too.
     fn enter(&mut self, next: Arc<Segment>) {
         let cut = self.turn.as_mut().and_then(|turn| turn.cut.take());
         let dead = self.turn.as_ref().map_or(&[][..], |turn| &turn.dead);
@@ -440,9 +440,9 @@ impl Store {
         self.segments.turn(cut, dead, next);
     }
 
-    /// Begins to make durable what was written; the job is to be run, and then handed to [`Self::end_sync`].
-    /// `None` when there is nothing to be made durable, or a job is about: one at a time, for a kernel tells of an
-    /// error only once, and a second job could hear `Ok` of what the first one lost.
+    /// Starts a sync of all written bytes. The caller runs the job and then passes it to [`Self::end_sync`]. `None` if
+    /// there is nothing to sync, or a job is in progress. Only one job runs at a time: the kernel reports an error only
+    /// once, so a second job could get `Ok` for bytes that the first one lost.
     pub(crate) fn begin_sync(&mut self) -> Option<SyncJob> {
         let active = &self.active;
         if self.syncing || active.written == active.synced {
@@ -457,13 +457,13 @@ impl Store {
         })
     }
 
-    /// The job's run returned `Ok`. After an error nothing more is to be synced: the job is dropped, and no other
-    /// ever begins.
+    /// Ends a job whose run returned `Ok`. After an error nothing may be synced any more: the job is dropped, and no
+    /// other ever starts.
     pub(crate) fn end_sync(&mut self, job: &SyncJob) {
         assert!(self.syncing && job.segment == self.active.segment.number, "a sync of another segment");
         self.syncing = false;
         self.active.synced = job.upto;
-        // Whatever was written of this segment, its opening is among it.
+        // The opening is part of whatever was written to this segment.
         if let Some(Truncation { seal, dead, .. }) = self.turn.take() {
             seal.into_iter().for_each(|segment| self.allocator.seal(segment));
             if !dead.is_empty() {
@@ -472,10 +472,10 @@ impl Store {
         }
     }
 
-    /// Makes all that was written durable, on this thread. No job may be about.
+    /// Makes all written bytes durable, on this thread. No job may be in progress.
     ///
     /// # Errors
-    /// As [`SyncJob::run`].
+    /// Those of [`SyncJob::run`].
     pub(crate) fn sync(&mut self) -> Result<()> {
         assert!(!self.syncing, "two syncs at once");
         if let Some(job) = self.begin_sync() {
@@ -485,7 +485,8 @@ impl Store {
         Ok(())
     }
 
-    /// Entries through `upto` are committed, and written here: readers may see them, synced here or not.
+    /// Marks entries through `upto` as committed. They are written here; readers may see them even if they are not
+    /// synced here.
     pub(crate) fn commit(&mut self, upto: EntryIndex) {
         assert!(
             upto <= self.active.segment.end().raft,
@@ -500,7 +501,7 @@ impl Store {
         self.publish();
     }
 
-    /// Shows readers what is committed, with the blocks right behind it that are no entries.
+    /// Shows readers the committed blocks, and the blocks right after them that are not entries.
     fn publish(&mut self) {
         while let Some(block) = self.uncommitted.front().filter(|block| block.raft <= self.committed) {
             block.segment.publish(block.end);
@@ -508,13 +509,13 @@ impl Store {
         }
     }
 
-    /// All that was written, by raft index.
+    /// Access to all written blocks, by raft index.
     pub(crate) fn archive(&self) -> Archive {
         Archive::new(self.segments.clone())
     }
 
-    /// Drops the segments that hold no record from `first` on and no entry above `known`: the last one that is
-    /// durably known to be committed, where recovery begins. The discard must be at or below it.
+    /// Drops the segments that contain no record from `first` on and no entry above `known`. `known` is the last entry
+    /// durably known to be committed, where recovery starts. The discard must be at or below it.
     pub(crate) fn drop_below(&mut self, first: Index, known: EntryIndex) {
         let dropped = self.segments.drop_below(first, known.min(self.committed));
         if !dropped.is_empty() {

@@ -1,30 +1,30 @@
-//! Recovery: from the files of a directory to a log that goes on where it stopped.
+//! Recovery: turns the files of a directory into a log that continues where it stopped.
 //!
-//! [`survey`] looks and decides, and changes nothing; [`repair`] carries out what it decided. A read-only
-//! handle stops after the first.
+//! [`survey`] examines the files and decides, and changes nothing; [`repair`] carries out its decisions. A read-only
+//! handle stops after the survey.
 //!
-//! Only the last segment is read: sealed ones are trusted for their footers, and verified when they are read.
-//! (With replication also the one that holds the last entry known committed, when the last one begins after it.)
-//! Every bound in the log is proven by what was written later:
+//! Only the last segment is read: sealed segments are trusted because of their footers, and verified when they are
+//! read. (With replication, the segment that contains the last entry known to be committed is read too, if the last
+//! segment begins after it.) Later writes prove every bound in the log:
 //!
-//! - a block says up to where its segment was durable when it was written (`durable_upto`);
+//! - a block says up to which offset its segment was durable when the block was written (`durable_upto`);
 //! - a segment has a footer only after its successor has durably begun;
-//! - a segment begins only after the one before is durable to its end.
+//! - a segment begins only after the previous one is durable to its end.
 //!
-//! Where a segment begins is where the log went on: what older segments hold behind that place is dead, and so are
-//! segments that begin at or behind it. They can still be there, whole or in part, after a crash; no footer is
-//! trusted that ends elsewhere than the next segment begins.
+//! The log continues where a segment begins. Blocks of older segments after that position are dead, and so are older
+//! segments that begin at or after it. They can still exist, whole or in part, after a crash. A footer is trusted only
+//! if its segment ends where the next one begins.
 //!
-//! So where the chain of sound blocks breaks, the [`DECISIONS`] table tells a write that nothing proves, which
-//! a crash has torn (or rot has, before anything was written behind it), from rot of what was durable.
+//! Where the chain of sound blocks breaks, the [`DECISIONS`] table distinguishes a write that nothing proves from
+//! damage to durable bytes. The unproven write was torn by a crash, or damaged before anything was written after it.
 //!
-//! What cannot be seen: the last segment's file is removed by hand while the one after it is prepared and not
-//! begun. The segment before it has no footer yet, so nothing says that it was followed. Recovery warns of the gap
-//! in the numbers, and goes on, for a crash can leave such a gap as well.
+//! One case cannot be detected: the last segment's file is removed by hand while the next one is prepared and has not
+//! begun. The segment before it has no footer yet, so nothing shows that it had a successor. Recovery warns about the
+//! gap in the numbers and continues, because a crash can leave the same gap.
 //!
-//! The unproven end of a log (what was written in the last moments before a crash) is written again and
-//! synced before anything else happens: after a failed sync and a restart of the process the page cache can
-//! show bytes that the disk lacks, and they must not be served before they are durable.
+//! The unproven end of a log (the writes just before a crash) is written again and synced before anything else happens.
+//! After a failed sync and a restart of the process, the page cache can show bytes that are not on the disk, and
+//! readers must not see them before they are durable.
 
 pub(crate) mod decision_table;
 pub(crate) mod gap;
@@ -49,39 +49,39 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a survey found.
+/// The result of a survey.
 #[derive(Debug)]
 pub(crate) struct Survey {
-    /// The log's segments, oldest first; the last one goes on.
+    /// The log's segments, oldest first; the log continues in the last one.
     pub(crate) segments: VecDeque<Arc<Segment>>,
-    /// Where the walk stopped.
+    /// The position at which the walk stopped.
     scanner: Scanner,
     walk: Walk,
-    /// Where the blocks begin that nothing proves; the last marker is always one of them.
+    /// The offset of the first block that nothing proves; the last marker is always such a block.
     unproven_from: Option<usize>,
-    /// Whether any of them is more than a marker.
+    /// Whether any of these blocks is not a marker.
     unproven: bool,
-    /// Bytes behind the last block that must not stay.
+    /// Bytes after the last block that must be cleared.
     remnants: Option<std::ops::Range<usize>>,
     /// Full segments without a footer.
     pub(crate) unsealed: Vec<Arc<Segment>>,
-    /// Files that hold nothing of the log any more: prepared and not begun, or discarded.
+    /// Files that contain nothing of the log any more: prepared and not begun, or discarded.
     pub(crate) leftovers: Vec<Leftover>,
-    /// Where an unfinished or damaged write was cut, and why, for the log of the program.
+    /// Where an unfinished or damaged write was truncated, and the reason, for the program's log.
     pub(crate) torn: Option<(PathBuf, usize, Malformed)>,
 }
 
 impl Survey {
-    /// The segments, and where a read-only handle goes on.
+    /// Returns the segments, and the position at which a read-only handle continues.
     pub(crate) fn follow(self) -> (VecDeque<Arc<Segment>>, Follow) {
         (self.segments, Follow::new(self.scanner, self.walk))
     }
 }
 
-/// Looks at all files, reads the last segment to `learner`, and decides. Changes nothing.
+/// Examines all files, reads the last segment to `learner`, and decides. Changes nothing.
 ///
 /// # Errors
-/// `Corrupt`, naming file and offset; `Unsupported` for a newer format; `Io`.
+/// `Corrupt`, with file and offset; `Unsupported` for a newer format; `Io`.
 pub(crate) fn survey(disk: &dyn Disk, identity: Identity, learner: &mut dyn Learn) -> Result<Survey> {
     let names = disk.list().map_err(|e| Error::io("list", disk.path(), e))?;
     let names = names.into_iter().filter_map(|n| file_number(&n).map(|number| (number, n))).collect();
@@ -103,7 +103,7 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
     let mut above: Option<(u64, Opened, Malformed)> = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
         let Some(opened) = files.open(number, false)? else {
-            // Once its original grows it would be a contradiction.
+            // The copy would contradict its original once that grows.
             let name = files.names.remove(&number).unwrap_or_else(|| file_name(number));
             leftovers.push(Leftover { name, bytes: 0 });
             continue;
@@ -123,16 +123,17 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
             }
         }
     }
-    // A log is made with its first segment begun before it has an identity.
+    // When a log is made, its first segment begins before the identity is written.
     Err(Error::corrupt(
         files.disk.path(),
         0,
-        "no segment holds the log's beginning: its files are missing or damaged",
+        "no segment contains the log's beginning: its files are missing or damaged",
     ))
 }
 
-/// Prepared files follow the last segment without a gap, except for a crash (or a look from outside) while the
-/// lowest of them is being made of an old file. So a gap proves nothing: it cannot be refused.
+/// Warns of a gap in the numbers of prepared files. They follow the last segment without a gap, except after a crash
+/// (or a check from another process) while the lowest one is being made from an old file. So a gap proves nothing, and
+/// recovery cannot refuse it.
 fn warn_of_gap(disk: &dyn Disk, last: u64, leftovers: &[Leftover]) {
     if let Some(missing) = first_missing(last, leftovers) {
         tracing::warn!(
@@ -143,14 +144,14 @@ fn warn_of_gap(disk: &dyn Disk, last: u64, leftovers: &[Leftover]) {
     }
 }
 
-/// The lowest number above `last` that has no file, while a higher one has.
+/// The lowest number above `last` without a file, if a higher one has a file.
 fn first_missing(last: u64, leftovers: &[Leftover]) -> Option<u64> {
     let prepared: BTreeSet<u64> =
         leftovers.iter().filter(|l| l.bytes > 0).filter_map(|l| file_number(&l.name)).collect();
     (last + 1..).zip(prepared).find(|(expected, number)| expected != number).map(|(expected, _)| expected)
 }
 
-/// The last segment that has begun must really be the last one.
+/// Checks that the last segment that has begun is really the last one.
 fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malformed)>) -> Result<()> {
     let next = above.filter(|(n, ..)| *n == number + 1);
     if last.footer.is_some() {
@@ -183,8 +184,8 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut why = walk.run(&mut scanner, learner)?;
-    // Another process may be writing: what was no block a moment ago, and is proven by a later one now, is
-    // looked at again. Damage stays damage.
+    // Another process may be writing: a position that had no block before, and that a later block now proves, is read
+    // again. Real damage remains.
     let mut later = scanner.later(walk.at)?;
     while later.durable_upto > walk.at {
         let before = walk.at;
@@ -209,7 +210,7 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
     let Some(segment) = walk.segment.clone() else {
         return Err(Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, why));
     };
-    // Of a recycled file what follows is usually an older life's: salted, so harmless, but cheap to clear.
+    // In a recycled file the rest is usually from an earlier use: harmless because of the salt, but cheap to clear.
     let end = later.end.max(at + BLOCK_HEADER_BYTES).min(scanner.limit());
     Ok(Survey {
         segments: VecDeque::from([segment]),
@@ -224,9 +225,9 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
     })
 }
 
-/// Adds the segments before the last one, back to the one that holds the log's first record. Which one that is, is
-/// known as of the last entry known committed: a discard behind it can still be cut off, so the log goes on from
-/// there at the latest.
+/// Adds the segments before the last one, back to the one that contains the log's first record. The first record is
+/// taken as of the last entry known to be committed: a later discard can still be truncated, so older records may be
+/// needed.
 fn walk_back(
     files: &mut Files<'_>,
     survey: &mut Survey,
@@ -246,7 +247,7 @@ fn walk_back(
             Some(footer) => Arc::new(Segment::sealed(&footer, opened.header.bytes)),
             None => {
                 let segment = match scan_whole(&opened, next.base) {
-                    // It is not the one that should be here.
+                    // It is not the segment that should be here.
                     Err(error)
                         if error.kind() == ErrorKind::Corrupt && opened.header.number + 1 < next.number =>
                     {
@@ -271,7 +272,7 @@ fn walk_back(
     Ok(())
 }
 
-/// The file of the segment that goes on where `next` begins, or holds that place. What is between them is dead.
+/// Opens the segment that ends where `next` begins, or contains that position. Segments between them are dead.
 fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) -> Result<Opened> {
     let mut damaged = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
@@ -290,7 +291,7 @@ fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) 
                 return Ok(opened);
             }
             Ok(_) => {}
-            // Dead if an older one holds the place, and it matters only if none does.
+            // Dead if an older segment contains the position; an error only if none does.
             Err(why) => {
                 damaged.get_or_insert_with(|| Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, why));
             }
@@ -302,11 +303,11 @@ fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) 
 
 fn missing(files: &Files<'_>, next: &Segment) -> Error {
     let number = next.number - 1;
-    let what = format!("the file is missing; segment {number} holds records below {}", next.base.next);
+    let what = format!("the file is missing; segment {number} contains records below {}", next.base.next);
     Error::corrupt(&files.disk.path().join(file_name(number)), 0, what)
 }
 
-/// What the log was after entry `index`, which is in this segment, and where its blocks end that belong to it.
+/// The log's state after entry `index`, which is in this segment, and the offset at which its blocks end.
 fn as_of(opened: &Opened, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
@@ -322,7 +323,7 @@ fn as_of(opened: &Opened, index: EntryIndex, learner: &dyn Learn) -> Result<(Pro
     Ok((Proven { end: walk.end, first: past.learner.first() }, walk.at))
 }
 
-/// Learns no further than to an entry.
+/// Learns only entries up to `to`.
 pub(crate) struct Past<'a> {
     pub(crate) learner: &'a mut (dyn Learn + 'a),
     pub(crate) to: EntryIndex,
@@ -331,7 +332,7 @@ pub(crate) struct Past<'a> {
 impl Learn for Past<'_> {
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
         if header.raft_index > self.to {
-            return Err("block lies beyond what is looked for");
+            return Err("block is beyond the entry that was requested");
         }
         self.learner.learn(header, body)
     }
@@ -353,8 +354,8 @@ impl Learn for Past<'_> {
     }
 }
 
-/// A full segment whose footer is missing, damaged or out of date, from its blocks, which must reach to `next`, where
-/// the next segment begins; what lies behind is dead.
+/// Scans a full segment whose footer is missing, damaged or out of date. Its blocks must reach `next`, where the next
+/// segment begins; blocks after that are dead.
 fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
@@ -382,17 +383,19 @@ struct Chain {
 impl Learn for Chain {
     fn learn(&mut self, header: &BlockHeader, _: &[u8]) -> Result<Base, Malformed> {
         if header.raft_index > self.to.raft {
-            return Err("the next segment begins before this block, and not where the one before it ends");
+            return Err(
+                "the next segment begins before this block, and not at the end of the previous block",
+            );
         }
         if header.kind != Kind::Opening {
             let expected = if header.kind.is_entry() { self.end.raft.next() } else { self.end.raft };
             if header.raft_index != expected || header.first < self.end.next || header.term < self.end.term {
-                return Err("block does not follow the one before");
+                return Err("block does not follow the previous one");
             }
         }
         self.end = Base { raft: header.raft_index, term: header.term, next: header.next_record() };
-        // A discard beyond the end moves the next index further than the block's records do; after the last
-        // block the successor tells how far.
+        // A discard beyond the end moves the next index further than the block's records do. For the last block, the
+        // successor shows how far.
         if (self.end.raft, self.end.term) == (self.to.raft, self.to.term) && header.kind == Kind::Command {
             self.end.next = self.to.next;
         }
@@ -414,19 +417,19 @@ impl Learn for Chain {
     }
 }
 
-/// Carries out what the survey decided for the last segment, durably. Returns its file, open for writing, and
-/// whether its last block still is to be proven by a marker.
+/// Carries out the survey's decisions for the last segment, durably. Returns its file, open for writing, and whether
+/// its last block still has to be proven by a marker.
 ///
 /// # Errors
-/// `Io`; `Corrupt` when a block that was sound a moment ago is not any more: what the page cache showed was not
-/// on the disk. The directory is as it was.
+/// `Io`; `Corrupt` if a block that was sound before is not sound any more: the page cache showed bytes that were not on
+/// the disk. The directory is unchanged.
 pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<(Arc<dyn DiskFile>, bool)> {
     let Some(segment) = survey.segments.back() else {
-        return Err(Error::new(ErrorKind::Corrupt, "a log without segments"));
+        return Err(Error::new(ErrorKind::Corrupt, "the log has no segments"));
     };
     let path = disk.path().join(file_name(segment.number));
     if let Some((path, at, why)) = &survey.torn {
-        tracing::warn!(file = %path.display(), offset = at, why, "cut an unfinished or damaged write: nothing proves that it was durable");
+        tracing::warn!(file = %path.display(), offset = at, why, "truncated an unfinished or damaged write: nothing proves that it was durable");
     }
     let io = |e| Error::io("repair", &path, e);
     let file = disk.open(&file_name(segment.number), true).map_err(io)?;
@@ -443,8 +446,8 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<(Arc<dyn Di
     Ok((file, survey.unproven))
 }
 
-/// Writes the blocks of a range again as they are, so that the next sync covers them: the very bytes that are
-/// checked here, for a second reading could bring others.
+/// Writes the blocks of a range again unchanged, so that the next sync covers them. It writes the same bytes that it
+/// checks, because a second read could return others.
 fn write_again(file: &dyn DiskFile, scanner: &mut Scanner, from: usize, to: usize) -> Result<()> {
     let path = scanner.path.clone();
     let mut at = from;
@@ -540,6 +543,6 @@ mod tests {
         assert_eq!(missing(4, &[(6, 9), (5, 9)]), None);
         assert_eq!(missing(4, &[(6, 9)]), Some(5));
         assert_eq!(missing(4, &[(5, 9), (7, 9)]), Some(6));
-        assert_eq!(missing(4, &[(5, 0), (6, 9)]), Some(5), "an empty file holds nothing");
+        assert_eq!(missing(4, &[(5, 0), (6, 9)]), Some(5), "an empty file contains nothing");
     }
 }

@@ -1,14 +1,14 @@
-//! Segment: one file of the log as readers and the writer see it in memory, and the list of them.
+//! Segment: one file of the log in memory, as readers and the writer see it, and the list of segments.
 //!
-//! A sealed segment costs a few hundred bytes: where it stands in the log. Its file is opened and mapped, and
-//! its block index loaded, when somebody reads it, and let go with the last reader.
+//! A sealed segment takes a few hundred bytes of memory: its position in the log. Its file is opened and mapped, and
+//! its block index loaded, for the first reader, and closed with the last one.
 //!
 //! Invariants:
-//! - the list is contiguous: each segment begins where the one before ends;
-//! - a segment in the list has begun: its opening block was written;
-//! - only the last one grows; when the log's end moves back, the segment that holds the new end is cut to it, and
-//!   those behind it leave the list;
-//! - nothing at or below `readable` is ever cut off.
+//! - the list is contiguous: each segment begins where the previous one ends;
+//! - every segment in the list has begun: its opening block was written;
+//! - only the last one grows; if the log's end moves back, the segment that contains the new end is cut to it, and
+//!   later ones leave the list;
+//! - nothing below `readable` is ever truncated.
 
 pub(crate) mod batch_offsets;
 pub(crate) mod damage;
@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
-/// How readers get at the bytes of a segment.
+/// How readers read a segment.
 ///
 /// ```
 /// let options = chiplog::Options { read_mode: chiplog::ReadMode::Read, ..Default::default() };
@@ -36,11 +36,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReadMode {
-    /// Slices of a mapping: no copy. If the device cannot read a page, or another program shortens the file,
-    /// the process gets SIGBUS.
+    /// Slices of a mapping, without a copy. If the device cannot read a page, or another program shortens the file, the
+    /// process gets SIGBUS.
     #[default]
     Map,
-    /// `pread` into buffers: one copy; a failing device is an [`ErrorKind::Io`] error, a shortened file
+    /// `pread` into buffers, with one copy. A failing device gives an [`ErrorKind::Io`] error, a shortened file
     /// [`ErrorKind::Corrupt`]. Nothing is mapped.
     Read,
 }
@@ -50,13 +50,13 @@ pub(crate) fn file_name(number: u64) -> String {
     format!("{number:020}.seg")
 }
 
-/// The number in a segment's file name, if it is one.
+/// The number in a segment's file name; None for other names.
 pub(crate) fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg")?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
-/// Where a segment stands: what comes just before its first block.
+/// The start of a segment in the log: the position just before its first block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) raft: EntryIndex,
@@ -66,18 +66,18 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Where a segment begins, by its footer.
+    /// The start of the segment that this footer describes.
     pub(crate) fn before(footer: &Footer) -> Self {
         Self { raft: footer.base_raft, term: footer.base_term, next: footer.first }
     }
 }
 
-/// What a segment holds so far.
+/// The extent of a segment's contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
-    /// What comes after its last block.
+    /// The position after its last block.
     pub(crate) end: Base,
-    /// Where its blocks end in the file.
+    /// The offset in the file at which its blocks end.
     pub(crate) data_end: usize,
     pub(crate) last_timestamp: Timestamp,
     index: BlockIndex,
@@ -85,9 +85,9 @@ pub(crate) struct Extent {
 
 #[derive(Clone, Debug)]
 enum BlockIndex {
-    /// Of the segment that grows: in memory.
+    /// Of the growing segment: in memory.
     Growing(Vec<IndexEntry>),
-    /// Of a sealed one: in the file.
+    /// Of a sealed segment: in the file.
     Stored { offset: u32, count: u32, crc: u32 },
 }
 
@@ -100,14 +100,14 @@ pub(crate) struct Segment {
     pub(crate) base: Base,
     pub(crate) first_timestamp: Timestamp,
     extent: RwLock<Extent>,
-    /// Blocks below this offset are committed: readers may look at them, and they are never cut off.
-    /// Moves: in `Store::commit`, and in recovery.
+    /// Blocks below this offset are committed: readers may read them, and they are never truncated. Moves: in
+    /// `Store::commit`, and in recovery.
     readable: AtomicUsize,
     open: Mutex<Weak<SegmentData>>,
 }
 
 impl Segment {
-    /// A segment that begins here and grows.
+    /// Creates a growing segment that begins at `base`.
     pub(crate) fn growing(number: u64, id: SegmentId, bytes: u32, base: Base, timestamp: Timestamp) -> Self {
         let extent = Extent {
             end: base,
@@ -118,7 +118,7 @@ impl Segment {
         Self::new(number, id, bytes, base, timestamp, extent)
     }
 
-    /// A segment as its footer describes it.
+    /// Creates a sealed segment from its footer.
     pub(crate) fn sealed(footer: &Footer, bytes: u32) -> Self {
         let extent = Extent {
             end: Base { raft: footer.last_raft, term: footer.last_term, next: footer.next },
@@ -146,7 +146,7 @@ impl Segment {
         }
     }
 
-    /// What it holds now.
+    /// The position after its last block.
     pub(crate) fn end(&self) -> Base {
         self.read_extent(|e| e.end)
     }
@@ -159,12 +159,12 @@ impl Segment {
         self.read_extent(|e| e.last_timestamp)
     }
 
-    /// What comes after its last written block, and where that one ends.
+    /// The position after its last written block, and the offset at which that block ends.
     pub(crate) fn written(&self) -> (Base, usize) {
         self.read_extent(|e| (e.end, e.data_end))
     }
 
-    /// All of that at one moment.
+    /// The whole extent, read at one moment.
     pub(crate) fn extent(&self) -> Extent {
         self.read_extent(Extent::clone)
     }
@@ -173,7 +173,7 @@ impl Segment {
         f(&self.extent.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes a block that was written at `entry.offset`, and what comes after it.
+    /// Adds a block that was written at `entry.offset`, with the position after it.
     pub(crate) fn grow(&self, entry: IndexEntry, stride: usize, end: Base) {
         let mut extent = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         debug_assert_eq!(extent.data_end, entry.offset as usize, "blocks are contiguous");
@@ -188,17 +188,17 @@ impl Segment {
         }
     }
 
-    /// Up to where readers may look.
+    /// The offset up to which readers may read.
     pub(crate) fn readable(&self) -> usize {
         self.readable.load(Ordering::Acquire)
     }
 
-    /// Blocks below `upto` are committed.
+    /// Marks blocks below `upto` as committed.
     pub(crate) fn publish(&self, upto: usize) {
         self.readable.fetch_max(upto, Ordering::AcqRel);
     }
 
-    /// Takes back what lies behind `extent`: a conflicting suffix.
+    /// Cuts the segment back to `extent`: removes a conflicting suffix.
     fn cut(&self, extent: Extent) {
         let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         let readable = self.readable();
@@ -216,16 +216,16 @@ impl Segment {
         *now = extent;
     }
 
-    /// Takes back all that is not readable, as the segment leaves the log: a reader in it goes on behind it.
+    /// Cuts the segment back to its readable part as it leaves the log. A reader in it continues after it.
     fn bury(&self) {
         let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         (now.end, now.data_end) = (self.base, self.readable());
-        // No index, and none to be stored: whatever the file says of itself stays as it is.
+        // No index, and none to store: the file's own footer and index stay unchanged.
         now.index = BlockIndex::Stored { offset: 0, count: 0, crc: crc32c(&[]) };
     }
 
-    /// Its footer was written: the index need not be in memory any more. Unless it was cut meanwhile: then the
-    /// footer is out of date, and another one will be written.
+    /// Drops the index from memory, because the footer was written. If the segment was cut meanwhile, the footer is out
+    /// of date and this does nothing: another footer will be written.
     pub(crate) fn seal(&self, footer: &Footer) {
         let mut extent = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         if extent.data_end != footer.data_end as usize {
@@ -238,8 +238,8 @@ impl Segment {
         };
     }
 
-    /// Opens the file for reading, or joins those who read it already. What comes back keeps the file as it
-    /// is, even when the segment is discarded.
+    /// Opens the file for reading, or shares it with readers that have it open. The result keeps the file unchanged,
+    /// even if the segment is discarded.
     pub(crate) fn data(self: &Arc<Self>, disk: &dyn Disk, mode: ReadMode) -> Result<Arc<SegmentData>> {
         let mut open = lock(&self.open);
         if let Some(data) = open.upgrade() {
@@ -275,7 +275,7 @@ impl Extent {
     }
 }
 
-/// An open segment file. Holds its segment, so that the file is not reused under a reader.
+/// An open segment file. Keeps its segment, so that the file is not reused while a reader has it.
 #[derive(Debug)]
 pub(crate) struct SegmentData {
     pub(crate) segment: Arc<Segment>,
@@ -284,7 +284,7 @@ pub(crate) struct SegmentData {
     index: OnceLock<Vec<IndexEntry>>,
 }
 
-/// How the file is read.
+/// The way in which the file is read.
 #[derive(Debug)]
 pub(crate) enum Source {
     Map(Map),
@@ -292,7 +292,7 @@ pub(crate) enum Source {
 }
 
 impl SegmentData {
-    /// Copies a range out, whatever the source. None: the file ends before it.
+    /// Copies a range from either source. None: the file ends before it.
     fn copy(&self, offset: usize, length: usize) -> Result<Option<Vec<u8>>> {
         match &self.source {
             Source::Map(map) => Ok(map.bytes(offset..offset + length).map(<[u8]>::to_vec)),
@@ -307,8 +307,8 @@ impl SegmentData {
         }
     }
 
-    /// The last indexed block for which `before` holds, or the segment's first block. `before` has to hold
-    /// for a prefix of the index.
+    /// The last indexed block for which `before` holds, or the segment's first block. `before` must hold for a prefix
+    /// of the index.
     pub(crate) fn seek(&self, before: impl Fn(&IndexEntry) -> bool) -> Result<usize> {
         self.with_index(|entries| {
             let n = entries.partition_point(&before);
@@ -316,7 +316,7 @@ impl SegmentData {
         })
     }
 
-    /// What the segment would hold if it ended here: `extent` cut back to `data_end`.
+    /// The extent of the segment if it ended at `data_end`.
     pub(crate) fn cut(&self, end: Base, data_end: usize, last_timestamp: Timestamp) -> Result<Extent> {
         let entries = self.with_index(|entries| {
             entries.iter().copied().take_while(|e| (e.offset as usize) < data_end).collect()
@@ -324,7 +324,7 @@ impl SegmentData {
         Ok(Extent { end, data_end, last_timestamp, index: BlockIndex::Growing(entries) })
     }
 
-    /// The block index as look-ups use it.
+    /// The block index that look-ups use.
     pub(crate) fn index(&self) -> Result<Vec<IndexEntry>> {
         self.with_index(<[IndexEntry]>::to_vec)
     }
@@ -344,28 +344,28 @@ impl SegmentData {
         Ok(f(self.index.get_or_init(|| entries)))
     }
 
-    /// Reads and checks the stored index. A bad one is not used: the blocks are walked from the start.
+    /// Reads and checks the stored index. A damaged one is not used: the blocks are walked from the start.
     fn load_index(&self, (offset, count, crc): (u32, u32, u32)) -> Result<Vec<IndexEntry>> {
         let bytes = self.copy(offset as usize, count as usize * INDEX_ENTRY_BYTES)?;
         let Some(bytes) = bytes.filter(|bytes| crc32c(bytes) == crc) else {
-            tracing::warn!(file = %self.path.display(), offset, "block index is corrupt and not used");
+            tracing::warn!(file = %self.path.display(), offset, "block index is corrupt and not used; blocks are read from the start");
             return Ok(Vec::new());
         };
         Ok(bytes.as_chunks::<INDEX_ENTRY_BYTES>().0.iter().map(IndexEntry::parse).collect())
     }
 }
 
-/// The log's segments, oldest first; shared by the writer, which changes the list, and all readers.
+/// The log's segments, oldest first. Shared by the writer, which changes the list, and all readers.
 #[derive(Debug)]
 pub(crate) struct Segments {
     list: RwLock<VecDeque<Arc<Segment>>>,
-    /// How often anything was taken out of the list or cut. Moves: under the list's lock.
+    /// The number of removals and cuts in the list. Moves: under the list's lock.
     removals: AtomicU64,
-    /// Segments used of late stay open, so that random reads do not map a file each time.
+    /// Recently used segments stay open, so that random reads do not map a file each time.
     recent: Mutex<VecDeque<Arc<SegmentData>>>,
-    /// What look-ups learnt of blocks.
+    /// The batch offsets that look-ups learned.
     places: Mutex<Remembered>,
-    /// Numbers of segments in which somebody has met damage.
+    /// Known damage in the segments.
     damage: Damage,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
@@ -399,8 +399,8 @@ impl Segments {
         self.list.write().unwrap_or_else(PoisonError::into_inner).push_back(segment);
     }
 
-    /// The log goes on in `next` from somewhere that is not its end: one segment is cut back to where `next` begins,
-    /// and those in `dead` leave the list. For readers all of it happens at once.
+    /// Continues the log in `next` from a position other than its end: one segment is cut back to where `next` begins,
+    /// and those in `dead` leave the list. Readers see all of it at once.
     pub(crate) fn turn(
         &self,
         cut: Option<(Arc<Segment>, Extent)>,
@@ -420,23 +420,23 @@ impl Segments {
                 segment.cut(extent);
             }
             let contiguous = list.back().is_none_or(|last| last.end() == next.base);
-            assert!(contiguous, "a segment that does not begin where the one before ends");
+            assert!(contiguous, "a segment does not begin where the previous one ends");
             list.push_back(next);
         }
-        // The block index of what is open may have entries behind the new end; they mislead nobody, but are wrong.
-        // After the list, whose lock comes after this one in `open`.
+        // Block indexes of open segments may have entries after the new end; these are harmless, but wrong. Done
+        // once the list's lock is released, because `open` takes that lock while it holds this one.
         lock(&self.recent).retain(|d| !changed(&d.segment));
-        // Nothing of what was committed went away; but places of a file that nobody opens any more are of no use.
+        // No committed bytes were removed; but offsets in a file that is no longer opened are useless.
         *lock(&self.places) = Remembered::default();
         cut.iter().for_each(|(segment, _)| *lock(&segment.open) = Weak::new());
     }
 
-    /// Replaces the whole list, for a read-only handle that was left behind.
+    /// Replaces the whole list, for a read-only handle that fell behind.
     pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
         {
             let mut old = self.list.write().unwrap_or_else(PoisonError::into_inner);
             self.removals.fetch_add(1, Ordering::Relaxed);
-            // A reader in one that is not there any more goes on behind it.
+            // A reader in a removed segment continues after it.
             let gone = |s: &&Arc<Segment>| list.iter().all(|n| (n.number, n.id) != (s.number, s.id));
             old.iter().filter(gone).for_each(|s| s.bury());
             *old = list;
@@ -445,8 +445,7 @@ impl Segments {
         *lock(&self.places) = Remembered::default();
     }
 
-    /// Takes out the segments that hold no record from `first` on and no entry above `committed`; never the last
-    /// one.
+    /// Removes the segments that contain no record from `first` on and no entry above `committed`; never the last one.
     pub(crate) fn drop_below(&self, first: Index, committed: EntryIndex) -> Vec<Arc<Segment>> {
         let mut dropped = Vec::new();
         {
@@ -464,12 +463,12 @@ impl Segments {
         dropped
     }
 
-    /// The oldest segment, if it does not grow any more.
+    /// The oldest segment, unless it still grows.
     pub(crate) fn oldest_full(&self) -> Option<Arc<Segment>> {
         self.read(|list| if list.len() > 1 { list.front().cloned() } else { None })
     }
 
-    /// The segment that record `index` is in, or would be.
+    /// The segment that contains record `index`, or would contain it.
     pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
         self.read(|list| {
             let n = list.partition_point(|s| s.base.next <= index);
@@ -477,14 +476,14 @@ impl Segments {
         })
     }
 
-    /// Where a reader goes on that has come to the offset `at` of `segment` and sees no more there: a segment and an
-    /// offset. `None` as long as there is more to come in this one, perhaps not committed yet, or nothing follows.
+    /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.
+    /// `None` if this segment has more, perhaps not committed yet, or nothing follows.
     pub(crate) fn applier(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
-        // Both under the one lock, so that no segment is cut between the two looks.
+        // Both under one lock, so that no segment is cut between the two checks.
         self.read(|list| {
             let n = list.partition_point(|s| s.number < segment.number);
             let same = list.get(n).filter(|s| s.number == segment.number);
-            // A read-only handle has looked at the log again.
+            // A read-only handle has surveyed the log again.
             let renewed =
                 |s: &&Arc<Segment>| s.id == segment.id && Arc::as_ptr(s) != std::ptr::from_ref(segment);
             if let Some(renewed) = same.filter(renewed) {
@@ -495,7 +494,7 @@ impl Segments {
         })
     }
 
-    /// The segment that raft entry `index` is in, or would be. `None`: it lies before all of them.
+    /// The segment that contains raft entry `index`, or would contain it. `None`: the entry is before all segments.
     pub(crate) fn holding_entry(&self, index: EntryIndex) -> Option<Arc<Segment>> {
         self.read(|list| {
             let n = list.partition_point(|s| s.base.raft < index);
@@ -519,13 +518,13 @@ impl Segments {
         self.read(|list| list.back().cloned())
     }
 
-    /// Whether a segment is one of the log's.
+    /// Whether a segment is in the list.
     pub(crate) fn contains(&self, segment: &Arc<Segment>) -> bool {
         self.read(|list| list.iter().any(|s| Arc::ptr_eq(s, segment)))
     }
 
-    /// Calls `look` until nothing leaves the log while it looks: files can be gone or used again then, and what
-    /// it saw first need not belong to what it saw last.
+    /// Repeats `look` until no segment leaves the log while it runs. Files can otherwise be removed or reused
+    /// meanwhile, and its first and last reads might not match.
     pub(crate) fn undisturbed<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let removals = || self.read(|_| self.removals.load(Ordering::Relaxed));
         loop {
@@ -545,12 +544,12 @@ impl Segments {
         })
     }
 
-    /// All of them, oldest first.
+    /// All segments, oldest first.
     pub(crate) fn snapshot(&self) -> Vec<Arc<Segment>> {
         self.read(|list| list.iter().cloned().collect())
     }
 
-    /// Opens a segment and remembers it for a while.
+    /// Opens a segment and keeps it open for a while.
     pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
         let data = segment.data(&*self.disk, self.mode)?;
         let mut recent = lock(&self.recent);
@@ -560,7 +559,7 @@ impl Segments {
                 recent.remove(n);
                 recent.push_front(data.clone());
             }
-            // A segment that was dropped meanwhile must not be held on to: it waits to be reused.
+            // A segment that was dropped meanwhile must not be kept open: its file waits to be reused.
             None if self.read(|list| list.iter().any(|s| s.number == segment.number)) => {
                 recent.push_front(data.clone());
                 recent.truncate(RECENT_MAX);
@@ -570,15 +569,15 @@ impl Segments {
         Ok(data)
     }
 
-    /// What is known of damage in the segments.
+    /// The known damage in the segments.
     pub(crate) fn damage(&self) -> &Damage {
         &self.damage
     }
 
-    /// A read that was to give `record` has failed. If it met damage, the repair looks there at once, and the error returned
-    /// says whether anybody can repair it. See [`Damage::met`].
+    /// Handles a failed read of `record`. If the cause is damage, the repair checks there at once, and the returned
+    /// error says whether it can be repaired. See [`Damage::met`].
     pub(crate) fn met(&self, error: Error, record: Option<Index>) -> Error {
-        let place = error.place().filter(|_| error.kind() == ErrorKind::Corrupt);
+        let place = error.location().filter(|_| error.kind() == ErrorKind::Corrupt);
         let found =
             place.and_then(|(path, offset)| Some((file_number(path.file_name()?.to_str()?)?, offset)));
         match found {
@@ -587,17 +586,17 @@ impl Segments {
         }
     }
 
-    /// Where the batches of the block that holds `index` stand, if a look-up has been there of late.
+    /// The batch offsets of the block that contains `index`, if a recent look-up stored them.
     pub(crate) fn places(&self, index: Index) -> Option<Arc<Places>> {
         lock(&self.places).get(index)
     }
 
-    /// Remembers where a committed block's batches stand.
+    /// Stores the batch offsets of a committed block.
     pub(crate) fn remember(&self, places: Places) {
         lock(&self.places).insert(Arc::new(places));
     }
 
-    /// Bytes of blocks from record `first` on: what counts against capacity. Exact to an index stride.
+    /// Bytes of blocks from record `first` on, which count against capacity. Exact to one stride of the index.
     pub(crate) fn bytes_from(&self, first: Index) -> u64 {
         let list = self.snapshot();
         let whole: usize = list.iter().map(|s| s.data_end() - SEGMENT_HEADER_BYTES).sum();
@@ -621,10 +620,10 @@ const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 mod tests {
     use super::*;
 
-    /// The helper thread writes a footer while the segment is cut: what it wrote is out of date, and the segment
-    /// must not be taken for sealed.
+    /// The helper thread writes a footer while the segment is cut. That footer is out of date, and the segment must not
+    /// count as sealed.
     #[test]
-    fn a_footer_from_before_a_cut_does_not_seal() {
+    fn footer_from_before_a_cut_does_not_seal() {
         let base = Base { raft: EntryIndex(4), term: Term(1), next: Index(9) };
         let segment = Segment::growing(3, SegmentId(1), 1 << 16, base, Timestamp(0));
         let end = Base { raft: EntryIndex(5), ..base };

@@ -1,4 +1,4 @@
-//! The store over a simulated disk, held against a plain list of entries.
+//! The store over a simulated disk, compared with a plain list of entries.
 
 mod crashes;
 mod model;
@@ -28,7 +28,7 @@ pub(super) fn identity() -> Identity {
     Identity { log: LogId(7), directory: DirectoryId(8), created: Timestamp(9), follows: false }
 }
 
-/// An entry as it should come back.
+/// An entry as the store should return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) raft: EntryIndex,
@@ -42,7 +42,7 @@ pub(super) struct Entry {
 /// A log as a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
-    /// What comes before the oldest entry that was pushed since the last jump.
+    /// The position before the oldest entry that was pushed since the last jump.
     pub(super) base: Base,
     /// The log's first index there.
     pub(super) first: Index,
@@ -54,7 +54,7 @@ impl Plain {
         self.entries.last().map_or(self.base, |e| e.end)
     }
 
-    /// What comes after entry `raft`.
+    /// The position after entry `raft`.
     pub(super) fn after(&self, raft: u64) -> Base {
         match raft - self.base.raft.0 {
             0 => self.base,
@@ -69,18 +69,18 @@ impl Plain {
     }
 }
 
-/// What a crash may leave.
+/// The states that a crash may leave.
 #[derive(Clone, Debug)]
 pub(super) struct Legal {
-    /// What is durable.
+    /// The durable log.
     pub(super) durable: Plain,
-    /// What was pushed, or is about to be.
+    /// The log with everything pushed or about to be pushed.
     pub(super) now: Plain,
-    /// How many entries of `now` were there when the log turned to it, if that is not durable yet.
+    /// How many entries `now` had when the log continued at another position, if that is not durable yet.
     pub(super) turned: Option<usize>,
 }
 
-/// A store, and what should be in it.
+/// A store and its expected contents.
 pub(super) struct Rig {
     pub(super) disk: SimDisk,
     pub(super) store: Store,
@@ -89,11 +89,11 @@ pub(super) struct Rig {
     pub(super) commit: EntryIndex,
     durable: Plain,
     turned: Option<usize>,
-    /// What the disk may hold after each mark of its history.
+    /// The states that the disk may have after each mark of its history.
     pub(super) legal: Vec<Legal>,
 }
 
-/// Learns what a log holds since its last opening.
+/// Learns the contents of a log since its last opening.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learnt {
     pub(super) end: Base,
@@ -101,7 +101,7 @@ pub(super) struct Learnt {
     pub(super) commit: EntryIndex,
     pub(super) base: Base,
     pub(super) seen: Vec<(EntryIndex, Term)>,
-    /// Discards that are not known committed.
+    /// Discards that are not known to be committed.
     pending: Vec<(EntryIndex, Index)>,
 }
 
@@ -166,7 +166,7 @@ pub(super) fn segments_on(disk: &SimDisk) -> Arc<Segments> {
 }
 
 impl Rig {
-    /// A new log in term 1.
+    /// Makes a new log in term 1.
     pub(super) fn new(disk: SimDisk) -> Self {
         let arc: Arc<dyn Disk> = Arc::new(disk.clone());
         drop(arc.create(IDENTITY_FILE).unwrap());
@@ -187,7 +187,7 @@ impl Rig {
         rig
     }
 
-    /// Notes in the disk's history what it may hold from now on.
+    /// Notes in the disk's history which states it may have from now on.
     fn mark(&mut self) {
         let (durable, now) = (self.durable.clone(), self.now.clone());
         self.legal.push(Legal { durable, now, turned: self.turned });
@@ -227,7 +227,7 @@ impl Rig {
         self.now.entries.push(Entry { raft, term: self.term, kind, first: before.next, body, end });
     }
 
-    /// Pushes an entry of one record of so many bytes.
+    /// Pushes an entry of one record of `bytes` bytes.
     pub(super) fn data(&mut self, bytes: usize) {
         let fill = (self.term.0 * 31 + self.end().raft.0) as u8;
         let batch = BatchBuilder::new().push(&vec![fill; bytes]).unwrap().build().unwrap();
@@ -239,7 +239,7 @@ impl Rig {
         self.entry(Kind::NoOp, 0, Vec::new(), digest_of_bytes(&[]), None);
     }
 
-    /// A discard: records below `first` go; beyond the end it moves the end.
+    /// Pushes a discard of records below `first`. Beyond the end it moves the end.
     pub(super) fn discard(&mut self, first: Index) {
         let body = [1u64.to_le_bytes(), first.0.to_le_bytes()].concat();
         let digest = digest_of_bytes(&[&body]);
@@ -258,7 +258,7 @@ impl Rig {
         self.store.push(position(Kind::Marker, self.end(), Vec::new()));
     }
 
-    /// Rolls; the entries behind `base` are forgotten.
+    /// Rolls; the entries after `base` are truncated.
     pub(super) fn roll(&mut self, base: Base) {
         self.try_roll(base).unwrap();
     }
@@ -267,7 +267,7 @@ impl Rig {
         let now = &self.now;
         let inside = base.raft >= now.base.raft && base.raft <= self.end().raft;
         let jump = !inside || self.after(base.raft.0) != base;
-        // A jump is to what others have committed and discarded.
+        // A jump goes to a position that other replicas have committed and discarded.
         let (first, commit) = if jump {
             (now.first_at(self.end().raft).max(base.next), base.raft)
         } else {
@@ -308,13 +308,13 @@ impl Rig {
         self.store.commit(self.commit);
     }
 
-    /// Everything that can be asked of the store, against the list.
+    /// Compares everything that the store returns with the list.
     pub(super) fn check(&self) {
         check(&self.store, &self.now, self.commit);
     }
 }
 
-/// Everything that can be asked of a store, against the list.
+/// Compares everything that a store returns with the list.
 pub(super) fn check(store: &Store, log: &Plain, commit: EntryIndex) {
     check_archive(&store.archive(), log.base, &log.entries);
     check_segments(&store.segments, log.end());
@@ -322,10 +322,10 @@ pub(super) fn check(store: &Store, log: &Plain, commit: EntryIndex) {
     let committed = log.entries.iter().filter(|e| e.raft > oldest.raft && e.raft <= commit);
     let wanted: Vec<_> = committed.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
     let seen: Vec<_> = read(&store.segments).iter().map(|h| (h.raft_index, h.first)).collect();
-    assert_eq!(seen, wanted, "what readers see");
+    assert_eq!(seen, wanted, "the blocks that readers see");
 }
 
-/// The data blocks that a reader comes to.
+/// The data blocks that a reader finds.
 pub(super) fn read(segments: &Arc<Segments>) -> Vec<BlockHeader> {
     let mut cursor = cursor(segments);
     let mut seen = Vec::new();
@@ -341,7 +341,7 @@ pub(super) fn cursor(segments: &Arc<Segments>) -> Cursor {
     Cursor::new(segments.clone(), data, SEGMENT_HEADER_BYTES, 0)
 }
 
-/// The archive has these entries, from its first on, and no others.
+/// Checks that the archive has exactly these entries, from its first one on.
 pub(super) fn check_archive(archive: &Archive, base: Base, entries: &[Entry]) {
     let first = archive.first();
     assert!(first.raft >= base.raft);
@@ -368,7 +368,7 @@ pub(super) fn check_archive(archive: &Archive, base: Base, entries: &[Entry]) {
     assert_eq!(terms, here.iter().map(|e| (e.raft, e.term)).collect::<Vec<_>>());
 }
 
-/// Each segment begins where the one before ends, and the last one ends at `end`.
+/// Checks that each segment begins where the previous one ends, and that the last one ends at `end`.
 pub(super) fn check_segments(segments: &Segments, end: Base) {
     let list = segments.snapshot();
     for pair in list.windows(2) {
@@ -412,7 +412,7 @@ fn discard_of(body: &[u8]) -> Index {
     Index(u64::from_le_bytes(body[8..].try_into().unwrap()))
 }
 
-/// Looks at every byte of the files, and finds nothing wrong.
+/// Checks every byte of the files, and expects no damage.
 pub(super) fn verify(disk: &SimDisk) {
     let mut faults = Vec::new();
     let report = Inspector::open_on(Arc::new(disk.clone())).walk(&mut |event| {
@@ -428,7 +428,7 @@ pub(super) fn verify(disk: &SimDisk) {
     assert_eq!(faults, []);
 }
 
-/// Opens the log on a disk, as `open` does it. Returns what was learnt, too.
+/// Opens the log on a disk like `open` does. Also returns what was learned.
 pub(super) fn reopen(disk: &SimDisk) -> Result<(Store, Learnt)> {
     let arc: Arc<dyn Disk> = Arc::new(disk.clone());
     for name in disk.list().unwrap().iter().filter(|n| n.ends_with(".tmp")) {
@@ -451,7 +451,7 @@ pub(super) fn reopen(disk: &SimDisk) -> Result<(Store, Learnt)> {
     Ok((Store::new(arc, segments, Arc::new(allocator), resume)?, learnt))
 }
 
-/// Finds which of the logs that a crash may leave is there, or panics.
+/// Finds which of the legal states a crash left, or panics.
 pub(super) fn judge(store: &Store, learnt: &Learnt, legal: &Legal) -> Plain {
     let archive = store.archive();
     let (first, end) = (archive.first(), store.segments.snapshot().last().unwrap().end());
@@ -471,13 +471,13 @@ pub(super) fn judge(store: &Store, learnt: &Learnt, legal: &Legal) -> Plain {
         legal.durable.clone()
     };
     assert_eq!(learnt.end, end);
-    assert!(first.raft <= learnt.commit || first.raft.0 == 0, "{first:?} lies beyond the commit {learnt:?}");
+    assert!(first.raft <= learnt.commit || first.raft.0 == 0, "{first:?} is beyond the commit {learnt:?}");
     assert!(first.next <= log.first_at(learnt.commit), "records are missing below {first:?}");
     check(store, &log, learnt.commit);
     log
 }
 
-/// A log of `n` entries of 2 KiB over a few segments, synced.
+/// A synced log of `n` entries of 2 KiB over a few segments.
 pub(super) fn log_of(n: u64) -> Rig {
     let disk = SimDisk::default();
     disk.set_chance(1);

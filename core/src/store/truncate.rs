@@ -1,4 +1,4 @@
-//! Turn: what a roll to somewhere else than the log's end does to the segments behind it.
+//! Truncation: the effect on existing segments when a roll continues somewhere other than the log's end.
 //!
 //! ```text
 //! truncation   | k ....B::::::| k+1 ::::| k+2 :::|      base B inside the log: `:` is dead
@@ -7,8 +7,8 @@
 //!                                                   n |   all leave, n begins at J
 //! ```
 //!
-//! Nothing in the files changes: that the new segment begins before older blocks end is what says that these are
-//! dead. Files go only after the new segment has durably begun; until then a crash brings the old end back.
+//! The files do not change: older blocks are dead because the new segment begins before they end. Files are removed
+//! only after the new segment has durably begun; until then a crash restores the old end.
 
 use super::read::entry_lookup::Archive;
 use super::segment::{Base, Extent, Segment, Segments};
@@ -16,22 +16,22 @@ use crate::error::Result;
 use crate::types::EntryIndex;
 use std::sync::Arc;
 
-/// What changes once the next segment's opening is written, and is done once that is durable.
+/// The changes that take effect once the next segment's opening is written, and finish once that is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Truncation {
-    /// What the segment that holds the new end holds from then on, if that is less.
+    /// The segment that contains the new end, and its extent from then on, if that is shorter.
     pub(crate) cut: Option<(Arc<Segment>, Extent)>,
-    /// To be sealed: the last segment before the next one, if it has grown or was cut.
+    /// The segment to seal: the last one before the next one, if it has grown or was cut.
     pub(crate) seal: Option<Arc<Segment>>,
-    /// All of whose entries lie behind the new end.
+    /// Segments whose entries are all after the new end.
     pub(crate) dead: Vec<Arc<Segment>>,
 }
 
 impl Truncation {
-    /// Plans to go on at `base`. `active` is the segment that grows; all of it is durable.
+    /// Plans to continue at `base`. `active` is the growing segment; all of it is durable.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`: the log could not be read to find the place.
+    /// `Corrupt`, `Io`: the log could not be read at `base`.
     pub(crate) fn plan(
         segments: &Arc<Segments>,
         active: &Arc<Segment>,
@@ -41,7 +41,7 @@ impl Truncation {
         if base == active.end() || planted!(6) {
             return Ok(Self { seal: Some(active.clone()), ..Self::default() });
         }
-        assert!(base.raft >= committed, "the log would forget committed entries");
+        assert!(base.raft >= committed, "the log would lose committed entries");
         let archive = Archive::new(segments.clone());
         if archive.term(base.raft)? != Some(base.term) {
             return Ok(Self { dead: segments.snapshot(), ..Self::default() });

@@ -1,11 +1,11 @@
-//! Moment: a point on a monotonic clock that is given from outside, so that the replica's time can be simulated.
+//! Moment: a point on a monotonic clock that is passed in from outside, so that the replica's time can be simulated.
 //!
 //! Must not know: any real clock.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds since some beginning: of a simulation, or of a process.
+/// Nanoseconds since the start of a simulation or a process.
 ///
 /// ```
 /// # #[cfg(feature = "sim")] {
@@ -23,15 +23,15 @@ pub struct Moment(pub u64);
 #[cfg_attr(not(feature = "sim"), expect(unreachable_pub, reason = "only the simulator shows it"))]
 impl Moment {
     #[cfg(any(test, feature = "sim"))]
-    /// The beginning.
+    /// The start.
     pub const START: Self = Self(0);
 
-    /// Later by this much, saturating.
+    /// The moment `time` later, saturating.
     pub fn plus(self, time: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long from `earlier` to here; nothing if that is later.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

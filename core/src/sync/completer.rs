@@ -1,13 +1,13 @@
-//! Promise: the duty to answer those who wait for a block, a command or a question.
+//! Completer: the duty to answer the callers that wait for a block, a command or a request.
 //!
-//! Must not know: what the answer is about.
+//! Must not know: the contents of the answer.
 
 use crate::error::{Error, ErrorKind};
 use crate::sync::completion::{Completion, Outcome, Ticket};
 use std::sync::Arc;
 
-/// The duty to answer. Dropped unanswered it answers that the outcome is unknown: nobody waits for ever. By a writer
-/// thread that panics, the log is poisoned; else it has merely ended.
+/// The duty to answer. A completer that is dropped without an answer reports that the outcome is unknown, so no caller
+/// waits forever. If the writer thread panics, the error is `Poisoned`; otherwise the log has just closed.
 #[derive(Debug)]
 pub(crate) struct Completer(Option<Arc<Completion>>);
 
@@ -16,15 +16,15 @@ impl Completer {
         Self(Some(Completion::new()))
     }
 
-    /// A place in the line of those who wait: number `ordinal` of the block, with `offset` records before it.
+    /// The ticket of batch number `ordinal` of the block, with `offset` records before it.
     pub(crate) fn ticket(&self, ordinal: u32, offset: u32, count: u32) -> Ticket {
         match &self.0 {
             Some(completion) => Ticket::new(completion.clone(), ordinal, offset, count),
-            None => unreachable!("a completer is answered by giving it away"),
+            None => unreachable!("answering consumes the completer"),
         }
     }
 
-    /// Answers, and wakes all who wait.
+    /// Answers, and wakes all waiters.
     pub(crate) fn answer(mut self, outcome: Outcome) {
         if let Some(completion) = self.0.take() {
             completion.complete(outcome);
@@ -35,7 +35,7 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         if let Some(completion) = self.0.take() {
-            let what = "outcome unknown: the log stopped before there was an answer";
+            let what = "outcome unknown: the log stopped before it answered";
             let kind = if std::thread::panicking() { ErrorKind::Poisoned } else { ErrorKind::Unavailable };
             completion.complete(Outcome::Failed(Error::new(kind, what)));
         }

@@ -1,29 +1,30 @@
-//! Signal: a descriptor that tells an event loop that there is something, for `poll`, `epoll`, `select`. An eventfd.
+//! Signal: a descriptor that wakes an event loop (`poll`, `epoll`, `select`). An eventfd.
 //!
-//! How a reader is waited for with it, without a thread:
+//! How an event loop waits for a reader with it, without a thread:
 //!
 //! ```text
-//! event loop: readable ──> take what is there ──> nothing left: lower(), on_more(raise) ──> event loop
+//! event loop: readable ──> read all records ──> none left: lower(), on_more(raise) ──> event loop
 //! ```
 //!
-//! Nothing is lost: a hook is called at once when there is something already. Nobody pays who does not ask for one.
+//! No wake-up is lost: if there is a record already, the hook is called at once. A log without a signal pays nothing
+//! for it.
 //!
-//! Must not know: what it tells of.
+//! Must not know: the events that it signals.
 
 use crate::error::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// A descriptor that is readable while it is raised. Cheap to clone, `Send + Sync`: clones are one descriptor, which is
-/// closed with the last of them, and closed when a program is executed.
+/// A descriptor that is readable while it is raised. Cheap to clone, `Send + Sync`. All clones share one descriptor,
+/// which is closed with the last of them and on `exec`.
 ///
 /// ```
 /// use chiplog::{Log, Options, Signal, Start};
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// let mut reader = log.reader(Start::First)?;
-/// let signal = Signal::new()?; // its descriptor goes to an event loop
+/// let signal = Signal::new()?; // the event loop watches its descriptor
 /// let raise = signal.clone();
 /// reader.on_more(move || raise.raise());
 /// assert!(!signal.is_raised());
@@ -34,7 +35,7 @@ use std::sync::Arc;
 /// }
 /// signal.lower();
 /// let raise = signal.clone();
-/// reader.on_more(move || raise.raise()); // and back to the event loop
+/// reader.on_more(move || raise.raise()); // wakes the event loop again
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -43,10 +44,10 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// One that is not raised.
+    /// Creates a signal that is not raised.
     ///
     /// # Errors
-    /// `Io`: no descriptor could be had.
+    /// `Io`: the system gave no descriptor.
     pub fn new() -> Result<Self> {
         match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
             Ok(event) => Ok(Self { event: Arc::new(event) }),
@@ -54,15 +55,15 @@ impl Signal {
         }
     }
 
-    /// Makes the descriptor readable. Never blocks; again does no harm.
+    /// Makes the descriptor readable. Never blocks; raising it twice is harmless.
     pub fn raise(&self) {
-        // Fails only when it is raised 2^64 times over.
+        // Fails only after 2^64 raises without a lower.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
     /// Makes the descriptor not readable. Never blocks.
     pub fn lower(&self) {
-        // Fails only when it is not raised.
+        // Fails only if it is not raised.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_raised_and_lowered() {
+    fn signal_is_raised_and_lowered() {
         let signal = Signal::new().unwrap();
         let same = signal.clone();
         assert!(!signal.is_raised());

@@ -1,17 +1,16 @@
-//! Futex: one 32-bit word that threads can sleep on. What waits in crowds is built on it: the waiters of a block
-//! and the readers at the tail. (The writer's queue and the helper thread have few waiters and use condition
-//! variables.)
+//! Futex: one 32-bit word that threads can sleep on. Used where many threads wait: for a block, and at the tail. (The
+//! writer's queue and the helper thread have few waiters and use condition variables.)
 //!
-//! Owns: the system calls, their interruptions and time-outs. Must not know: what the word means.
+//! Owns: the system calls, their interruptions and time-outs. Must not know: the meaning of the word.
 //!
-//! Why not a mutex with a condition variable: one block wakes up to 128 threads and more. With a condition
-//! variable each of them would then queue for the mutex; here they come out of one system call and run on.
+//! The reason for it instead of a mutex with a condition variable: one block can wake more than 128 threads. With a
+//! condition variable each of them would then queue for the mutex; here they return from one system call and run on.
 //!
-//! How it is used without losing a wake-up: the waker **first** changes the word, **then** wakes; the waiter
-//! sleeps only **while** the word is what it last saw. The kernel compares and goes to sleep in one step with
+//! No wake-up is lost if it is used like this: the waker **first** changes the word, **then** wakes; the waiter sleeps
+//! only **while** the word has the value it last saw. The kernel compares and puts the thread to sleep in one step with
 //! respect to wakers, so a change in between makes [`Futex::wait`] return at once.
 //!
-//! Under `cfg(loom)` the kernel's part is played by a mutex and a condition variable that loom knows.
+//! Under `cfg(loom)` a mutex and a condition variable of loom model the kernel.
 
 pub(crate) use imp::Futex;
 
@@ -24,11 +23,11 @@ mod imp {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::{Duration, Instant};
 
-    /// How many waiters "all" are: the kernel counts in `int`.
+    /// The number that means all waiters: the kernel counts in `int`.
     const ALL: u32 = i32::MAX as u32;
 
-    /// The word. Reads and changes go through `AtomicU32`'s own methods, with the caller's orderings: sleeping
-    /// and waking order nothing themselves.
+    /// The word. Reads and changes use `AtomicU32`'s own methods, with the caller's orderings: sleeping and waking do
+    /// not order memory.
     #[derive(Debug)]
     pub(crate) struct Futex(AtomicU32);
 
@@ -37,12 +36,13 @@ mod imp {
             Self(AtomicU32::new(value))
         }
 
-        /// Sleeps while the word is `expected`, until woken, for at most `timeout` (None: without limit).
+        /// Sleeps while the word is `expected`, until woken, for up to `timeout` (None: no limit).
         ///
-        /// False: the time passed. True: woken, or the word was another, or for no reason: the caller looks at
-        /// the word again in any case. Interruptions by signals do not show and do not prolong the time-out.
+        /// Returns false if the time-out passed. Returns true after a wake-up, if the word had another value, or
+        /// spuriously: the caller reads the word again in every case. Signals are not reported and do not prolong the
+        /// time-out.
         pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) -> bool {
-            // A time-out that no clock can express is none.
+            // A time-out that no clock can represent means no limit.
             let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
             loop {
                 let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
@@ -53,20 +53,20 @@ mod imp {
                 match futex::wait(&self.0, Flags::PRIVATE, expected, left.as_ref()) {
                     Err(Errno::INTR) => {}
                     Err(Errno::TIMEDOUT) => return false,
-                    // AGAIN: the word is another already. Nothing else can come back from a valid address and
-                    // a valid time; were it to, callers would look at the word again, which is right too.
+                    // AGAIN: the word already has another value. No other error is possible for a valid address and a
+                    // valid time. If one occurred, the caller would read the word again, which is correct too.
                     Ok(()) | Err(_) => return true,
                 }
             }
         }
 
-        /// Wakes every thread that sleeps on the word: one system call, however many there are.
+        /// Wakes every thread that sleeps on the word, with one system call.
         pub(crate) fn wake_all(&self) {
             // Waking a valid address cannot fail.
             let _ = futex::wake(&self.0, Flags::PRIVATE, ALL);
         }
 
-        /// Wakes one of the threads that sleep on the word, if there is one.
+        /// Wakes one thread that sleeps on the word, if there is one.
         #[allow(dead_code, reason = "the other half of the primitive; used where one waiter is enough")]
         pub(crate) fn wake_one(&self) {
             let _ = futex::wake(&self.0, Flags::PRIVATE, 1);
@@ -90,7 +90,7 @@ mod imp {
     use std::sync::PoisonError;
     use std::time::Duration;
 
-    /// The model: `kernel` stands for the kernel's lock over the word's sleepers.
+    /// The model: `kernel` is the kernel's lock over the word's sleepers.
     #[derive(Debug)]
     pub(crate) struct Futex {
         word: AtomicU32,
@@ -103,7 +103,7 @@ mod imp {
             Self { word: AtomicU32::new(value), kernel: Mutex::new(()), sleepers: Condvar::new() }
         }
 
-        /// Time does not pass in a model: a time-out never comes.
+        /// Time does not pass in a model: no time-out ever passes.
         pub(crate) fn wait(&self, expected: u32, _timeout: Option<Duration>) -> bool {
             let guard = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
             if self.word.load(Ordering::Relaxed) == expected {
@@ -141,7 +141,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn another_value_does_not_sleep() {
+    fn wait_returns_at_once_if_the_word_differs() {
         let word = Futex::new(1);
         assert!(word.wait(0, None));
         assert!(word.wait(0, Some(Duration::MAX)));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_sleeps_its_time_and_is_told_from_a_wake_up() {
+    fn time_out_sleeps_its_full_time_and_returns_false() {
         let word = Futex::new(0);
         let (began, timeout) = (Instant::now(), Duration::from_millis(20));
         while word.wait(0, Some(timeout.saturating_sub(began.elapsed()))) {}
@@ -157,9 +157,9 @@ mod tests {
         assert!(!word.wait(0, Some(Duration::ZERO)));
     }
 
-    /// Two threads hand a number to and fro: a lost wake-up hangs.
+    /// Two threads take turns to increase a number: a lost wake-up would hang.
     #[test]
-    fn every_change_is_noticed() {
+    fn every_change_wakes_the_other_thread() {
         const TURNS: u32 = 20_000;
         let word = Futex::new(0);
         let turns = |mine: u32| {
@@ -167,7 +167,7 @@ mod tests {
                 loop {
                     match word.load(SeqCst) {
                         now if now == turn => break,
-                        // With a time-out that no clock can express, too.
+                        // Also with a time-out that no clock can represent.
                         now => word.wait(now, (turn % 3 == 0).then_some(Duration::MAX)),
                     };
                 }
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn all_means_all() {
+    fn wake_all_wakes_every_sleeper() {
         let word = Futex::new(0);
         thread::scope(|scope| {
             for _ in 0..64 {
                 scope.spawn(|| while word.load(SeqCst) == 0 && word.wait(0, None) {});
             }
-            // Most are asleep by then; those who are not must not fall asleep any more.
+            // Most threads are asleep by then; the others must not fall asleep afterwards.
             thread::sleep(Duration::from_millis(20));
             word.store(1, SeqCst);
             word.wake_all();

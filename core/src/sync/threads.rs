@@ -1,7 +1,7 @@
-//! Threads: how the log starts its own, and how one is told from the program's. Nothing else starts any: their stacks have a
-//! stated size, so that nothing is read from the environment for them.
+//! Threads: how the log starts its own threads and recognizes them. No other module starts any. Stack sizes are
+//! explicit, so they do not depend on the environment.
 //!
-//! Must not know: what they do.
+//! Must not know: the work that they do.
 
 use crate::error::{Error, Result};
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Of each.
+/// The stack size of each thread.
 const STACK_BYTES: usize = 2 << 20;
 
 thread_local! {
@@ -17,12 +17,12 @@ thread_local! {
     static WRITES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether this thread does the work of the log that takes appends from `queue`.
+/// Whether this thread does the work of the log that accepts appends through `queue`.
 pub(crate) fn is_writer_of<Q>(queue: &Arc<Q>) -> bool {
     WRITES.get() == Arc::as_ptr(queue).addr()
 }
 
-/// Starts a thread that does the work of the log at `path`: that which takes from `queue`.
+/// Starts the thread that takes from `queue` and does the work of the log at `path`.
 ///
 /// # Errors
 /// As [`spawn`].
@@ -31,7 +31,7 @@ pub(crate) fn spawn_writer<Q: Send + Sync + 'static>(
     queue: &Arc<Q>,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>> {
-    let queue = queue.clone(); // while the thread lives there is no other at its address
+    let queue = queue.clone(); // keeps the address unique while the thread lives
     spawn("chiplog-writer", path, move || {
         WRITES.set(Arc::as_ptr(&queue).addr());
         body();
@@ -41,7 +41,7 @@ pub(crate) fn spawn_writer<Q: Send + Sync + 'static>(
 /// Starts a thread for the log at `path`.
 ///
 /// # Errors
-/// `Io`: none could be had.
+/// `Io`: the system could not start it.
 pub(crate) fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     thread.spawn(body).map_err(|e| Error::io("start a thread for", path, e))

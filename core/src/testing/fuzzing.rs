@@ -1,8 +1,9 @@
-//! The decoders of everything that is read from a disk, open to the fuzz targets and to the golden bytes; and
-//! the format's numbers and the decision table, to hold `docs/format.md` against. Built with the feature `sim` only, and no part of the public interface.
+//! Entry points for the fuzz targets and the golden bytes: the decoders of everything that is read from a disk. Also
+//! the format's numbers and the decision table, to check `docs/format.md` against. Built with the feature `sim` only,
+//! and no part of the public interface.
 //!
-//! Each function takes any bytes. What a decoder accepts it must also give back: the answer is the encoding
-//! of what was understood, so that a caller can compare it with the input. None means "refused".
+//! Each function takes any bytes. A decoder also returns the encoding of what it decoded, so that a caller can
+//! compare it with the input. None means "refused".
 
 use crate::disk::SECTOR_BYTES;
 use crate::follower::message::HEAD_BYTES as FED_HEAD_BYTES;
@@ -25,12 +26,12 @@ use crate::store::recovery::decision_table::{DECISIONS, Verdict};
 use crate::types::SegmentId;
 use bytes::Bytes;
 
-/// The format's checksum, so that a fuzz target can mend one and get past it.
+/// The format's checksum, so that a fuzz target can correct one and get past it.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc::crc32c(bytes)
 }
 
-/// Mends the checksum of the batch that `bytes` begins with, as far as its own length says. True if it could.
+/// Corrects the checksum of the batch at the start of `bytes`, as far as its own length says. True if it could.
 pub fn mend_batch(bytes: &mut [u8]) -> bool {
     let Ok(header) = BatchHeader::parse(bytes) else { return false };
     let crc = crc::crc32c(&bytes[4..header.length as usize]);
@@ -38,7 +39,7 @@ pub fn mend_batch(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Mends the checksums of a block: its batches', its body's and its header's. True if it could.
+/// Corrects the checksums of a block: its batches', its body's and its header's. True if it could.
 pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
     if bytes.len() < BLOCK_HEADER_BYTES {
         return false;
@@ -62,7 +63,7 @@ pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
     true
 }
 
-/// Mends the checksums of what is fed to a follower: of each entry, and of the head. True if it could.
+/// Corrects the checksums of an encoded item of a feed: of each entry, and of the head. True if it could.
 pub fn mend_fed(head: &mut [u8], body: &mut [u8]) -> bool {
     let Some((_, headers)) = head.split_at_mut_checked(FED_HEAD_BYTES) else { return false };
     let mut rest = body;
@@ -82,7 +83,7 @@ pub fn mend_fed(head: &mut [u8], body: &mut [u8]) -> bool {
     true
 }
 
-/// A batch whose checksum holds: its records in order, all inside its body.
+/// Decodes a batch with a correct checksum: its records in order, all inside its body.
 pub fn batch(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let header = batch::verify(bytes).ok()?;
     let body = batch::body(bytes, &header).ok()?;
@@ -91,17 +92,18 @@ pub fn batch(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     (0..header.count).map(|n| body.record(n).map(<[u8]>::to_vec).ok()).collect()
 }
 
-/// A batch with the right checksum as a log takes it that does not ask whether it unpacks: versions before did not.
+/// Decodes a batch with a correct checksum without unpacking it, as earlier versions of the log did.
 pub fn stored_batch(bytes: &[u8]) -> Option<Batch> {
     Batch::stored(Bytes::copy_from_slice(bytes)).ok()
 }
 
-/// A block's header, then its body, shallow and deep. Answers the header again and whether the body holds.
+/// Checks a block's header, then its body, shallow and deep. Returns the header's encoding and whether the body is
+/// sound.
 pub fn block(bytes: &[u8], segment: u64) -> Option<(Vec<u8>, bool)> {
     let header = BlockHeader::parse(bytes, SegmentId(segment)).ok()?;
     let shallow = block::check_body(&header, bytes, false).is_ok();
     let deep = block::check_body(&header, bytes, true).is_ok();
-    assert!(shallow || !deep, "a deep check forgives nothing");
+    assert!(shallow || !deep, "a deep check accepts no more than a shallow one");
     if deep && header.kind == Kind::Data {
         let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];
         let covered: usize = Batches::new(body).map(|b| b.map_or(0, |(_, bytes)| bytes.len())).sum();
@@ -110,26 +112,26 @@ pub fn block(bytes: &[u8], segment: u64) -> Option<(Vec<u8>, bool)> {
     Some((header.encode(SegmentId(segment)).to_vec(), deep))
 }
 
-/// A segment's header.
+/// Decodes a segment's header.
 pub fn segment_header(bytes: &[u8]) -> Option<Vec<u8>> {
     assert_eq!(SEGMENT_HEADER_BYTES, 4096);
     SegmentHeader::parse(bytes).ok().map(|h| h.encode())
 }
 
-/// A sealed segment's footer, of whatever segment it says it is.
+/// Decodes a sealed segment's footer, of any segment.
 pub fn footer(bytes: &[u8]) -> Option<Vec<u8>> {
     let bytes: &[u8; FOOTER_BYTES] = bytes.first_chunk()?;
     let (number, id) = (batch::u64_at(bytes, 16), SegmentId(batch::u64_at(bytes, 24)));
     Footer::parse(bytes, number, id).ok().map(|f| f.encode().to_vec())
 }
 
-/// The body of an opening block.
+/// Decodes the body of an opening block.
 pub fn opening(bytes: &[u8]) -> Option<Vec<u8>> {
     Opening::parse(bytes).ok().map(|o| o.encode())
 }
 
-/// What one replica sends another: its head, and the bodies beside it. Whether the head is one, and, of a message of
-/// raft's, how many entries came with their bodies.
+/// Decodes a message between replicas: its head, and the bodies beside it. None: the head is refused. For a message
+/// of raft it returns how many entries came with their bodies.
 pub fn peer(head: &[u8], bodies: Vec<Vec<u8>>) -> Option<usize> {
     let (kind, body) = raft_message::parse_head(&Bytes::copy_from_slice(head)).ok()?;
     match kind {
@@ -141,19 +143,19 @@ pub fn peer(head: &[u8], bodies: Vec<Vec<u8>>) -> Option<usize> {
     }
 }
 
-/// Corrects the checksum of a head that one replica sends another. False: it is too short for one.
+/// Corrects the checksum of the head of a message between replicas. False: it is too short for a head.
 pub fn mend_peer(head: &mut [u8]) -> bool {
     let Some((sum, rest)) = head.split_first_chunk_mut::<4>() else { return false };
     *sum = crc::crc32c(rest).to_le_bytes();
     true
 }
 
-/// The table of exactly-once sessions, with all that it can remember.
+/// Decodes the table of exactly-once sessions, with everything that it can remember.
 pub fn sessions(bytes: &[u8]) -> Option<Vec<u8>> {
     Sessions::decode(bytes, u32::MAX, 1024).ok().map(|table| table.encode())
 }
 
-/// What a command does to the log.
+/// Decodes a command.
 pub fn command(bytes: &[u8]) -> Option<Vec<u8>> {
     parse_command(bytes).ok().map(encode_command)
 }
@@ -187,7 +189,7 @@ pub fn constants() -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// Where blocks have to end in a segment file of so many bytes.
+/// The offset at which blocks have to end in a segment file of `segment_bytes` bytes.
 pub fn data_limit(segment_bytes: usize) -> usize {
     geometry::data_limit(segment_bytes)
 }

@@ -1,4 +1,4 @@
-//! What tests need of the code that ships: planted bugs, the simulator, entry points for fuzzing.
+//! Test support inside the shipped code: planted bugs, the simulator, entry points for fuzzing.
 
 #[macro_use]
 pub(crate) mod planted_bugs;

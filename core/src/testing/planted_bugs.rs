@@ -1,5 +1,5 @@
-//! Planted bugs: mistakes that can be switched on one at a time, to see that the simulator finds each. Feature
-//! `planted-bugs`; without it `planted!` is `false` and nothing of this is in the program.
+//! Planted bugs: mistakes that can be switched on one at a time, to see that the simulator finds each. Without the
+//! feature `planted-bugs`, `planted!` is `false` and the program holds none of this code.
 //!
 //! Must not know: anything.
 
@@ -26,7 +26,7 @@ pub(crate) use chosen::{is_planted, plant};
 mod chosen {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The one that is planted; 0: none. Of the whole process, and only changed between runs.
+    /// The number of the planted bug; 0: none. It applies to the whole process and only changes between runs.
     static PLANTED: AtomicU32 = AtomicU32::new(0);
 
     pub(crate) fn plant(number: u32) {

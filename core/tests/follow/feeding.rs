@@ -1,4 +1,4 @@
-//! What is fed is what is there: the same log, chains, the tail, beginnings.
+//! A follower gets the source's log: the same records, chains, the tail, beginnings.
 
 use crate::support::*;
 use chiplog::{
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 #[test]
-fn a_follower_has_the_same_log_and_goes_on_where_it_stopped() {
+fn follower_has_the_same_log_and_continues_where_it_stopped() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
@@ -33,7 +33,7 @@ fn a_follower_has_the_same_log_and_goes_on_where_it_stopped() {
     let info = follower.log().info();
     assert!(info.follows && !source.info().follows && info.segments > 3);
     follower.close().unwrap();
-    assert_eq!(follower.want().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(follower.resume_point().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(follower.sync().unwrap_err().kind(), ErrorKind::Closed);
     drop(follower);
     assert_sound(b.path());
@@ -42,14 +42,14 @@ fn a_follower_has_the_same_log_and_goes_on_where_it_stopped() {
     assert_eq!(follower.log().info().last, info.last);
     assert_eq!(catch_up(&source, &follower), []);
     assert_same(follower.log(), &source);
-    // The state of sessions came with the rest: what continues from here knows of them.
+    // The state of sessions was fed as well: a session that continues from here knows its batches.
     assert_eq!(state(follower.log(), FollowFrom::Newest).next(), state(&source, FollowFrom::Newest).next());
     follower.sync().unwrap();
     assert_eq!(follower.log().info().durable, follower.log().info().last);
     assert_sound(b.path());
-    // From outside, too.
+    // A read-only log shows the same.
     let read_only = ReadOnlyLog::open(b.path()).unwrap();
-    wait_until("the read_only sees all", || read_only.info().last == source.info().last);
+    wait_until("the read_only shows all records", || read_only.info().last == source.info().last);
     assert!(read_only.info().follows);
 }
 
@@ -69,16 +69,16 @@ fn followers_follow_followers_while_the_source_is_written() {
             let (chain, done) = (&chain, &done);
             let above = if n == 0 { &source } else { chain[n - 1].log() };
             scope.spawn(move || {
-                let mut feed = above.feed(chain[n].want().unwrap()).unwrap();
+                let mut feed = above.follow(chain[n].resume_point().unwrap()).unwrap();
                 while !done.load(Ordering::Relaxed) {
                     while let Some(fed) = feed.next(20_000).unwrap() {
-                        assert_eq!(chain[n].take(fed).unwrap(), None);
+                        assert_eq!(chain[n].apply(fed).unwrap(), None);
                     }
                     feed.wait(Some(Duration::from_millis(20))).unwrap();
                 }
             });
         }
-        // A reader at the tail of the last one gets all of it, in order.
+        // A reader at the tail of the last one gets all records in order.
         let last = &chain[2];
         let reader = scope.spawn(move || {
             let mut reader = last.log().reader(Start::First).unwrap();
@@ -106,19 +106,19 @@ fn followers_follow_followers_while_the_source_is_written() {
 }
 
 #[test]
-fn a_reader_and_a_feed_at_the_tail_wake() {
+fn reader_and_feed_at_the_tail_wake() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     let follower = create(&source, FollowFrom::Newest, b.path());
     let reader = follower.log().reader(Start::Next).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     assert!(feed.next(1000).unwrap().is_none());
     assert!(!feed.wait(Some(Duration::ZERO)).unwrap() && !feed.is_behind());
     let (tx, rx) = mpsc::channel();
     let told = tx.clone();
     feed.on_more(move || told.send("fed").unwrap());
     reader.on_more(move || tx.send("read").unwrap());
-    // An entry without records wakes a feed, and no reader.
+    // An entry without records wakes a feed, but no reader.
     source.open_session().unwrap();
     assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), "fed");
     assert_eq!(catch_up(&source, &follower), []);
@@ -134,7 +134,7 @@ fn a_reader_and_a_feed_at_the_tail_wake() {
 }
 
 #[test]
-fn a_feed_begins_anywhere() {
+fn feed_begins_anywhere() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     for n in 0..10 {
@@ -155,8 +155,8 @@ fn a_feed_begins_anywhere() {
         follower.close().unwrap();
         assert_eq!(FollowerLog::open(dir.path(), options()).unwrap().log().info().last, Index(500));
     }
-    assert_eq!(source.feed(FollowFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
-    assert_eq!(source.feed(FollowFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
+    assert_eq!(source.follow(FollowFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(source.follow(FollowFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
     let newest = create(&source, FollowFrom::Newest, b.path());
     assert_eq!(newest.log().info().first, Index(501));
     source.append(b"the first one here").unwrap();
@@ -173,12 +173,12 @@ fn many_threads_may_take() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let mut feed = source.feed(follower.want().unwrap()).unwrap();
+                let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
                 while let Some(fed) = feed.next(3000).unwrap() {
-                    // Another one was faster, perhaps by more than what is known here.
-                    if let Err(error) = follower.take(fed) {
+                    // Another thread was faster, perhaps by more entries than this one knows.
+                    if let Err(error) = follower.apply(fed) {
                         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
-                        feed = source.feed(follower.want().unwrap()).unwrap();
+                        feed = source.follow(follower.resume_point().unwrap()).unwrap();
                     }
                 }
             });

@@ -1,4 +1,4 @@
-//! Followers: a log that follows another one, on real disks: what a program sees that has a copy of a log.
+//! Followers: a log that follows another one, on real disks, as a program with a copy of a log uses it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod feeding;

@@ -1,4 +1,4 @@
-//! What is never stored: other histories, damage, gaps; and what is said of it.
+//! Items that are never stored: other histories, damage, gaps; and the errors for them.
 
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
@@ -8,7 +8,7 @@ use chiplog::{
 };
 use std::path::Path;
 
-/// Two copies of one directory, each written to: the same log by its id, and two histories.
+/// Two copies of one directory, each written to: the same log by its id, but two histories.
 #[test]
 fn another_history_is_never_followed() {
     let (a, b, c) =
@@ -27,32 +27,32 @@ fn another_history_is_never_followed() {
     append(&other, 40..90);
     let follower = create(&source, FollowFrom::First, c.path());
     catch_up(&source, &follower);
-    let before = (records(follower.log()), follower.want().unwrap());
-    let mut feed = other.feed(follower.want().unwrap()).unwrap();
+    let before = (records(follower.log()), follower.resume_point().unwrap());
+    let mut feed = other.follow(follower.resume_point().unwrap()).unwrap();
     for _ in 0..2 {
         assert_eq!(feed.next(1000).unwrap_err().kind(), ErrorKind::Diverged);
     }
-    // And should its entries come all the same: those beyond, those that are here already, a state.
-    let mut feed = other.feed(FollowFrom::First).unwrap();
+    // Even if its entries arrive: later ones, ones that are here already, a state.
+    let mut feed = other.follow(FollowFrom::First).unwrap();
     let mut refused = 0;
     while let Some(fed) = feed.next(1).unwrap() {
-        if let Err(error) = follower.take(fed) {
+        if let Err(error) = follower.apply(fed) {
             assert!(matches!(error.kind(), ErrorKind::Diverged | ErrorKind::InvalidArgument), "{error:?}");
             refused += 1;
         }
-        assert_eq!((records(follower.log()), follower.want().unwrap()), before);
+        assert_eq!((records(follower.log()), follower.resume_point().unwrap()), before);
     }
     assert!(refused > 3);
     // Another log altogether.
     let d = tempfile::tempdir().unwrap();
     let stranger = Log::open(d.path(), options()).unwrap();
     append(&stranger, 0..100);
-    assert_eq!(stranger.feed(follower.want().unwrap()).unwrap_err().kind(), ErrorKind::Diverged);
-    let mut feed = stranger.feed(FollowFrom::First).unwrap();
+    assert_eq!(stranger.follow(follower.resume_point().unwrap()).unwrap_err().kind(), ErrorKind::Diverged);
+    let mut feed = stranger.follow(FollowFrom::First).unwrap();
     while let Some(fed) = feed.next(10_000).unwrap() {
-        assert_eq!(follower.take(fed).unwrap_err().kind(), ErrorKind::Diverged);
+        assert_eq!(follower.apply(fed).unwrap_err().kind(), ErrorKind::Diverged);
     }
-    // It is as good as before.
+    // The follower still works.
     append(&source, 0..20);
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
@@ -65,10 +65,10 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Two copies of one directory again, but so alike that only the meaning of an entry tells them apart: a batch that
-/// leaves its session's order. It changes nothing, neither the log nor what is remembered of sessions.
+/// Two copies of one directory again, but so similar that only the meaning of an entry differs: a batch out of its
+/// session's order. It changes neither the log nor the state of sessions.
 #[test]
-fn an_entry_of_which_only_the_meaning_is_wrong_is_refused_whole() {
+fn entry_with_a_wrong_meaning_is_refused_whole() {
     let (a, b, c) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
@@ -84,9 +84,9 @@ fn an_entry_of_which_only_the_meaning_is_wrong_is_refused_whole() {
     handle.append(b"two").unwrap();
     let follower = create(&source, FollowFrom::First, c.path());
     catch_up(&source, &follower);
-    let fed = other.feed(follower.want().unwrap()).unwrap().next(1 << 20).unwrap().unwrap();
+    let fed = other.follow(follower.resume_point().unwrap()).unwrap().next(1 << 20).unwrap().unwrap();
     for _ in 0..2 {
-        let error = follower.take(fed.clone()).unwrap_err();
+        let error = follower.apply(fed.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Diverged);
         assert!(error.to_string().contains("session"), "{error}");
         assert_same(follower.log(), &source);
@@ -102,7 +102,7 @@ fn an_entry_of_which_only_the_meaning_is_wrong_is_refused_whole() {
 }
 
 #[test]
-fn what_is_here_already_is_passed_over_and_a_gap_is_refused() {
+fn known_entries_are_skipped_and_a_gap_is_refused() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     source.append(b"1").unwrap();
@@ -113,17 +113,17 @@ fn what_is_here_already_is_passed_over_and_a_gap_is_refused() {
     }
     let from = FollowFrom::After { log: begin.log(), raft: begin.raft(), term: begin.term() };
     let fed: Vec<FollowMessage> = {
-        let mut feed = source.feed(from).unwrap();
+        let mut feed = source.follow(from).unwrap();
         std::iter::from_fn(|| feed.next(1).unwrap()).collect()
     };
     assert_eq!(fed.len(), 3);
-    assert_eq!(follower.take(fed[1].clone()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(follower.apply(fed[1].clone()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(follower.log().info().last, Index(1));
     for n in [0, 0, 1, 0, 1] {
-        follower.take(fed[n].clone()).unwrap();
+        follower.apply(fed[n].clone()).unwrap();
     }
-    // All of it at once, most of it known.
-    follower.take(source.feed(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
+    // All entries at once, most of them known.
+    follower.apply(source.follow(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
     assert_eq!(records(follower.log()), records(&source)[1..]);
 }
 
@@ -135,14 +135,14 @@ fn no_flipped_byte_is_stored() {
     let mut session = source.open_session().unwrap();
     session.append(b"of a session").unwrap();
     append(&source, 0..3);
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
         let (head, pieces) = fed.encode();
         let body = pieces.concat();
         let take = |head: Vec<u8>, body: Vec<u8>| {
-            FollowMessage::decode(head.into(), vec![body.into()]).and_then(|fed| follower.take(fed))
+            FollowMessage::decode(head.into(), vec![body.into()]).and_then(|fed| follower.apply(fed))
         };
-        let before = (follower.log().info(), follower.want().unwrap());
+        let before = (follower.log().info(), follower.resume_point().unwrap());
         for byte in 0..head.len() {
             let mut bad = head.to_vec();
             bad[byte] ^= 1 << (byte % 8);
@@ -161,14 +161,14 @@ fn no_flipped_byte_is_stored() {
                 "byte {byte} of a body"
             );
         }
-        assert_eq!((follower.log().info(), follower.want().unwrap()), before);
+        assert_eq!((follower.log().info(), follower.resume_point().unwrap()), before);
         take(head.to_vec(), body).unwrap();
     }
     assert_same(follower.log(), &source);
 }
 
 #[test]
-fn a_directory_is_either_a_log_s_or_a_follower_s() {
+fn directory_holds_either_a_log_or_a_follower() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let refused = |error: chiplog::Error, words: &str| {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
@@ -181,8 +181,8 @@ fn a_directory_is_either_a_log_s_or_a_follower_s() {
     assert_eq!(FollowerLog::open(b.path().join("no"), options()).unwrap_err().kind(), ErrorKind::NotFound);
     let follower = FollowerLog::create(b.path(), options(), &begin).unwrap();
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
-    assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::Locked);
-    // What writes is refused.
+    assert_eq!(FollowerLog::destroy(b.path()).unwrap_err().kind(), ErrorKind::Locked);
+    // Writing calls are refused.
     let log = follower.log().clone();
     for error in [
         log.append(b"no").unwrap_err(),
@@ -197,25 +197,28 @@ fn a_directory_is_either_a_log_s_or_a_follower_s() {
     }
     let status = log.status();
     assert_eq!((status.role, status.node), (Role::Observer, NodeId(0)));
-    // The log that was handed out keeps it open.
+    // The handle that `log()` returned keeps the log open.
     drop(follower);
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(log);
-    refused(Log::open(b.path(), options()).unwrap_err(), "from outside");
+    refused(Log::open(b.path(), options()).unwrap_err(), "holds a follower's copy");
     let cluster = Cluster::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
     let replica = Options { cluster: Some(cluster), ..options() };
-    refused(Log::open(b.path(), replica.clone()).unwrap_err(), "from outside");
+    refused(Log::open(b.path(), replica.clone()).unwrap_err(), "holds a follower's copy");
     refused(FollowerLog::open(b.path(), replica).unwrap_err(), "cluster");
     refused(FollowerLog::create(b.path(), options(), &begin).unwrap_err(), "already");
     source.close().unwrap();
-    refused(FollowerLog::open(a.path(), options()).unwrap_err(), "directory for itself");
-    refused(FollowerLog::create(a.path(), options(), &begin).unwrap_err(), "directory for itself");
-    refused(FollowerLog::reset(a.path()).unwrap_err(), "directory for itself");
+    refused(FollowerLog::open(a.path(), options()).unwrap_err(), "use another directory for the follower");
+    refused(
+        FollowerLog::create(a.path(), options(), &begin).unwrap_err(),
+        "use another directory for the follower",
+    );
+    refused(FollowerLog::destroy(a.path()).unwrap_err(), "use another directory for the follower");
     FollowerLog::open(b.path(), options()).unwrap();
 }
 
 #[test]
-fn a_damaged_follower_says_what_to_do_and_begins_anew() {
+fn damaged_follower_is_reset_and_begins_again() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
@@ -228,19 +231,19 @@ fn a_damaged_follower_says_what_to_do_and_begins_anew() {
     std::fs::write(&path, &bytes).unwrap();
     let error = FollowerLog::open(b.path(), options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("FollowerLog::reset"), "{error}");
-    FollowerLog::reset(b.path()).unwrap();
+    assert!(error.to_string().contains("FollowerLog::destroy"), "{error}");
+    FollowerLog::destroy(b.path()).unwrap();
     assert_eq!(std::fs::read_dir(b.path()).unwrap().count(), 0);
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(FollowerLog::reset(b.path()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(FollowerLog::destroy(b.path()).unwrap_err().kind(), ErrorKind::NotFound);
     let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
 }
 
-/// Damage at the source is not handed on; what was given before it is sound.
+/// Damage at the source is not fed; the entries before it are sound.
 #[test]
-fn damage_does_not_travel() {
+fn damage_is_not_fed() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..400);
@@ -254,10 +257,10 @@ fn damage_does_not_travel() {
     bytes[at] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let source = Log::open(a.path(), options()).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let error = loop {
         match feed.next(20_000) {
-            Ok(fed) => drop(follower.take(fed.unwrap()).unwrap()),
+            Ok(fed) => drop(follower.apply(fed.unwrap()).unwrap()),
             Err(error) => break error,
         }
     };
@@ -266,5 +269,5 @@ fn damage_does_not_travel() {
     let here = records(follower.log());
     assert!(!here.is_empty());
     assert_eq!(here, all[..here.len()]);
-    assert_eq!(feed.next(20_000).unwrap_err().kind(), ErrorKind::Corrupt, "it stays where it is");
+    assert_eq!(feed.next(20_000).unwrap_err().kind(), ErrorKind::Corrupt, "the feed keeps its position");
 }

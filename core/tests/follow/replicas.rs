@@ -1,13 +1,13 @@
-//! A copy of a cluster, fed by one replica after the other.
+//! A copy of a cluster, fed by one replica after another.
 
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, FollowFrom, Log, NodeId, Options, Role};
 use std::time::{Duration, Instant};
 
-/// From a replica that does not lead, from a learner, from whoever leads next: and never what is not committed.
+/// From a replica that does not lead, from a learner, from the next leader: and never an uncommitted entry.
 #[test]
-fn a_follower_of_a_cluster_switches_replicas() {
+fn follower_of_a_cluster_switches_replicas() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
     let replica = |node: u64, bootstrap| {
@@ -52,7 +52,7 @@ fn a_follower_of_a_cluster_switches_replicas() {
         assert_eq!(records(follower.log()), records(&logs[n]));
     }
     assert_eq!(follower.log().status().members.len(), 3);
-    // What a leader has that nobody hears is not committed, and not fed.
+    // The entries of an isolated leader are not committed, and not fed.
     let before = follower.log().info();
     let node = logs[first].status().node;
     network.disconnect(node);
@@ -62,8 +62,8 @@ fn a_follower_of_a_cluster_switches_replicas() {
     assert_eq!(catch_up(&logs[first], &follower), []);
     assert_eq!(follower.log().info().last, before.last);
     assert_eq!(catch_up(&logs[next], &follower), []);
-    // The old leader is behind the follower now: it gives nothing until it has caught up.
-    let mut feed = logs[first].feed(follower.want().unwrap()).unwrap();
+    // The old leader lags behind the follower now: its feed returns nothing until it has caught up.
+    let mut feed = logs[first].follow(follower.resume_point().unwrap()).unwrap();
     assert!(feed.next(1000).unwrap().is_none() && feed.is_behind());
     network.connect(node);
     lost.into_iter().for_each(|ticket| drop(ticket.wait().unwrap_err()));
@@ -72,7 +72,7 @@ fn a_follower_of_a_cluster_switches_replicas() {
     logs[first].wait_for(last, PATIENCE).unwrap();
     assert!(feed.wait(Some(PATIENCE)).unwrap());
     while let Some(fed) = feed.next(1000).unwrap() {
-        assert_eq!(follower.take(fed).unwrap(), None);
+        assert_eq!(follower.apply(fed).unwrap(), None);
     }
     assert_eq!(records(follower.log()), records(&logs[next]));
     assert!(records(follower.log()).iter().all(|(_, data, _)| data != b"nobody hears this"));

@@ -1,4 +1,4 @@
-//! Discards, jumps, what a copy keeps of its own, and a full disk.
+//! Discards, jumps, a copy's own retention, and a full disk.
 
 use crate::support::*;
 use chiplog::{Clock, ErrorKind, FollowFrom, FollowerLog, Index, Log, Options, Start, Timestamp};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 #[test]
-fn a_discard_at_the_source_is_one_here() {
+fn discard_at_the_source_discards_here() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..500);
@@ -32,13 +32,14 @@ fn a_discard_at_the_source_is_one_here() {
     assert_same(follower.log(), &source);
 }
 
-/// As a queue is used: what comes is discarded soon. However much is fed at once, and however quickly, the files go.
+/// A log used as a queue: records are discarded soon. However much is fed at once, and however fast, files are
+/// removed in time.
 #[test]
 fn discards_make_room_while_a_follower_catches_up() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     let follower = create(&source, FollowFrom::First, b.path());
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let mut fed = Vec::new();
     for round in 1..=40u64 {
         for _ in 0..20 {
@@ -51,7 +52,7 @@ fn discards_make_room_while_a_follower_catches_up() {
     }
     let mut most = 0;
     for fed in fed {
-        assert_eq!(follower.take(fed).unwrap(), None);
+        assert_eq!(follower.apply(fed).unwrap(), None);
         most = most.max(follower.log().info().segments);
     }
     assert!(most < 20, "{most} segments of more than 100");
@@ -60,15 +61,15 @@ fn discards_make_room_while_a_follower_catches_up() {
     assert!(follower.log().info().segments <= 2, "{:?}", follower.log().info());
 }
 
-/// What comes with a discard can need several syncs. The first of them lets the discarded files go, and for the rest of that
-/// time readers took the part that was gone for damage.
+/// The entries that are fed with a discard can need several syncs. The first sync let the discarded files go. For the
+/// rest of the time readers reported the part that was gone as damage.
 #[test]
-fn readers_hear_of_a_discard_before_its_files_go() {
+fn readers_get_discarded_before_the_files_are_removed() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..20);
     let follower = create(&source, FollowFrom::First, b.path());
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
@@ -89,14 +90,14 @@ fn readers_hear_of_a_discard_before_its_files_go() {
                 source.append(&[n; 9000]).unwrap();
             }
             while let Some(fed) = feed.next(1 << 20).unwrap() {
-                follower.take(fed).unwrap();
+                follower.apply(fed).unwrap();
             }
             source.discard(next.plus(25)).unwrap();
             for n in 0..30 {
                 source.append(&[n; 9000]).unwrap();
             }
             while let Some(fed) = feed.next(1 << 20).unwrap() {
-                follower.take(fed).unwrap();
+                follower.apply(fed).unwrap();
             }
         }
         done.store(true, Ordering::Relaxed);
@@ -105,9 +106,9 @@ fn readers_hear_of_a_discard_before_its_files_go() {
     assert_same(follower.log(), &source);
 }
 
-/// Readers never see anything but records in order, or that they were discarded.
+/// Readers only ever see records in order, or `Discarded`.
 #[test]
-fn a_follower_that_lags_jumps() {
+fn lagging_follower_jumps() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..200);
@@ -145,8 +146,8 @@ fn a_follower_that_lags_jumps() {
             let first = Index(source.info().last.get() - 20);
             source.discard(first).unwrap();
             append(&source, 0..20);
-            // Gone at the source once its files are.
-            wait_until("the files are gone", || source.info().segments <= 2);
+            // Discarded at the source once its files are removed.
+            wait_until("the files are removed", || source.info().segments <= 2);
             let jumps = catch_up(&source, &follower);
             assert_eq!(jumps.len(), 1, "round {round}: {jumps:?}");
             assert_eq!(jumps[0].from, before.last.next());
@@ -164,16 +165,16 @@ fn a_follower_that_lags_jumps() {
     assert_sound(b.path());
     let follower = FollowerLog::open(b.path(), options()).unwrap();
     assert_same(follower.log(), &source);
-    // Where it stands already there is nowhere to jump to; back it never goes.
+    // A state at the end of the log causes no jump; an earlier one is refused.
     let state = |from| state(&source, from);
-    assert_eq!(follower.begin(&state(FollowFrom::Newest)).unwrap(), None);
-    let error = follower.begin(&state(FollowFrom::First)).unwrap_err();
+    assert_eq!(follower.install_snapshot(&state(FollowFrom::Newest)).unwrap(), None);
+    let error = follower.install_snapshot(&state(FollowFrom::First)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Diverged);
     assert_same(follower.log(), &source);
 }
 
 #[test]
-fn a_follower_keeps_less_if_it_is_told_to() {
+fn follower_with_its_own_retention_keeps_less() {
     let (a, b, c) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
@@ -194,13 +195,13 @@ fn a_follower_keeps_less_if_it_is_told_to() {
     let all = records(&source);
     assert_eq!(records(follower.log()), all[info.first.get() as usize - 1..]);
     assert_sound(b.path());
-    // Who follows this one gets what is here.
+    // A follower of this one gets the records that are here.
     let lean = follower.log();
-    assert_eq!(lean.feed(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(lean.follow(FollowFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
     let second = create(lean, FollowFrom::First, c.path());
     catch_up(lean, &second);
     assert_eq!(records(second.log()), records(lean));
-    // What it has let go of stays so.
+    // Discarded records stay discarded.
     drop(follower);
     let follower = FollowerLog::open(b.path(), few()).unwrap();
     assert_eq!(follower.log().info().first, info.first);
@@ -215,7 +216,7 @@ fn assert_same_end(follower: &FollowerLog, source: &Log) {
     assert_eq!(records(follower.log()), records(source)[first - 1..]);
 }
 
-/// A wall clock that is set.
+/// A wall clock that the test sets.
 #[derive(Debug)]
 struct SetClock(AtomicU64);
 
@@ -226,7 +227,7 @@ impl Clock for SetClock {
 }
 
 #[test]
-fn what_is_too_old_goes_without_anything_coming() {
+fn old_records_are_discarded_without_new_entries() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
     let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
@@ -239,7 +240,7 @@ fn what_is_too_old_goes_without_anything_coming() {
     drop(follower);
     clock.0.fetch_add(61_000, Ordering::Relaxed);
     let follower = FollowerLog::open(b.path(), aging).unwrap();
-    wait_until("the old segments are gone", || {
+    wait_until("the old segments are removed", || {
         let info = follower.log().info();
         info.first > Index(300) && info.segments <= 2
     });
@@ -249,7 +250,7 @@ fn what_is_too_old_goes_without_anything_coming() {
     assert_same_end(&follower, &source);
 }
 
-/// One look at a wall clock that showed the far future discarded all that was full.
+/// One look at a wall clock that showed the far future discarded all full segments.
 #[test]
 fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -274,9 +275,9 @@ fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
 }
 
 #[test]
-fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
+fn full_follower_returns_full_and_continues_with_room() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // In one large segment: what is discarded is still fed.
+    // In one large segment: discarded records are still fed.
     let large = Options { block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
     let source = Log::open(a.path(), large).unwrap();
     append(&source, 0..50);
@@ -284,9 +285,9 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let follower = FollowerLog::create(b.path(), small(), &state(&source, FollowFrom::First)).unwrap();
     append(&source, 0..900);
     let fill = || loop {
-        let mut feed = source.feed(follower.want().unwrap()).unwrap();
+        let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
         let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
-        assert_eq!(follower.take(fed)?, None);
+        assert_eq!(follower.apply(fed)?, None);
     };
     for _ in 0..3 {
         let error = fill().unwrap_err();
@@ -296,7 +297,7 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let info = follower.log().info();
     assert!(info.last > Index(100) && info.last < source.info().last, "{info:?}");
     assert_eq!(records(follower.log()), records(&source)[..info.last.get() as usize]);
-    // The source discards: that makes room, however far ahead of what has room the command stands.
+    // The source discards. That makes room, however far the command is ahead of the entries that fit.
     source.discard(Index(900)).unwrap();
     fill().unwrap();
     assert_same(follower.log(), &source);

@@ -1,4 +1,4 @@
-//! Logs, copies of them, and how they are compared.
+//! Logs, copies of them, and their comparison.
 
 use bytes::Bytes;
 use chiplog::inspect::{Event, Inspector};
@@ -16,7 +16,7 @@ pub(crate) fn options() -> Options {
     Options { block_bytes_max: 4096, ..Options::with_segment_bytes(64 << 10) }
 }
 
-/// What came out of a feed, as it arrives: cut into other pieces.
+/// Encodes an item of a feed and decodes it from pieces of another size.
 pub(crate) fn travel(fed: &FollowMessage) -> FollowMessage {
     let (head, pieces) = fed.encode();
     let whole = Bytes::from(pieces.concat());
@@ -25,9 +25,9 @@ pub(crate) fn travel(fed: &FollowMessage) -> FollowMessage {
 }
 
 pub(crate) fn state(source: &Log, from: FollowFrom) -> FollowSnapshot {
-    match travel(&source.feed(from).unwrap().next(1).unwrap().unwrap()) {
+    match travel(&source.follow(from).unwrap().next(1).unwrap().unwrap()) {
         FollowMessage::State(state) => state,
-        other => panic!("a feed that begins again gives a state first, not {other:?}"),
+        other => panic!("the feed of a new copy begins with a state, not {other:?}"),
     }
 }
 
@@ -35,12 +35,12 @@ pub(crate) fn create(source: &Log, from: FollowFrom, dir: &Path) -> FollowerLog 
     FollowerLog::create(dir, options(), &state(source, from)).unwrap()
 }
 
-/// Feeds all there is, in small portions. Returns the jumps.
+/// Feeds everything in small portions. Returns the jumps.
 pub(crate) fn catch_up(source: &Log, follower: &FollowerLog) -> Vec<Jumped> {
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut feed = source.follow(follower.resume_point().unwrap()).unwrap();
     let mut jumps = Vec::new();
     while let Some(fed) = feed.next(5000).unwrap() {
-        jumps.extend(follower.take(travel(&fed)).unwrap());
+        jumps.extend(follower.apply(travel(&fed)).unwrap());
     }
     jumps
 }
@@ -65,7 +65,7 @@ pub(crate) fn append(log: &Log, range: std::ops::Range<u64>) {
     }
 }
 
-/// Both hold the same, and say the same of it.
+/// Both logs hold the same, and report the same about it.
 pub(crate) fn assert_same(follower: &Log, source: &Log) {
     assert_eq!(records(follower), records(source));
     let (here, there) = (follower.info(), source.info());
@@ -77,12 +77,12 @@ pub(crate) fn assert_same(follower: &Log, source: &Log) {
 pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < end, "never came about: {what}");
+        assert!(Instant::now() < end, "did not happen: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// What `chiplog verify` would say of a directory.
+/// Checks a directory as `chiplog verify` does.
 pub(crate) fn assert_sound(dir: &Path) {
     let mut faults = Vec::new();
     let mut look = |event: Event<'_>| {

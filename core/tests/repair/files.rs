@@ -4,7 +4,7 @@ use super::trio::{NO_SCRUB, NODES, SCRUB, SEGMENT_HEADER_BYTES, Trio, flip, wait
 use chiplog::disk::sim::{Call, Damage, Fault, Image, Landed, SimDisk, Trouble};
 use chiplog::{Bootstrap, ErrorKind, NodeId, Role};
 
-/// A voter whose segment file is gone, or too short, ended instead of fetching it.
+/// A voter with a missing or truncated segment file ended instead of fetching it.
 #[test]
 fn missing_and_shortened_segments_are_fetched_from_others() {
     let (mut trio, victim) = Trio::with_one_stopped(150, 4000);
@@ -47,7 +47,7 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         let mut harmed = image.clone();
         harm(&mut harmed);
         trio.disks[victim as usize - 1] = SimDisk::new(harmed);
-        // Nobody to ask: it waits, and says so.
+        // There is no replica to ask: it waits, and reports that.
         trio.network.disconnect(NodeId(victim));
         trio.start(victim, NO_SCRUB);
         assert_eq!(trio.log(victim).status().role, Role::Repairing, "{what}");
@@ -57,7 +57,7 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         assert!(trio.log(victim).stats().repaired >= 1, "{what}");
         trio.stop(victim);
     }
-    // Without its footer a segment has all of its blocks: nobody needs to be asked.
+    // Without its footer a segment still has all of its blocks: no replica has to be asked.
     let mut harmed = image.clone();
     let len = image.file(&names[2]).unwrap().len() as u64 - 1;
     assert!(harmed.damage(&names[2], &Damage::Shorten { len }));
@@ -70,8 +70,8 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
     (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }
 
-/// The file behind one that is gone was removed as soon as its opening was damaged, with all its sound blocks, before anybody was
-/// known to have them.
+/// The file after a missing one was removed as soon as its opening was damaged, with all its sound blocks, before any
+/// replica was known to have them.
 #[test]
 fn file_with_sound_blocks_stays_until_the_log_opens() {
     for has_footer in [true, false] {
@@ -112,10 +112,10 @@ fn file_with_sound_blocks_stays_until_the_log_opens() {
     }
 }
 
-/// A file that could not be opened once, for want of descriptors, was taken for one that is gone: a replica that could repair
-/// itself was to be removed, and the highest term on its disk was not seen.
+/// A file that could not be opened once, because there were no descriptors, counted as missing. A replica that could
+/// repair itself was to be removed, and the highest term on its disk was not read.
 #[test]
-fn call_that_fails_once_condemns_no_replica() {
+fn call_that_fails_once_removes_no_replica() {
     let (mut trio, victim) = Trio::with_one_stopped(100, 4000);
     let names = trio.segments(victim);
     let image = trio.disk(victim).visible();
@@ -125,9 +125,9 @@ fn call_that_fails_once_condemns_no_replica() {
     let reads = vec![Call::Open, Call::Read, Call::Len, Call::List];
     for (gone, places, is_repairing, calls) in [
         (vec![], vec![last, second], true, reads.clone()),
-        // The opening of the last one tells where the one that is gone ended: an error there counted as damage.
+        // The opening of the last segment shows where the missing one ended: an error there counted as damage.
         (gone, vec![], true, reads),
-        // It needs nobody.
+        // It needs no other replica.
         (
             vec![],
             vec![header],
@@ -167,7 +167,7 @@ fn call_that_fails_once_condemns_no_replica() {
     }
 }
 
-/// Nothing tells what a replica had acknowledged, or whom it had voted for, in a last segment that is gone.
+/// If the last segment is missing, nothing shows which entries a replica had acknowledged, or how it had voted.
 #[test]
 fn lost_last_segment_is_refused() {
     let (mut trio, victim) = Trio::with_one_stopped(100, 4000);
@@ -179,7 +179,7 @@ fn lost_last_segment_is_refused() {
         (last, &|image| assert!(image.remove(last))),
         (last, &|image| assert!(image.damage(last, &Damage::Shorten { len: 4096 + 700 }))),
         (last, &|image| assert!(image.damage(last, &Damage::Shorten { len: 0 }))),
-        // And nothing tells where a segment ended if the next one, the last, does not tell where it began.
+        // Nor does anything show where a segment ended if the next one, the last, does not show where it began.
         (before, &|image| {
             assert!(image.remove(before));
             assert!(image.damage(last, &flip(SEGMENT_HEADER_BYTES + 70)));
@@ -193,6 +193,6 @@ fn lost_last_segment_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         let error = error.to_string();
         assert!(error.contains(lost) && error.contains("remove this node"), "{error}");
-        assert_eq!(error.contains("opening of the segment behind it"), lost == before, "{error}");
+        assert_eq!(error.contains("opening of the segment after it"), lost == before, "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! Damage on the disk of a replica: found by the scrub, by a reader or when the log is opened, and repaired with what
-//! the others have. Never served, never shipped, and never the ground for a vote.
+//! Damage on the disk of a replica: found by the scrub, by a reader or at opening, and repaired from the other
+//! replicas. Damaged bytes are never returned to readers, never sent, and never the reason for a vote.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod files;

@@ -1,4 +1,4 @@
-//! Replicas that do not open for damage: repaired before they take part again.
+//! Replicas that do not open because of damage: they are repaired before they take part again.
 
 use super::trio::{
     DATA, HARD_STATE, NO_SCRUB, NODES, OPENING, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record,
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
-fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before() {
+fn log_that_does_not_open_is_repaired_before_it_takes_part() {
     let (mut trio, victim) = Trio::with_one_stopped(70, 4000);
     trio.hurt(victim, -1, |blocks| {
         vec![flip(nth(blocks, DATA, 0).0 + 20), flip(nth(blocks, DATA, 3).0 + 70)]
     });
-    // With nobody to ask it waits, and says so.
+    // Without a replica to ask it waits, and reports that.
     trio.network.disconnect(NodeId(victim));
     trio.start(victim, NO_SCRUB);
     let log = trio.log(victim);
@@ -40,10 +40,10 @@ fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before()
 }
 
 #[test]
-fn a_repairing_replica_does_not_vote() {
+fn repairing_replica_does_not_vote() {
     let (mut trio, victim) = Trio::with_one_stopped(70, 4000);
     let name = trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 64)]);
-    // The leader goes; the one that is left is damaged in the same entry.
+    // The leader stops; the remaining replica is damaged in the same entry.
     let leader = trio.leader();
     let left = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
     let entry = trio.entry_of(victim, &name, |blocks| nth(blocks, DATA, 0).0);
@@ -54,7 +54,7 @@ fn a_repairing_replica_does_not_vote() {
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(trio.log(victim).status().role, Role::Repairing);
     assert_ne!(trio.log(left).status().role, Role::Leader, "it had one vote of three");
-    // The one that went has it.
+    // The stopped replica has the entry.
     trio.start(leader, NO_SCRUB);
     trio.append(5, 1000);
     wait("sound files", || trio.is_sound(victim) && trio.is_sound(left));
@@ -62,11 +62,11 @@ fn a_repairing_replica_does_not_vote() {
 }
 
 #[test]
-fn the_fixed_parts_of_segments_and_their_openings_are_repaired() {
+fn fixed_parts_of_segments_and_their_openings_are_repaired() {
     let mut trio = Trio::new();
     trio.append(100, 4000);
     let victim = trio.follower();
-    // A full segment's opening, while it runs.
+    // A full segment's opening, while the replica runs.
     trio.hurt(victim, 2, |blocks| vec![flip(nth(blocks, OPENING, 0).0 + 70)]);
     trio.stop(victim);
     trio.start(victim, SCRUB);
@@ -83,18 +83,18 @@ fn the_fixed_parts_of_segments_and_their_openings_are_repaired() {
 }
 
 #[test]
-fn a_lost_hard_state_is_learnt_before_the_replica_votes_again() {
-    a_lost_hard_state_is_learnt(false);
+fn lost_hard_state_is_learnt_before_the_replica_votes_again() {
+    check_that_a_lost_hard_state_is_learnt(false);
 }
 
-/// The replica left greetings unanswered while it was repaired. A leader that had started again waited for its answer, and
-/// sent it nothing: it heard of no leader, and waited for ever.
+/// The replica left greetings unanswered while it was repaired. A leader that had restarted waited for its answer,
+/// and sent it nothing: the replica heard no leader, and waited for ever.
 #[test]
-fn lost_hard_state_is_learnt_from_replicas_that_have_started_again() {
-    a_lost_hard_state_is_learnt(true);
+fn lost_hard_state_is_learnt_from_restarted_replicas() {
+    check_that_a_lost_hard_state_is_learnt(true);
 }
 
-fn a_lost_hard_state_is_learnt(others_start_again: bool) {
+fn check_that_a_lost_hard_state_is_learnt(others_start_again: bool) {
     let mut trio = Trio::new();
     trio.append(30, 1000);
     let victim = trio.follower();
@@ -112,7 +112,7 @@ fn a_lost_hard_state_is_learnt(others_start_again: bool) {
     trio.network.disconnect(NodeId(victim));
     trio.start(victim, NO_SCRUB);
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(trio.log(victim).status().role, Role::Repairing, "nobody has told it a term");
+    assert_eq!(trio.log(victim).status().role, Role::Repairing, "it has learnt no term");
     if others_start_again {
         for node in [leader, third] {
             trio.stop(node);
@@ -160,15 +160,15 @@ fn lost_hard_state_of_one_of_two_voters_is_learnt_from_the_other() {
     }
 }
 
-/// No replica lends to a node that is no member. Such a node went on asking and never ended.
+/// No replica sends entries to a node that is no member. The node kept asking and never ended.
 #[test]
-fn removed_replica_hears_of_it_while_it_repairs() {
+fn removed_replica_learns_of_its_removal_during_a_repair() {
     let (mut trio, victim) = Trio::with_one_stopped(30, 1000);
     let leader = trio.leader();
     trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 2).0 + 70)]);
     trio.log(leader).change_members(&[Change::Remove(NodeId(victim))], PATIENCE).unwrap();
     trio.start(victim, NO_SCRUB);
-    wait("the word of its removal", || trio.log(victim).status().role == Role::Removed);
+    wait("the removal", || trio.log(victim).status().role == Role::Removed);
     wait("the refusal", || trio.log(victim).append(b"no").unwrap_err().kind() == ErrorKind::Removed);
     assert_eq!(trio.log(victim).read(Index(1)).unwrap_err().kind(), ErrorKind::Removed);
     assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None);
@@ -176,7 +176,7 @@ fn removed_replica_hears_of_it_while_it_repairs() {
 }
 
 #[test]
-fn the_only_voter_refuses_to_open() {
+fn only_voter_refuses_to_open() {
     let network = MemoryNetwork::new();
     let disk = SimDisk::default();
     let open = |disk: &SimDisk, bootstrap| {

@@ -1,11 +1,11 @@
-//! Damage of all kinds by chance, many times.
+//! Random damage of all kinds, many times.
 
 use super::trio::{NODES, OPENING, SCRUB, SEGMENT_HEADER_BYTES, Trio, blocks, flip, wait};
 use chiplog::disk::SECTOR_BYTES;
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
 use chiplog::{Bootstrap, ErrorKind, Role};
 
-/// Damage of all kinds, anywhere in a replica's segments.
+/// Damage of any kind, anywhere in a replica's segments.
 fn some_damage(rng: &mut Rng, file: &[u8]) -> Damage {
     let used = blocks(file).last().map_or(0, |b| b.0 + b.1 + 600).min(file.len() as u64);
     let sectors = used as usize / SECTOR_BYTES;
@@ -27,10 +27,10 @@ fn some_damage(rng: &mut Rng, file: &[u8]) -> Damage {
     }
 }
 
-/// One to three places at once, many times. Nothing is appended meanwhile, so that the victim's disk as it was is
-/// no older state of it.
+/// One to three places at once, many times. Nothing is appended meanwhile, so that the victim's disk as it was is not
+/// an older state of it.
 #[test]
-fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
+fn randomly_damaged_replica_is_repaired_or_refuses() {
     let mut trio = Trio::new();
     for bytes in [4000, 50, 4000, 700] {
         trio.append(25, bytes);
@@ -46,7 +46,7 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
         trio.disks[victim as usize - 1] = SimDisk::new(image.clone());
         let mut damages = Vec::new();
         for _ in 0..1 + rng.below(3) {
-            // Every other time in the last one, which recovery reads.
+            // Every other time in the last segment, which recovery reads.
             let name = if rng.below(2) == 0 { names.last() } else { rng.pick(&names) }.unwrap();
             let damage = some_damage(&mut rng, &image.file(name).unwrap());
             trio.disk(victim).damage(name, &damage);
@@ -57,7 +57,7 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
                 other => format!("{name}: {other:?}"),
             });
         }
-        // Nothing tells the oldest segment's opening block again: reported, and given up.
+        // Nothing shows the contents of the oldest segment's opening block: it is reported, and not repaired.
         let opening = |image: &Image| {
             let file = image.file(&names[0]).unwrap();
             let length = blocks(&file).first().filter(|b| b.2 == OPENING).map_or(0, |b| b.1);
@@ -72,7 +72,8 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
             continue;
         }
         let what = format!("seed {seed} to be sound again: {damages:?}");
-        // What takes the end of the log and all that proves it is no damage to this replica, but the others remember.
+        // Damage to the end of the log and everything that proves it is not visible to this replica, but the others
+        // remember it.
         let set_back = || trio.log(victim).status().role == Role::Removed;
         wait(&what, || set_back() || (trio.is_sound(victim) && trio.read(victim) == Ok(())));
         if set_back() {
@@ -88,7 +89,7 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
         trio.stop(victim);
     }
     println!(
-        "{CASES} cases: {repaired} repaired, {refused} refused, {forgotten} had their log's end cut off"
+        "{CASES} cases: {repaired} repaired, {refused} refused, {forgotten} had the end of their log truncated"
     );
     assert!((refused + forgotten) * 10 < CASES && repaired * 2 > CASES, "{repaired}, {refused}, {forgotten}");
     (1..=NODES).filter(|n| *n != victim).for_each(|node| assert_eq!(trio.read(node), Ok(())));

@@ -1,4 +1,5 @@
-//! Damage that was reported or met is repaired at once, whatever the scrub does; and what nobody can repair is told so.
+//! Damage that was reported or met is repaired at once, whatever the scrub does. Damage that no replica can repair is
+//! reported as such.
 
 use super::trio::{DATA, NO_SCRUB, NODES, Trio, blocks, flip, nth, options, record, wait};
 use chiplog::disk::sim::SimDisk;
@@ -9,10 +10,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So slow that it never gets on.
+/// So slow that the scrub makes no progress.
 const CRAWLING: u64 = 1;
 
-/// The first error of a reader that goes through the log; which record it was to give.
+/// The first error of a reader that reads the whole log, and the record that it was reading.
 fn met(log: &Log) -> Option<(Index, Error)> {
     let mut reader = log.reader(Start::First).unwrap();
     loop {
@@ -24,7 +25,7 @@ fn met(log: &Log) -> Option<(Index, Error)> {
     }
 }
 
-/// What a check of the files finds is reported, as `verify` does it on a server.
+/// Reports the faults that a check of the files finds, as `verify` does on a server.
 fn verify(log: &Log, disk: &SimDisk) -> u64 {
     let inspector = Inspector::open_on(Arc::new(SimDisk::new(disk.visible())));
     let report = inspector.walk(&mut |event| {
@@ -38,10 +39,10 @@ fn verify(log: &Log, disk: &SimDisk) -> u64 {
     report.unwrap().corrupt
 }
 
-/// A scrub that was at another segment kept what readers had met waiting until it had been through that: with 500 GiB and
-/// the default pace hours, with segments of 1 GiB four minutes each.
+/// A scrub that was at another segment delayed the repair of damage that readers had met until it had finished that
+/// segment: with 500 GiB and the default pace for hours, with segments of 1 GiB for four minutes each.
 #[test]
-fn what_is_met_does_not_wait_for_the_scrub() {
+fn damage_met_by_a_reader_does_not_wait_for_the_scrub() {
     let mut trio = Trio::new();
     trio.append(120, 4000);
     let victim = trio.follower();
@@ -60,7 +61,7 @@ fn what_is_met_does_not_wait_for_the_scrub() {
     wait("sound files", || trio.is_sound(victim));
 }
 
-/// What `verify` found on a server was told to the operator alone: the replica learnt of it from its scrub.
+/// Only the operator saw what `verify` found on a server: the replica learnt of it from its scrub.
 #[test]
 fn reported_damage_is_repaired_at_once() {
     let mut trio = Trio::new();
@@ -72,7 +73,7 @@ fn reported_damage_is_repaired_at_once() {
         assert!(verify(log, trio.disk(victim)) >= 2);
         wait("the repair", || log.stats().repaired >= 2);
         wait("sound files", || trio.is_sound(victim));
-        // By the record, and where there is nothing the matter.
+        // By the record, and for a sound one.
         let first = log.read(Index(1)).unwrap();
         trio.hurt(victim, 0, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 3)]);
         log.report_damage(Index(1)).unwrap();
@@ -88,28 +89,29 @@ fn reported_damage_is_repaired_at_once() {
     }
 }
 
-/// A replica that found nobody to ask tried again with the next pass of its scrub, which takes hours; without a scrub never.
+/// A replica that found no other one to ask retried with the next pass of its scrub, which takes hours; without a
+/// scrub never.
 #[test]
-fn what_could_not_be_repaired_is_tried_again() {
+fn failed_repair_is_retried() {
     let mut trio = Trio::new();
     trio.append(60, 4000);
     let victim = trio.follower();
     trio.network.disconnect(NodeId(victim));
     trio.hurt(victim, 0, |blocks| vec![flip(nth(blocks, DATA, 1).0 + 150)]);
     assert!(!met(trio.log(victim)).unwrap().1.is_lasting());
-    wait("it is found", || trio.log(victim).stats().damaged == 1);
-    // Long enough that it gives up; if it does not, it is asking still.
+    wait("the damage is found", || trio.log(victim).stats().damaged == 1);
+    // Long enough that it gives up; otherwise it is still asking.
     std::thread::sleep(Duration::from_secs(5));
-    assert!(!met(trio.log(victim)).unwrap().1.is_lasting(), "nobody has said that it is lost");
+    assert!(!met(trio.log(victim)).unwrap().1.is_lasting(), "no replica has reported it as lost");
     trio.network.connect(NodeId(victim));
     wait("the repair", || trio.log(victim).stats().repaired == 1);
     assert_eq!(trio.read(victim), Ok(()));
     assert_eq!(trio.log(victim).stats().damaged, 1, "one place counts once");
 }
 
-/// Readers were told that the place is damaged, again and again, and a client tried for 30 s.
+/// Readers got the error of damage under repair again and again, and a client retried for 30 s.
 #[test]
-fn what_all_have_damaged_is_said_to_be_lost() {
+fn entry_damaged_everywhere_is_reported_as_lost() {
     let mut trio = Trio::new();
     trio.append(60, 4000);
     let name = trio.segments(1)[0].clone();
@@ -123,7 +125,7 @@ fn what_all_have_damaged_is_said_to_be_lost() {
     trio.leader();
     let record = met(trio.log(1)).unwrap().0;
     for node in 1..=NODES {
-        wait("the others' word", || met(trio.log(node)).unwrap().1.is_lasting());
+        wait("the others' answers", || met(trio.log(node)).unwrap().1.is_lasting());
         let error = trio.log(node).read(record).unwrap_err();
         assert!(error.kind() == ErrorKind::Corrupt && error.is_lasting(), "{error}");
         let text = error.to_string();
@@ -141,9 +143,9 @@ fn what_all_have_damaged_is_said_to_be_lost() {
     }
 }
 
-/// A log without other replicas says at once that nobody can repair what is damaged, whether it is a cluster's or none.
+/// A log without other replicas reports at once that the damage cannot be repaired, in a cluster or not.
 #[test]
-fn log_of_one_replica_says_that_nobody_can_repair_it() {
+fn log_of_one_replica_reports_that_damage_cannot_be_repaired() {
     for is_cluster in [false, true] {
         let (disk, network) = (SimDisk::default(), MemoryNetwork::new());
         let all = options(1, Bootstrap::Init, &network, if is_cluster { 64 << 20 } else { NO_SCRUB });
@@ -162,22 +164,22 @@ fn log_of_one_replica_says_that_nobody_can_repair_it() {
             text.contains(&format!("record {record} ")) && text.contains("nobody can repair it"),
             "{text}"
         );
-        assert!(error.place().is_some_and(|(path, _)| path.ends_with(&name)), "{text}");
+        assert!(error.location().is_some_and(|(path, _)| path.ends_with(&name)), "{text}");
         assert!(verify(&log, &disk) > 0);
         log.report_damage(record).unwrap();
         for _ in 0..3 {
             assert_eq!(met(&log).unwrap().0, record);
         }
-        // Its scrub need not have come by; what it finds is the same place.
+        // Its scrub may not have read the place; if it has, it counts as the same one.
         let stats = log.stats();
         assert_eq!((stats.damaged, stats.repaired), (1, 0), "in a cluster: {is_cluster}");
         log.append(b"goes on").unwrap();
     }
 }
 
-/// What the others lost stands before it, and they could not reach it: they said that they have it damaged.
+/// The others have lost an earlier entry, and could not read past it: they reported this one as damaged.
 #[test]
-fn entry_behind_damage_of_others_is_not_said_to_be_lost() {
+fn entry_after_damage_of_others_is_not_reported_as_lost() {
     let mut trio = Trio::new();
     trio.append(120, 4000);
     let name = trio.segments(1)[0].clone();
@@ -197,7 +199,7 @@ fn entry_behind_damage_of_others_is_not_said_to_be_lost() {
     });
 }
 
-/// Each of them ended it, and took another file.
+/// Each report ended it, and began another file.
 #[test]
 fn reports_of_the_growing_segment_do_not_end_it() {
     let mut trio = Trio::new();

@@ -1,4 +1,4 @@
-//! Damage that a replica finds while it runs: by the scrub, by a reader, by a replica that asks for what is damaged.
+//! Damage that a replica finds while it runs: by the scrub, by a reader, by a replica that asks for damaged entries.
 
 use super::trio::{
     DATA, NO_SCRUB, NODES, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record, sector, wait,
@@ -9,7 +9,7 @@ use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, Options, ReadMod
 use std::time::Duration;
 
 #[test]
-fn the_scrub_finds_and_repairs_what_is_damaged_in_full_segments() {
+fn scrub_finds_and_repairs_damage_in_full_segments() {
     let mut trio = Trio::new();
     trio.append(120, 4000);
     let victim = (1..=NODES).find(|n| *n != trio.leader()).unwrap();
@@ -47,7 +47,7 @@ fn the_scrub_finds_and_repairs_what_is_damaged_in_full_segments() {
 }
 
 #[test]
-fn a_reader_meets_damage_and_afterwards_the_right_bytes() {
+fn reader_meets_damage_and_then_the_right_bytes() {
     let mut trio = Trio::new();
     trio.append(60, 4000);
     for victim in [trio.follower(), trio.leader()] {
@@ -67,7 +67,7 @@ fn a_reader_meets_damage_and_afterwards_the_right_bytes() {
 }
 
 #[test]
-fn two_of_three_are_damaged_at_different_places() {
+fn two_of_three_replicas_damaged_at_different_places_are_repaired() {
     let mut trio = Trio::new();
     trio.append(100, 4000);
     let hurt: Vec<u64> = vec![trio.leader(), trio.follower()];
@@ -87,7 +87,7 @@ fn two_of_three_are_damaged_at_different_places() {
 }
 
 #[test]
-fn damage_is_repaired_with_one_of_the_others_down_and_never_shipped() {
+fn damage_is_repaired_with_one_replica_down_and_never_sent() {
     let mut trio = Trio::new();
     trio.append(100, 4000);
     let (victim, lagging) = (trio.leader(), trio.follower());
@@ -95,7 +95,7 @@ fn damage_is_repaired_with_one_of_the_others_down_and_never_shipped() {
     let other = (1..=NODES).find(|n| *n != victim && *n != lagging).unwrap();
     (0..60).for_each(|n| trio.append_one(record(1000 + n, 4000)));
     trio.log(other).wait_for(trio.last(), PATIENCE).unwrap();
-    // A full segment that the lagging one lacks is damaged at one that leads, and has nothing in memory.
+    // A full segment that the lagging replica lacks is damaged at the leader, which has nothing of it in memory.
     trio.stop(victim);
     let damaged = trio.hurt(victim, -2, |blocks| vec![flip(nth(blocks, DATA, 2).0 + 300)]);
     trio.start(victim, NO_SCRUB);
@@ -104,10 +104,10 @@ fn damage_is_repaired_with_one_of_the_others_down_and_never_shipped() {
     trio.network.disconnect(NodeId(other));
     trio.network.connect(NodeId(lagging));
     trio.stop(other);
-    // The third is down, the second lacks it: nobody has the bytes.
+    // The third replica is down and the second lacks it: no replica has the bytes.
     std::thread::sleep(Duration::from_millis(500));
     let reached = trio.log(lagging).info().last;
-    assert!(reached < trio.last(), "it got what nobody could give");
+    assert!(reached < trio.last(), "the replica got bytes that no replica has");
     assert!(trio.read(victim).is_err(), "{damaged}");
     trio.network.connect(NodeId(other));
     trio.start(other, NO_SCRUB);
@@ -116,8 +116,8 @@ fn damage_is_repaired_with_one_of_the_others_down_and_never_shipped() {
     wait("sound files", || trio.is_sound(victim));
 }
 
-/// The same through mappings, on a real disk: records that readers hold stay, and what is repaired shows. A repair put two
-/// entries next to each other where a marker had stood between: records that readers held changed under them.
+/// The same through mappings, on a real disk: records that readers hold stay, and repaired bytes become visible. A
+/// repair put two entries next to each other where a marker had been between them: records that readers held changed.
 #[test]
 fn mapped_files_are_repaired_under_their_readers() {
     use std::os::unix::fs::FileExt;
@@ -136,7 +136,7 @@ fn mapped_files_are_repaired_under_their_readers() {
     for (n, record) in records.iter().enumerate() {
         assert!(leader.append(record).unwrap() > Index(0));
         if (1..=10).contains(&n) {
-            // So long that markers stand between the entries.
+            // Long enough that there are markers between the entries.
             std::thread::sleep(Duration::from_millis(30));
         }
     }
@@ -161,8 +161,8 @@ fn mapped_files_are_repaired_under_their_readers() {
     assert_eq!(read().unwrap_err().kind(), ErrorKind::Corrupt);
     wait("the right bytes", || read().is_ok());
     assert_eq!(read().unwrap(), 60);
-    // Every entry byte for byte, except its header's checksum and what it says was durable. Markers between them are not put
-    // back one by one.
+    // Compares the entries byte for byte, except the header's checksum and `durable upto`. Markers between them are
+    // not restored one by one.
     let entries = |mut file: Vec<u8>| -> Vec<Vec<u8>> {
         let entries: Vec<_> = blocks(&file).into_iter().filter(|b| b.2 <= 4).collect();
         let mut masked = |(at, length, _): (u64, u64, u8)| {
@@ -177,8 +177,8 @@ fn mapped_files_are_repaired_under_their_readers() {
     assert!(held.iter().zip(&records).all(|(h, r)| h.data == r[..]));
 }
 
-/// Another program shortens the files of a replica that reads by `pread`. Readers get `Corrupt`, the process goes on, and
-/// the bytes that are gone come back from another replica.
+/// Another program shortens the files of a replica that reads by `pread`. Readers get `Corrupt`, the process
+/// continues, and the lost bytes are fetched from another replica.
 #[test]
 fn shortened_files_are_repaired_under_their_readers() {
     let network = MemoryNetwork::new();
@@ -205,7 +205,7 @@ fn shortened_files_are_repaired_under_their_readers() {
         Ok(read)
     };
     assert_eq!(read().unwrap(), 200);
-    // In the middle of a block, in the opening block, in the segment's header, and the last segment, which grows.
+    // In the middle of a block, in the opening block, in the segment's header, and in the last segment, which grows.
     let last = follower.info().segments;
     assert!(last > 4, "{last}");
     for (round, (number, length)) in
@@ -221,16 +221,16 @@ fn shortened_files_are_repaired_under_their_readers() {
         wait("the right bytes", || read().is_ok());
         assert_eq!(read().unwrap(), 200 + round as u64);
         assert_eq!(std::fs::metadata(&name).unwrap().len(), 64 << 10, "segment {number}");
-        leader.append(&records[round]).unwrap(); // goes on
+        leader.append(&records[round]).unwrap(); // still accepts entries
         follower.wait_for(leader.info().last, PATIENCE).unwrap();
     }
 }
 
-/// A hard state stood between entries that were lost: what was put back shifted the entries behind it, and the index of blocks
-/// that the replica had in memory pointed between them. Records were read; the entries could not be lent for as long as the
-/// process ran.
+/// A hard state was between entries that were lost. The repair shifted the entries after it, and the block index in
+/// the replica's memory pointed between them. Records could be read, but the entries could not be sent to other
+/// replicas until a restart.
 #[test]
-fn repaired_replica_lends_what_it_was_lent() {
+fn repaired_replica_sends_repaired_entries() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let open = |node: u64, bootstrap| {
@@ -244,10 +244,10 @@ fn repaired_replica_lends_what_it_was_lent() {
         .change_members(&[Change::AddLearner { node, directory, address: String::new() }], PATIENCE)
         .unwrap();
     first.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
-    // Each new term is written behind the entries of the one before.
+    // Each new term is written after the entries of the one before.
     let mut records = 0;
     for (node, leader) in [(1, &first), (2, &second), (1, &first), (2, &second), (1, &first)] {
-        wait("it leads", || {
+        wait("leadership", || {
             _ = (
                 first.transfer_leader(NodeId(node), PATIENCE),
                 second.transfer_leader(NodeId(node), PATIENCE),
@@ -264,7 +264,7 @@ fn repaired_replica_lends_what_it_was_lent() {
         let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(format!("{:020}.seg", 1)));
         file.unwrap().set_len(10_000).unwrap();
         assert_eq!(log.read(Index(records)).unwrap_err().kind(), ErrorKind::Corrupt);
-        wait("all of it is back", || {
+        wait("all entries are repaired", || {
             (1..=records).all(|n| log.read(Index(n)).is_ok_and(|r| r.data == record(n - 1, 4000)))
         });
     }

@@ -4,8 +4,8 @@ use super::trio::{Block, DATA, NO_SCRUB, NODES, OPENING, Trio, blocks, flip, nth
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
 use chiplog::{NodeId, Role, Ticket};
 
-/// A leader was cut off, and then stopped, with entries of its own, of which one that others follow is damaged,
-/// `hurt_from` the last; the other two have committed others in their place.
+/// A leader was isolated, and then stopped, with its own entries. One of them, which other entries follow, is
+/// damaged, `hurt_from` the last; the other replicas have committed other entries in their place.
 fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
     let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
     let (mut trio, victim) = superseded(&own);
@@ -15,13 +15,13 @@ fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
     (trio, victim)
 }
 
-/// The data block that so many others follow.
+/// The data block that is followed by `n` others.
 fn from_last(blocks: &[Block], n: usize) -> Block {
     *blocks.iter().rev().filter(|b| b.2 == DATA).nth(n).unwrap()
 }
 
-/// A leader was cut off, and then stopped, with these entries of its own. The other two have elected another one, which
-/// has committed nothing but the entry that begins its term.
+/// A leader was isolated, and then stopped, with these entries of its own. The other replicas have elected another
+/// leader, which has committed only the entry that begins its term.
 fn superseded(own: &[Vec<u8>]) -> (Trio, u64) {
     let (mut trio, victim, own) = (0..20).find_map(|_| cut_off_with(own)).unwrap();
     wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
@@ -34,7 +34,7 @@ fn superseded(own: &[Vec<u8>]) -> (Trio, u64) {
     (trio, victim)
 }
 
-/// A leader that is cut off and has these entries of its own, each in a block. None: it was slow, and leads no more.
+/// An isolated leader with these entries of its own, each in a block. `None`: it was slow, and leads no more.
 fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket>)> {
     let mut trio = Trio::new();
     trio.append(20, 500);
@@ -53,10 +53,10 @@ fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket>)> {
     Some((trio, victim, tickets))
 }
 
-/// A replica that did not open for damage ended when what was damaged had never been committed: nobody had it, and what
-/// the others had in its place did not fit.
+/// A replica that did not open because of damage ended if the damaged entries had never been committed: no replica
+/// had them, and the others' entries at the same indexes did not fit.
 #[test]
-fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
+fn damage_in_superseded_entries_is_replaced_by_committed_entries() {
     for hurt_from in [1, 2] {
         let (mut trio, victim) = superseded_and_damaged(hurt_from);
         trio.recovers(victim, "the repair");
@@ -68,8 +68,8 @@ fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
     }
 }
 
-/// The replica asked for entries up to the end of the damage, and the others answered only once they had committed that
-/// many. In an idle cluster it waited for ever.
+/// The replica asked for entries up to the end of the damage, and the others answered only once they had committed
+/// that many. In an idle cluster it waited for ever.
 #[test]
 fn superseded_damage_is_replaced_while_the_cluster_is_idle() {
     let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
@@ -84,7 +84,7 @@ fn superseded_damage_is_replaced_while_the_cluster_is_idle() {
     }
 }
 
-/// Superseded entries fill several segments. Damage in one of them that others follow ended the replica.
+/// Superseded entries fill several segments. Damage in one that is followed by others ended the replica.
 #[test]
 fn superseded_damage_is_replaced_in_any_segment() {
     type Harm = fn(&mut Image, &str);
@@ -94,7 +94,7 @@ fn superseded_damage_is_replaced_in_any_segment() {
             let hurt = [from_last(&blocks(&file), 2).0 + 70, file.len() as u64 - 20];
             assert!(hurt.into_iter().all(|at| image.damage(name, &flip(at))));
         }),
-        ("the file is gone", |image, name| assert!(image.remove(name))),
+        ("the file is missing", |image, name| assert!(image.remove(name))),
         ("the file is short", |image, name| assert!(image.damage(name, &Damage::Shorten { len: 20_000 }))),
     ];
     let own: Vec<_> = (0..24).map(|n| vec![n; 8000]).collect();
@@ -120,15 +120,15 @@ fn superseded_damage_is_replaced_in_any_segment() {
     }
 }
 
-/// The power goes in the midst of the repair, and what was not synced is kept or lost by chance.
+/// The power fails during the repair, and unsynced bytes are kept or lost at random.
 #[test]
-fn crash_in_the_midst_of_such_a_repair_is_repaired() {
+fn crash_during_the_repair_of_superseded_entries_is_repaired() {
     let mut halves = 0;
     for calls in (30..80).step_by(5) {
         let (mut trio, victim) = superseded_and_damaged(1 + calls as usize % 3);
         let harmed = trio.disk(victim).visible().fingerprint();
         trio.start(victim, NO_SCRUB);
-        // It has read all it needs by then, and listens for a while before it writes.
+        // By then it has read everything it needs, and listens for a while before it writes.
         trio.disk(victim).cut_power_after(calls);
         wait("the power cut, or the end of the repair", || {
             let log = trio.log(victim);
@@ -140,17 +140,17 @@ fn crash_in_the_midst_of_such_a_repair_is_repaired() {
         let crashed = trio.disk(victim).crash_randomly(&mut Rng::new(calls));
         halves += usize::from(was_cut && crashed.visible().fingerprint() != harmed);
         trio.disks[victim as usize - 1] = crashed;
-        trio.recovers(victim, &format!("the repair after a power cut behind {calls} calls"));
+        trio.recovers(victim, &format!("the repair after a power cut after {calls} calls"));
         (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
     }
     assert!(halves >= 3, "{halves} repairs were half done");
 }
 
-/// A replica cut off superseded entries and went on in a new segment, whose entries it has acknowledged. Then the place of
-/// the cut is damaged in the older segment. The dead entries behind it were taken for the end of the hole, and the live
-/// segment was thrown away.
+/// A replica truncated superseded entries and continued in a new segment, whose entries it has acknowledged. Then the
+/// older segment is damaged where it was truncated. The dead entries after that counted as the end of the gap, and
+/// the live segment was discarded.
 #[test]
-fn damage_at_an_old_cut_keeps_the_live_segment() {
+fn damage_at_an_old_truncation_keeps_the_live_segment() {
     let (mut trio, victim, mut image, [name, live]) = cut_and_went_on();
     let before = trio.segments(victim);
     let index = |file: &[u8], b: &Block| raft_index(file, b.0);
@@ -169,16 +169,13 @@ fn damage_at_an_old_cut_keeps_the_live_segment() {
     assert!(after.contains(&live), "the live segment is gone: {before:?}, then {after:?}");
     let image = trio.disk(victim).visible();
     for file in after.iter().map(|name| image.file(name).unwrap()).filter(|file| !blocks(file).is_empty()) {
-        assert!(
-            index(&file, &blocks(&file)[0]) <= base,
-            "a new segment began in the midst of what was acknowledged"
-        );
+        assert!(index(&file, &blocks(&file)[0]) <= base, "a new segment began among acknowledged entries");
     }
     (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }
 
-/// A replica that cut off superseded entries and went on in a new segment, whose entries it has acknowledged; its files with
-/// the older of the two segments, without its footer, and the live one.
+/// A replica that truncated superseded entries and continued in a new segment, whose entries it has acknowledged; its
+/// files with the older of the two segments, without its footer, and the live one.
 fn cut_and_went_on() -> (Trio, u64, Image, [String; 2]) {
     let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
     let (mut trio, victim) = superseded(&own);
@@ -195,11 +192,11 @@ fn cut_and_went_on() -> (Trio, u64, Image, [String; 2]) {
     (trio, victim, image, [old, live])
 }
 
-/// The older segment has no footer, so its dead end was taken for the place where the live one began, and what the live one held
-/// up to there was overwritten.
+/// The older segment has no footer, so its dead end counted as the end before the live segment, and entries of the
+/// live segment were overwritten.
 #[test]
-fn damaged_opening_behind_an_old_cut_is_made_for_the_place_of_the_cut() {
-    // The opening alone; and the first entries with it, of which the headers are sound.
+fn damaged_opening_after_a_truncation_is_repaired_for_that_index() {
+    // The opening alone; and the first entries with it, whose headers are sound.
     for hurt in [0, 1, 3] {
         let (mut trio, victim, mut image, [_, name]) = cut_and_went_on();
         let live = image.file(&name).unwrap();
@@ -222,10 +219,10 @@ fn damaged_opening_behind_an_old_cut_is_made_for_the_place_of_the_cut() {
     }
 }
 
-/// Nothing tells where the live segment began when the headers of its first entries are gone as well. A dead entry of the older
-/// one is not taken for its beginning, and what is sound stays.
+/// Nothing shows where the live segment began if the headers of its first entries are lost as well. A dead entry of
+/// the older segment does not count as its beginning, and sound entries stay.
 #[test]
-fn opening_behind_an_old_cut_is_not_made_of_dead_entries() {
+fn opening_after_a_truncation_is_not_repaired_from_dead_entries() {
     let (mut trio, victim, mut image, [_, name]) = cut_and_went_on();
     let all = blocks(&image.file(&name).unwrap());
     let entries: Vec<_> = all.iter().filter(|b| b.2 <= 4).copied().collect();

@@ -32,7 +32,7 @@ pub(crate) fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, 
     Options { cluster: Some(cluster), read_mode: ReadMode::Read, ..Options::with_segment_bytes(64 << 10) }
 }
 
-/// No scrub: what is repaired was asked for.
+/// No scrub: only reported or met damage is repaired.
 pub(crate) const NO_SCRUB: u64 = 0;
 pub(crate) const SCRUB: u64 = 64 << 20;
 
@@ -53,7 +53,7 @@ impl Trio {
         trio
     }
 
-    /// So many records, and a follower that was stopped behind them.
+    /// With this many records, and a follower that was stopped after them.
     pub(crate) fn with_one_stopped(count: u64, bytes: u64) -> (Self, u64) {
         let mut trio = Self::new();
         trio.append(count, bytes);
@@ -108,7 +108,7 @@ impl Trio {
         self.converge();
     }
 
-    /// A replica that leads no more refuses, and has not taken the record.
+    /// A replica that does not lead any more refuses, and has not accepted the record.
     pub(crate) fn append_one(&mut self, record: Vec<u8>) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -123,7 +123,7 @@ impl Trio {
         }
     }
 
-    /// Lets a replica lead.
+    /// Makes a replica the leader.
     pub(crate) fn let_lead(&self, node: u64) {
         wait("the new leader", || {
             let leader = self.leader();
@@ -141,7 +141,7 @@ impl Trio {
         }
     }
 
-    /// Reads everything; an error is only ever that of damage, and nothing wrong is ever served.
+    /// Reads everything. The only errors are those of damage, and no wrong record is ever returned.
     pub(crate) fn read(&self, node: u64) -> Result<(), ErrorKind> {
         let mut reader = self.log(node).reader(Start::First).map_err(|e| e.kind())?;
         for (index, data) in &self.records {
@@ -176,7 +176,7 @@ impl Trio {
         raft_index(&file, choose(&blocks(&file)))
     }
 
-    /// Where an entry stands.
+    /// The segment and the offset of an entry.
     pub(crate) fn find_entry(&self, node: u64, entry: u64) -> (String, u64) {
         let image = self.disk(node).visible();
         for name in self.segments(node) {
@@ -186,7 +186,7 @@ impl Trio {
                 return (name, found.0);
             }
         }
-        panic!("entry {entry} is not there");
+        panic!("entry {entry} does not exist");
     }
 
     pub(crate) fn follower(&self) -> u64 {
@@ -203,7 +203,7 @@ impl Trio {
         names
     }
 
-    /// Starts a replica, and waits until it is one of them again, with a sound log that has everything.
+    /// Starts a replica, and waits until it is a full member again, with a sound log that has everything.
     pub(crate) fn recovers(&mut self, victim: u64, what: &str) {
         self.start(victim, NO_SCRUB);
         wait(what, || {
@@ -225,12 +225,12 @@ pub(crate) fn record(n: u64, bytes: u64) -> Vec<u8> {
 pub(crate) fn wait(what: &str, mut until: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !until() {
-        assert!(Instant::now() < end, "waited in vain for {what}");
+        assert!(Instant::now() < end, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Where a block stands in a segment: offset, length, kind.
+/// A block in a segment: offset, length, kind.
 pub(crate) type Block = (u64, u64, u8);
 
 pub(crate) fn blocks(file: &[u8]) -> Vec<Block> {

@@ -1,4 +1,4 @@
-//! Going through all that power cuts can leave of a workload, on all cores, and having each judged.
+//! Explores every state that power cuts can leave of a workload, on all cores, and checks each.
 
 use super::{Trace, Wrong, bounds, open, record};
 use chiplog::disk::sim::{DiskState, History, Image, Rng, SimDisk};
@@ -7,34 +7,34 @@ use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How far to go.
+/// The extent of the exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Images at one point of a history up to which all of them are tried; 4096 is 12 dirty sectors.
+    /// Up to this number of images at one point of a history, all of them are tried; 4096 is 12 dirty sectors.
     pub exhaustive: usize,
-    /// How many are tried where there are more.
+    /// How many images are tried where there are more.
     pub samples: usize,
-    /// How often each recovery is itself cut off by another crash.
+    /// How often each recovery is itself interrupted by another crash.
     pub second_crashes: usize,
     /// Whether the process is killed at each point too, and the power cut only later.
     pub kills: bool,
 }
 
-/// What was found.
+/// The counts of an exploration.
 #[derive(Default)]
 pub struct Tally {
     seen: Mutex<HashSet<(u64, usize, usize)>>,
     images: Mutex<HashSet<u64>>,
-    /// Recoveries that were judged.
+    /// Recoveries that were checked.
     pub recoveries: AtomicUsize,
     /// Points of histories at which the power was cut.
     pub points: AtomicUsize,
-    /// Those of them at which every legal image was tried, and those where a sample was.
+    /// Points at which every legal image was tried, and points at which a sample was.
     pub exhaustive: AtomicUsize,
     pub sampled: AtomicUsize,
-    /// Crashes in the middle of a recovery or just after it.
+    /// Crashes during a recovery or just after it.
     pub second_crashes: AtomicUsize,
-    /// Openings after a kill, with what was not synced still in the page cache.
+    /// Openings after a kill, with unsynced bytes still in the page cache.
     pub kills: AtomicUsize,
 }
 
@@ -49,11 +49,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Goes to the disk before the first operation of `history` and after each, on all cores, and does `visit`
-/// there, until one says that it is enough (false) or that something is wrong.
+/// Calls `visit` with the disk before the first operation of `history` and after each, on all cores, until a call
+/// returns false (enough) or an error.
 ///
 /// # Errors
-/// The first thing wrong, with where.
+/// The first error, with the place.
 pub fn at_every_point(
     name: &str,
     history: &History,
@@ -88,11 +88,11 @@ pub fn at_every_point(
     wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// Cuts the power after every operation of `history` in every legal way, and judges what the log makes of
-/// it. Stops early once `tally` holds `enough` states.
+/// Cuts the power after every operation of `history` in every legal way, and checks the log that recovers from it.
+/// Stops early once `tally` holds `enough` states.
 ///
 /// # Errors
-/// The first thing that the log did wrong, with where.
+/// The first fault of the log, with the place.
 pub fn explore(
     name: &str,
     history: &History,
@@ -128,7 +128,7 @@ pub fn explore(
     })
 }
 
-/// Opens what a crash left, judges it, goes on with it, crashes again meanwhile, and judges once more.
+/// Opens the log after a crash, checks it, continues with it, crashes again meanwhile, and checks once more.
 fn recover(
     image: &Image,
     trace: &Trace,
@@ -140,7 +140,7 @@ fn recover(
     tally.recoveries.fetch_add(1, Ordering::Relaxed);
     let mut rng = Rng::new(seed);
     let disk = SimDisk::new(image.clone());
-    let log = open(&disk).map_err(|e| format!("it does not open: {e:?}"))?;
+    let log = open(&disk).map_err(|e| format!("the log does not open: {e:?}"))?;
     let ks = trace.judge(&log, legal.clone())?;
     let k = *ks.end();
     let mut after = trace.clone();
@@ -157,7 +157,7 @@ fn recover(
         let point = rng.below(states.len());
         let odds = rng.below(4);
         let image = states[point].crash(|versions| if odds > 0 { rng.below(versions) } else { 0 });
-        // Until the first new command nobody had been told how the first recovery ended.
+        // Before the first new command no caller had learnt how the first recovery ended.
         let shown = *bounds[point].end() > 0;
         let (told, legal) = if shown {
             (&after, k.max(*bounds[point].start())..=*bounds[point].end())
@@ -173,8 +173,8 @@ fn recover(
     Ok(())
 }
 
-/// The process is killed and the machine runs on: the next process sees all that was written, synced or not,
-/// goes on with it, and only then the power fails. What it was shown may not be lost.
+/// The process is killed and the machine keeps running: the next process sees everything that was written, synced or
+/// not, and continues with it. Only then the power fails. Records that it was shown must not be lost.
 fn killed(
     state: &DiskState,
     trace: &Trace,
@@ -186,7 +186,7 @@ fn killed(
     for round in 0..2 {
         tally.kills.fetch_add(1, Ordering::Relaxed);
         let disk = SimDisk::resume(state.clone());
-        let log = open(&disk).map_err(|e| format!("it does not open: {e:?}"))?;
+        let log = open(&disk).map_err(|e| format!("the log does not open: {e:?}"))?;
         let ks = trace.judge(&log, legal.clone())?;
         let mut after = trace.clone();
         after.forget_after(&ks);
@@ -213,13 +213,13 @@ fn second_recovery(
     legal: RangeInclusive<usize>,
     extra: &[u8],
 ) -> Result<(), Wrong> {
-    let log = open(disk).map_err(|e| format!("it does not open: {e:?}"))?;
+    let log = open(disk).map_err(|e| format!("the log does not open: {e:?}"))?;
     let ks = told.judge(&log, legal)?;
     let mut last = told.clone();
     last.forget_after(&ks);
     last.extend(disk, &log, &[extra.to_vec()])?;
     log.close()?;
-    // Nothing but what was synced is left now.
+    // Only synced bytes are left now.
     let log = open(&disk.crash(|_| 0)).map_err(|e| format!("third opening: {e:?}"))?;
     last.judge(&log, last.acknowledged..=last.submitted)?;
     log.close()?;

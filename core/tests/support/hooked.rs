@@ -1,4 +1,4 @@
-//! A simulated disk that calls a test before it fills a file with zeros, writes to one or syncs it.
+//! A simulated disk that calls a test before it fills a file with zeros, writes to a file or syncs it.
 #![allow(unreachable_pub, reason = "each test file uses a part of it")]
 
 use chiplog::disk::sim::SimDisk;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is called. Nothing, if a test does not say otherwise.
+/// The calls. By default they do nothing.
 pub trait Hooks: Send + Sync {
     fn before_fill(&self) {}
     fn before_write(&self, _bufs: &[IoSlice<'_>]) {}

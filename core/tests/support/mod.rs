@@ -1,9 +1,9 @@
-//! What the tests over the simulated disk share: scripts of commands, their model, and the judge.
+//! The shared parts of the tests over the simulated disk: scripts of commands, their model, and the checks.
 //!
-//! One thread submits, so commands take effect in the order of the script. [`run`] carries a script out on a
-//! [`SimDisk`] and writes a note into the disk's history when a command is submitted and when it is
-//! acknowledged. At any point of that history the log may hold the effect of the first `k` commands, for any
-//! `k` from the last acknowledged to the last submitted, and nothing else: [`Trace::judge`].
+//! One thread submits, so commands take effect in the order of the script. [`run`] runs a script on a [`SimDisk`] and
+//! writes a note into the disk's history when a command is submitted and when it is acknowledged. At any point of
+//! that history the log may hold the effect of the first `k` commands, for any `k` from the last acknowledged to the
+//! last submitted, and nothing else: [`Trace::judge`].
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test support")]
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Ends the function with an error that says what is wrong, unless the condition holds.
+/// Returns from the function with an error message, unless the condition holds.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
@@ -44,7 +44,8 @@ impl Clock for StepClock {
     }
 }
 
-/// Small segments, so that a short script rolls; small blocks, so that one write holds many; reads by `pread`, for there is nothing to map.
+/// Small segments, so that a short script rolls; small blocks, so that one write holds many; reads by `pread`,
+/// because a simulated disk has nothing to map.
 pub fn options() -> Options {
     options_for(64)
 }
@@ -63,7 +64,7 @@ pub fn open(disk: &SimDisk) -> chiplog::Result<Log> {
     Log::open_on(Arc::new(disk.clone()), options())
 }
 
-/// What a session should remember.
+/// The expected memory of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionModel {
     pub id: Option<SessionId>,
@@ -77,7 +78,7 @@ impl SessionModel {
     }
 }
 
-/// What the log should hold after some commands, except for the records' bytes.
+/// The expected state of the log after some commands, without the records' bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub first: Index,
@@ -87,7 +88,7 @@ pub struct Snapshot {
     pub options: LogOptions,
 }
 
-/// A script carried out: what was to come of it, and what the disk saw.
+/// A script that was run: the expected states, and the disk's history.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Before the first command, and after each.
@@ -129,13 +130,13 @@ struct Runner {
     waiting: VecDeque<(usize, Ticket, Appended)>,
 }
 
-/// Why a step ends a script.
+/// The reason why a step ends a script.
 enum Stop {
     /// The log answered with an error.
     Failed(chiplog::Error),
     /// The log is wrong.
     Wrong(String),
-    /// A planned fault came while the log was judged.
+    /// A planned fault occurred during a check of the log.
     Disturbed,
 }
 
@@ -145,11 +146,11 @@ impl From<chiplog::Error> for Stop {
     }
 }
 
-/// Carries out `steps` on a log that is opened on `disk`, up to the first error if there is one. The log is
-/// closed at the end. What the log answers is compared with the model on the way.
+/// Runs `steps` on a log that is opened on `disk`, up to the first error. Closes the log at the end. The log's
+/// answers are compared with the model on the way.
 ///
 /// # Errors
-/// What the log did wrong.
+/// The fault of the log.
 pub fn run(disk: &SimDisk, steps: &[Step]) -> Result<Trace, String> {
     let log = match open(disk) {
         Ok(log) => log,
@@ -160,7 +161,7 @@ pub fn run(disk: &SimDisk, steps: &[Step]) -> Result<Trace, String> {
     if outcome.is_ok() {
         outcome = runner.wait_all();
     }
-    // After a failure too: what was acknowledged before it still counts.
+    // After a failure too: earlier acknowledgements still count.
     while !runner.waiting.is_empty() {
         if let Err(Stop::Wrong(what)) = runner.wait_all() {
             return Err(what);
@@ -234,7 +235,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Everything submitted is acknowledged: nothing else may be there.
+    /// Checks the log after everything submitted is acknowledged: nothing else may be there.
     fn judge(&self) -> Result<(), Stop> {
         let (end, faults) = (self.trace.submitted, self.disk.faults_fired());
         match self.trace.judge(&self.log, end..=end) {
@@ -248,7 +249,7 @@ impl Runner {
         let mut rng = Rng::new(seed);
         let after =
             self.disk.crash(|versions| if rng.below(8) < keep { 1 + rng.below(versions - 1) } else { 0 });
-        // What is answered by `Ok` now was durable before the power went.
+        // Appends that return `Ok` now were durable before the power failed.
         while let Some((n, ticket, _)) = self.waiting.pop_front() {
             if ticket.wait().is_ok() {
                 self.acknowledged(n);
@@ -315,7 +316,7 @@ impl Runner {
     fn wait_all(&mut self) -> Result<(), Stop> {
         while let Some((n, ticket, wanted)) = self.waiting.pop_front() {
             let appended = ticket.wait().inspect_err(|error| {
-                // Refused, not failed: it is as if it had never been submitted.
+                // Refused, not failed: as if it had never been submitted.
                 if error.kind() != ErrorKind::Poisoned {
                     self.trace.refuse(n, wanted);
                     for (_, _, later) in self.waiting.iter_mut().filter(|(_, _, w)| w.first > wanted.first) {
@@ -332,8 +333,8 @@ impl Runner {
     }
 }
 
-/// Which commands may have taken effect after each prefix of the operations: from the last acknowledged to
-/// the last submitted.
+/// The commands that may have taken effect after each prefix of the operations: from the last acknowledged to the
+/// last submitted.
 pub fn bounds(history: &History) -> Vec<RangeInclusive<usize>> {
     let (mut acknowledged, mut submitted) = (0, 0);
     let mut bounds = vec![0..=0];
@@ -348,7 +349,7 @@ pub fn bounds(history: &History) -> Vec<RangeInclusive<usize>> {
 }
 
 impl Trace {
-    /// Notes a command with its effect; gives it its number.
+    /// Adds a command with its effect to the trace; returns its number.
     fn submitted(&mut self, disk: &SimDisk, effect: impl FnOnce(&mut Snapshot)) -> usize {
         let mut after = self.snapshots[self.submitted].clone();
         effect(&mut after);
@@ -363,7 +364,7 @@ impl Trace {
         self.acknowledged = self.acknowledged.max(n);
     }
 
-    /// Notes a batch that is about to be submitted.
+    /// Adds a batch that is about to be submitted.
     fn submit(
         &mut self,
         disk: &SimDisk,
@@ -387,13 +388,13 @@ impl Trace {
         (n, appended)
     }
 
-    /// Takes command `n`, a batch for which the place `wanted` was meant, out of what was submitted: all later
+    /// Removes command `n`, a batch that would have had the indexes `wanted`, from the submitted ones: all later
     /// records move up.
     fn refuse(&mut self, n: usize, wanted: Appended) {
         let count = u64::from(wanted.count);
         let before = self.snapshots[n - 1].clone();
         if before.next != wanted.first {
-            return; // a duplicate: it has no place of its own
+            return; // a duplicate: it has no index of its own
         }
         let up = |index: Index| if index > wanted.first { Index(index.0 - count) } else { index };
         for snapshot in &mut self.snapshots[n..] {
@@ -412,11 +413,11 @@ impl Trace {
             records.into_iter().filter(|(i, _)| !gone.contains(i)).map(|(i, r)| (up(i), r)).collect();
     }
 
-    /// The judge: the open log must be just what some number of commands within `legal` leaves, and say the
-    /// same in every way one can ask. Returns those numbers.
+    /// Checks the open log: it must be exactly the result of some number of commands within `legal`, by every way of
+    /// reading it. Returns those numbers.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the log.
     pub fn judge(&self, log: &Log, legal: RangeInclusive<usize>) -> Result<RangeInclusive<usize>, String> {
         let info = log.info();
         let found = (info.first, info.last.next(), log.log_options());
@@ -434,7 +435,7 @@ impl Trace {
                 info.first, info.last, found.2,
             ));
         };
-        ensure!(info.durable == info.last, "opened, and durable to {} of {} only", info.durable, info.last);
+        ensure!(info.durable == info.last, "opened, but durable only to {} of {}", info.durable, info.last);
         self.judge_records(log, info.first, info.last)?;
         self.judge_sessions(log, high)?;
         Ok(low..=high)
@@ -446,7 +447,7 @@ impl Trace {
         while let Some(record) =
             reader.next_record().map_err(|e| format!("record {next} cannot be read: {e}"))?
         {
-            ensure!(record.index == next, "record {} comes where {next} should", record.index);
+            ensure!(record.index == next, "record {} was returned instead of {next}", record.index);
             self.judge_bytes(next, record.data)?;
             ensure!(record.timestamp >= time, "record {next} is older than the one before");
             time = record.timestamp;
@@ -457,21 +458,21 @@ impl Trace {
             if (first..=last).contains(&index) {
                 let record =
                     log.read(index).map_err(|e| format!("record {index} cannot be read alone: {e}"))?;
-                ensure!(record.index == index, "asked for record {index}, got {}", record.index);
+                ensure!(record.index == index, "requested record {index}, got {}", record.index);
                 self.judge_bytes(index, &record.data)?;
             }
         }
         self.judge_starts(log, first, last)?;
         let refused = |index: Index, wanted: ErrorKind| match log.read(index) {
             Err(e) if e.kind() == wanted => Ok(()),
-            Err(e) => Err(format!("reading {index} should be refused as {wanted}: {e}")),
-            Ok(_) => Err(format!("record {index} is outside the log and was read")),
+            Err(e) => Err(format!("reading {index} should fail as {wanted}: {e}")),
+            Ok(_) => Err(format!("record {index} is outside the log, but was read")),
         };
         refused(last.next(), ErrorKind::OutOfRange)?;
         if first.0 > 1 { refused(first.previous(), ErrorKind::Discarded) } else { Ok(()) }
     }
 
-    /// Readers from every kind of place begin where they should.
+    /// Checks that readers from every kind of start begin at the right index.
     fn judge_starts(&self, log: &Log, first: Index, last: Index) -> Result<(), String> {
         let middle = Index((first.0 + last.0) / 2);
         let mut starts =
@@ -494,9 +495,9 @@ impl Trace {
             let mut reader = log.reader(start).map_err(|e| format!("no reader from {start:?}: {e}"))?;
             ensure!(reader.position() == wanted, "{start:?} begins at {}, not {wanted}", reader.position());
             match reader.next_batch().map_err(|e| format!("a batch from {start:?}: {e}"))? {
-                None => ensure!(wanted > last, "{start:?} gives nothing"),
+                None => ensure!(wanted > last, "{start:?} returns nothing"),
                 Some(batch) => {
-                    ensure!(batch.first() == wanted, "{start:?} gives {}, not {wanted}", batch.first());
+                    ensure!(batch.first() == wanted, "{start:?} returns {}, not {wanted}", batch.first());
                     for record in batch.iter() {
                         self.judge_bytes(record.index, record.data)?;
                     }
@@ -517,7 +518,7 @@ impl Trace {
         Ok(())
     }
 
-    /// A batch that is in the log is not taken twice: a retry gets the first one's indexes.
+    /// Checks that a batch in the log is not appended twice: a retry gets the first one's indexes.
     fn judge_sessions(&self, log: &Log, k: usize) -> Result<(), String> {
         let before = log.info().last;
         for (n, session) in self.snapshots[k].sessions.iter().enumerate() {
@@ -533,8 +534,8 @@ impl Trace {
         Ok(())
     }
 
-    /// Forgets the commands after the last of `ks`: they did not happen. Whether a session is open whose
-    /// opening is among `ks` cannot be told; it is not used any more.
+    /// Removes the commands after the last of `ks`: they did not happen. A session whose opening is among `ks` may be
+    /// open or not; it is not used any more.
     pub fn forget_after(&mut self, ks: &RangeInclusive<usize>) {
         let k = *ks.end();
         self.snapshots.truncate(k + 1);
@@ -548,8 +549,8 @@ impl Trace {
         self.batches.retain(|(n, _), _| *n < sessions.len());
     }
 
-    /// Goes on with the open log, whose state is that of this trace's end: sends each session's next batch again
-    /// if it was lost, then appends `records` singly.
+    /// Continues with the open log, whose state is that of this trace's end: retries each session's next batch if it
+    /// was lost, then appends `records` one by one.
     pub fn extend(&mut self, disk: &SimDisk, log: &Log, records: &[Vec<u8>]) -> Result<(), Wrong> {
         for n in 0..self.snapshots[self.submitted].sessions.len() {
             let session = self.snapshots[self.submitted].sessions[n].clone();
@@ -576,12 +577,12 @@ impl Trace {
     }
 }
 
-/// What the log did wrong, in words.
+/// A fault of the log, in words.
 #[derive(Debug)]
 pub struct Wrong(pub String);
 
 impl Wrong {
-    /// Says where it was found.
+    /// Adds the place where it was found.
     pub fn within(self, place: &str) -> Self {
         Self(format!("{place}: {}", self.0))
     }

@@ -1,22 +1,22 @@
-//! Scripts: what a test makes a log do, step by step, put together at random from a seed.
+//! Scripts: the steps of a test with a log, chosen at random from a seed.
 
 use chiplog::disk::sim::Rng;
 use chiplog::{Codec, LogOption};
 
-/// One line of a script.
+/// One step of a script.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Submits a batch; with a session, as its next sequence number.
     Append { session: Option<usize>, records: Vec<Vec<u8>>, codec: Codec },
-    /// Submits a session's latest batch once more.
+    /// Submits a session's latest batch again.
     Retry { session: usize },
     /// Opens session number n of the script (0, 1, …).
     OpenSession,
     /// Closes a session.
     CloseSession { session: usize },
-    /// Discards so many records from the front; more than there are fast-forwards.
+    /// Discards this many records from the front; more than there are moves the first index beyond the end.
     Discard { records: u64 },
-    /// Sets an option of the log; None: it is not set any more.
+    /// Sets an option of the log; `None` unsets it.
     SetOption { option: LogOption, value: Option<u64> },
     /// Waits for everything submitted.
     Wait,
@@ -26,23 +26,23 @@ pub enum Step {
     Reopen { segment_kib: u32 },
     /// Waits for everything, and reads in every way.
     Read,
-    /// Cuts the power, waiting for nothing; of what was not synced each unit is kept with odds `keep` in 8.
+    /// Cuts the power without waiting; each unsynced unit is kept with odds `keep` in 8.
     Crash { seed: u64, keep: usize },
 }
 
-/// How a script is put together.
+/// The parameters of a script.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     pub steps: usize,
     /// The largest record.
     pub record_bytes: usize,
-    /// Commands in flight before a wait, about.
+    /// About how many commands are in flight before a wait.
     pub in_flight: usize,
     pub sessions: bool,
     pub discards: bool,
 }
 
-/// Bytes of record `n` of a script: no two are alike, and each says which it is.
+/// The bytes of record `n` of a script: no two records are equal, and each shows its number.
 pub fn record(n: u64, length: usize) -> Vec<u8> {
     let mut rng = Rng::new(n);
     let mut bytes = format!("<{n}>").into_bytes();

@@ -1,4 +1,4 @@
-//! Three replicas in this process, each on a disk with a gate of its own.
+//! Three replicas in this process, each on a disk with its own gate.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use crate::hooked::{Hooked, Hooks};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const SEGMENT_BYTES: u32 = 256 << 10;
 
-/// The first one leads at first. `G`: what holds a disk up, and does not when it is made.
+/// The first replica leads at first. `G` can stop a disk; it does not at first.
 pub struct Trio<G: Gate> {
     pub logs: Vec<Log>,
     pub gates: Vec<Arc<G>>,
 }
 
-/// What can hold a disk up.
+/// A hook that can stop a disk.
 pub trait Gate: Hooks + Default + 'static {
     fn open(&self);
 }
@@ -58,7 +58,7 @@ impl<G: Gate> Trio<G> {
         trio
     }
 
-    /// A majority hears the leader and answers it, whoever leads: a busy machine may have changed that.
+    /// Waits until a leader is answered by a majority: on a busy machine the leader may have changed.
     pub fn lives(&self) {
         let leads = |log: &&Log| log.status().role == Role::Leader;
         until("a leader that a majority answers", || {
@@ -68,7 +68,7 @@ impl<G: Gate> Trio<G> {
 }
 
 impl<G: Gate> Drop for Trio<G> {
-    /// A test that fails ends as well.
+    /// The gates are opened, so that a failing test ends as well.
     fn drop(&mut self) {
         self.gates.iter().for_each(|gate| gate.open());
     }
@@ -78,7 +78,7 @@ impl<G: Gate> Drop for Trio<G> {
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < end, "waited in vain for {what}");
+        assert!(Instant::now() < end, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

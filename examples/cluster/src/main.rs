@@ -1,11 +1,11 @@
-//! A cluster of three servers, told as a story: real processes on this machine, a real text appended over the network by
-//! eight programs, the leader killed in the midst of it; nothing that was confirmed is lost, nothing is there twice, and
-//! the killed server comes back and has it all.
+//! A cluster of three servers: real processes on this machine. Eight programs append a real text over the network, and
+//! the leader is killed meanwhile. No confirmed record is lost, none is there twice, and the killed server returns and
+//! has all of them.
 //!
 //! ```text
 //! servers.rs    processes: started, killed, ended with this program
 //! producers.rs  exactly-once appending over the network
-//! view.rs       a copy of the log in this process, whose reader counts words and holds everything against what was promised
+//! view.rs       a copy of the log in this process, whose reader counts words and checks every record against the promises
 //! text.rs       the records, as in ../replicated
 //! ```
 
@@ -38,16 +38,16 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// Programs that append.
 const PRODUCERS: u64 = 8;
 
-/// Three servers, the leader killed in mid-append: nothing that was confirmed is lost, nothing is there twice.
+/// Three servers, the leader killed in mid-append: no confirmed record is lost, none is there twice.
 #[derive(clap::Parser)]
 #[command(version)]
 struct Arguments {
-    /// New or empty directory for the servers, which stays; without it one is made and removed
+    /// New or empty directory for the servers, which is kept; by default a directory is made and removed
     dir: Option<PathBuf>,
-    /// Text whose lines become the records, over and over [default: Newton's Opticks, built in]
+    /// Text whose lines become the records, repeated [default: Newton's Opticks, built in]
     #[arg(long)]
     file: Option<PathBuf>,
-    /// How much to append in all, 1 to 4096
+    /// How much to append in total, 1 to 4096
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
     /// The chiplog to run [default: the one beside this program]
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    // Before anything is made: a wrong name leaves nothing behind.
+    // Before anything is created: a wrong name leaves nothing behind.
     let text = Text::load(arguments.file.as_deref())?;
     let chiplog = match &arguments.chiplog {
         Some(chiplog) => chiplog.clone(),
@@ -74,7 +74,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     if !chiplog.is_file() {
         let chiplog = chiplog.display();
-        return Err(format!("there is no {chiplog}: cargo build --package chiplog-server makes it").into());
+        return Err(
+            format!("there is no {chiplog}: build it with cargo build --package chiplog-server").into()
+        );
     }
     let dir = match &arguments.dir {
         Some(dir) if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
@@ -85,7 +87,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     fs::create_dir_all(&dir)?;
     let servers = Arc::new(Servers::new(&chiplog, &dir, arguments.dir.is_none())?);
-    // The view's copy; it ends before its directory goes.
+    // The view's copy; it is closed before its directory is removed.
     let copy = Arc::<OnceLock<Follower>>::default();
     let at_signal = (servers.clone(), copy.clone());
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -102,11 +104,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let told = tell(arguments, &text, &servers, &dir.join("view"), &copy);
     servers.end(told.is_err());
     if told.is_ok() && arguments.dir.is_some() {
-        println!("The servers' data stays in {}. Look around: chiplog info {0}/server-1", dir.display());
+        println!("The servers' data is kept in {}. Inspect it: chiplog info {0}/server-1", dir.display());
     }
-    told.map_err(|error| {
-        format!("{error}\nthe servers' data and what they said is in {}", dir.display()).into()
-    })
+    told.map_err(|error| format!("{error}\nthe servers' data and their logs are in {}", dir.display()).into())
 }
 
 fn tell(
@@ -121,7 +121,7 @@ fn tell(
     let name =
         arguments.file.as_ref().map_or("Isaac Newton's Opticks (1730)".into(), |f| f.display().to_string());
     println!(
-        "The text: {name}, {} lines, over and over until there are {} records.\n",
+        "The text: {name}, {} lines, repeated until there are {} records.\n",
         count(text.lines()),
         count(promises.total())
     );
@@ -143,7 +143,7 @@ fn tell(
             .collect();
         let view = scope.spawn(move || promises.heed(view::follow(copy, text, promises, PRODUCERS)));
         let story = promises.heed(lose_the_leader(client, servers, leader, promises));
-        // Whoever failed first knows best: the others only noticed.
+        // The first failure is the cause: the other threads only noticed it.
         for producer in producers {
             producer.join().map_err(|_| "a producer panicked")??;
         }
@@ -157,7 +157,7 @@ fn tell(
     let fed: Vec<_> = followed.servers.iter().map(|server| servers.node_at(server)).collect::<Result<_>>()?;
     println!(
         "   All {} records are confirmed. The view has read them from its copy: {} words, as in the text, no record lost, none\n   \
-         twice, each where it was confirmed, those of a session in their order. Server {} fed the copy, at the very next\n   \
+         twice, each at the index where it was confirmed, those of a session in order. Server {} fed the copy, at the very next\n   \
          block; the view noticed nothing.",
         count(promises.confirmed()),
         count(words),
@@ -190,27 +190,27 @@ fn assemble(servers: &Servers) -> Result<Client> {
     Ok(Client::connect(servers.clients(), Default::default())?)
 }
 
-/// Who leads now.
+/// The node that leads now.
 fn leader_other_than(client: &Client, node: u64) -> Result<u64> {
     let began = Instant::now();
     loop {
         match client.info().map(|info| info.leader) {
             Ok(Some(leader)) if leader.get() != node => return Ok(leader.get()),
             other if began.elapsed() > PATIENCE => {
-                return Err(format!("nobody came to lead: {other:?}").into());
+                return Err(format!("no leader was elected: {other:?}").into());
             }
             _ => thread::sleep(Duration::from_millis(5)),
         }
     }
 }
 
-/// Kills the leader in mid-append, and waits until the appends go on.
+/// Kills the leader in mid-append, and waits until appends continue.
 fn lose_the_leader(client: &Client, servers: &Servers, leader: u64, promises: &Promises) -> Result<()> {
     let began = Instant::now();
     wait_for(promises, promises.total() * 9 / 20)?;
     let (confirmed, time) = (promises.confirmed(), began.elapsed());
     println!(
-        "   {} records confirmed in {:.1} s: {} a second, each on the disks of two servers at least.",
+        "   {} records confirmed in {:.1} s: {} a second, each on the disks of at least two servers.",
         count(confirmed),
         time.as_secs_f64(),
         count((confirmed as f64 / time.as_secs_f64()) as u64)
@@ -224,9 +224,9 @@ fn lose_the_leader(client: &Client, servers: &Servers, leader: u64, promises: &P
     let elected = killed.elapsed();
     wait_for(promises, (confirmed + under_way + 1).max(promises.total() * 7 / 10).min(promises.total()))?;
     println!(
-        "\n3. kill -9 of server {leader}, which leads, with {} records under way. Server {next} leads after {} ms (an election\n   \
-         time-out is {ELECTION_MILLIS} to {} ms). The producers send again what had no answer; each record is stored once.\n   \
-         No confirmation came for {} ms; nobody who appends or reads had to do anything.",
+        "\n3. kill -9 of server {leader}, which leads, with {} records in flight. Server {next} leads after {} ms (an election\n   \
+         time-out is {ELECTION_MILLIS} to {} ms). The producers resend what had no answer; each record is stored once.\n   \
+         No record was confirmed for {} ms; neither producers nor readers had to do anything.",
         count(under_way),
         elected.as_millis(),
         2 * ELECTION_MILLIS,
@@ -257,12 +257,12 @@ fn discard_and_come_back(
     let asked = Instant::now();
     while copy.status().first != first {
         if asked.elapsed() > PATIENCE {
-            return Err(format!("the view's copy does not hear of the discard: {:?}", copy.status()).into());
+            return Err(format!("the view's copy does not apply the discard: {:?}", copy.status()).into());
         }
         thread::sleep(Duration::from_millis(5));
     }
     println!(
-        "\n4. Everything below index {} is discarded, on all servers and in the view's copy; asking for an older record gets a\n   \
+        "\n4. Everything below index {} is discarded, on all servers and in the view's copy; a request for an older record gets a\n   \
          clear error.",
         count(first.get())
     );
@@ -276,8 +276,8 @@ fn discard_and_come_back(
         thread::sleep(Duration::from_millis(5));
     }
     println!(
-        "\n5. Server {killed}, whose files show records up to {}, is started again: after {} ms it has dropped what nobody\n   \
-         confirmed, if there was anything, and has what it lacked and was not discarded.",
+        "\n5. Server {killed}, whose files show records up to {}, is started again: after {} ms it has dropped any unconfirmed\n   \
+         records, and has what it lacked and was not discarded.",
         count(had.get()),
         back.elapsed().as_millis(),
     );
@@ -291,8 +291,8 @@ fn discard_and_come_back(
         return Err(format!("A PROMISE IS BROKEN: the servers, or the copy, differ: {digests:x?}").into());
     }
     println!(
-        "   Read from end to end, the servers over the network, all three have the same {} records, each where it was\n   \
-         confirmed, and so has the view's copy.",
+        "   Read from end to end, the servers over the network, all three have the same {} records, each at the index where\n   \
+         it was confirmed, and so has the view's copy.",
         count(last.get() + 1 - first.get())
     );
     Ok(())
@@ -306,7 +306,7 @@ fn wait_for(promises: &Promises, confirmed: u64) -> Result<()> {
             last = (promises.confirmed(), Instant::now());
         }
         if promises.failed() || last.1.elapsed() > PATIENCE {
-            return Err("nothing is confirmed any more".into());
+            return Err("no more records are confirmed".into());
         }
     }
     Ok(())

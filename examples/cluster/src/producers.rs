@@ -1,5 +1,5 @@
-//! The programs that append: each with a session and a connection of its own. What has no answer when the leader dies is
-//! sent again to the next one, by the client, and is in the log once.
+//! The programs that append, each with a session and a connection of its own. When the leader dies, the client resends
+//! unanswered records to the next one; each is in the log once.
 
 use crate::text::Text;
 use chiplog::Index;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// What was promised to the producers. It outlives any server.
+/// The confirmations that the producers received. They outlive any server.
 #[derive(Debug)]
 pub(crate) struct Promises {
     /// By record number: the index at which it was confirmed; 0 is "not yet".
@@ -21,7 +21,7 @@ pub(crate) struct Promises {
     confirmed: AtomicU64,
     failed: AtomicBool,
     began: Instant,
-    /// Microseconds from `began`: when a record was last confirmed.
+    /// The time when a record was last confirmed, in microseconds from `began`.
     last_confirmed: AtomicU64,
     /// The longest time without any confirmation, in microseconds.
     silence: AtomicU64,
@@ -40,7 +40,7 @@ impl Promises {
         }
     }
 
-    /// Records in all.
+    /// The total number of records.
     pub(crate) fn total(&self) -> u64 {
         self.places.len() as u64
     }
@@ -49,13 +49,13 @@ impl Promises {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Records that were given to the producers, and not confirmed.
+    /// Records that the producers have and that are not confirmed.
     pub(crate) fn under_way(&self) -> u64 {
         let confirmed = self.confirmed();
         self.given.load(Ordering::Acquire).saturating_sub(confirmed)
     }
 
-    /// Begins to look for the longest silence.
+    /// Starts measuring the longest time without a confirmation.
     pub(crate) fn watch_silence(&self) {
         self.silence.store(0, Ordering::Relaxed);
     }
@@ -64,12 +64,12 @@ impl Promises {
         Duration::from_micros(self.silence.load(Ordering::Relaxed))
     }
 
-    /// Whether somebody has given up; the error says why. There is nothing to wait for any more.
+    /// Whether a thread has failed; its error says why. Waiting is useless then.
     pub(crate) fn failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Hands an outcome on and remembers if it is an error.
+    /// Returns an outcome and remembers if it is an error.
     pub(crate) fn heed<T>(&self, outcome: Result<T>) -> Result<T> {
         self.failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
         outcome
@@ -83,7 +83,7 @@ impl Promises {
 
     fn note(&self, number: u64, confirmed: chiplog::Result<Index>) {
         let Ok(index) = confirmed else {
-            // `produce` learns why, from the flush.
+            // `produce` gets the reason from the flush.
             return self.failed.store(true, Ordering::Relaxed);
         };
         self.places[number as usize].store(index.get(), Ordering::Release);
@@ -94,8 +94,8 @@ impl Promises {
     }
 }
 
-/// Appends every record whose number leaves `worker` when divided by `workers`, in order, each exactly once, whatever
-/// becomes of the servers.
+/// Appends every record whose number leaves `worker` when divided by `workers`, in order, each exactly once, even while
+/// servers die.
 pub(crate) fn produce(
     servers: &[String],
     text: &Text,
@@ -107,7 +107,7 @@ pub(crate) fn produce(
     let mut options = ProducerOptions::default();
     options.batch_bytes = 16 << 10;
     options.inflight_max = 8;
-    options.buffer_bytes = 256 << 10; // it waits for the log: the kill comes in the midst of the work
+    options.buffer_bytes = 256 << 10; // small, so that it waits for the log, and the kill happens during the work
     let producer = client.producer(options)?;
     for number in (worker..promises.total()).step_by(workers as usize) {
         let to = promises.clone();

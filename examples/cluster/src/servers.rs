@@ -1,7 +1,7 @@
 //! The servers: processes of the built program on this machine, each on a directory and on ports of its own.
 //!
-//! Invariant: whoever ends this program in order, by its end, an error, a panic or Ctrl-C, ends the servers first and then
-//! removes what is to be removed.
+//! Invariant: when this program ends in order (normally, by an error, a panic or Ctrl-C), it ends the servers first and
+//! then removes its files.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -15,31 +15,31 @@ use std::time::{Duration, Instant};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// So long anything may take that takes a moment on a machine at rest.
+/// The longest that anything may take that takes a moment on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// After so long without a word from the leader, to twice as long, the others elect another one.
+/// After one to two times this long without a message from the leader, the others elect another one.
 pub(crate) const ELECTION_MILLIS: u64 = 500;
 
-/// Where a server is.
+/// The addresses and the directory of a server.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) node: u64,
     /// For clients.
     pub(crate) client: String,
-    /// Each server is in a zone of its own, so that a reader can choose one.
+    /// Each server has a zone of its own, so that a reader can select one.
     pub(crate) zone: String,
     pub(crate) data: PathBuf,
     peer: String,
     http: String,
 }
 
-/// Three servers, which run or not.
+/// Three servers, running or not.
 #[derive(Debug)]
 pub(crate) struct Servers {
     program: PathBuf,
     dir: PathBuf,
-    /// Whether the directory goes when the servers do.
+    /// Whether the directory is removed with the servers.
     scratch: bool,
     pub(crate) places: Vec<Place>,
     running: Mutex<Running>,
@@ -48,14 +48,14 @@ pub(crate) struct Servers {
 #[derive(Debug, Default)]
 struct Running {
     children: Vec<(u64, Child)>,
-    /// No server is started any more.
+    /// No more servers are started.
     ended: bool,
 }
 
 impl Servers {
-    /// None of them is started yet.
+    /// Chooses ports and directories; starts no server.
     pub(crate) fn new(program: &Path, dir: &Path, scratch: bool) -> Result<Self> {
-        // All at once, so that none is given out twice.
+        // All at once, so that no port is assigned twice.
         let listeners: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
         let ports: Vec<_> =
             listeners.iter().map(|l| Ok(l.local_addr()?.to_string())).collect::<Result<_>>()?;
@@ -132,7 +132,7 @@ impl Servers {
         Ok(())
     }
 
-    /// SIGKILL: the process has no say in it.
+    /// Kills a server by SIGKILL: the process cannot react.
     pub(crate) fn kill(&self, node: u64) -> Result<()> {
         let mut running = self.running();
         let at = running.children.iter().position(|(n, _)| *n == node).ok_or("it does not run")?;
@@ -142,7 +142,7 @@ impl Servers {
         Ok(())
     }
 
-    /// A command of the program; what it prints.
+    /// Runs a command of the program; returns its output.
     pub(crate) fn command(&self, args: &[&str]) -> Result<String> {
         let output = Command::new(&self.program).args(args).stdin(Stdio::null()).output()?;
         if !output.status.success() {
@@ -152,14 +152,14 @@ impl Servers {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// What a server says in one of its figures, such as `chiplog_last_index`.
+    /// The value of a server's metric, such as `chiplog_last_index`.
     pub(crate) fn figure(&self, node: u64, name: &str) -> Option<u64> {
         let page = self.page(node, "/metrics")?;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         value.map(|value: f64| value as u64)
     }
 
-    /// A page of its probes.
+    /// A page of its HTTP listener.
     fn page(&self, node: u64, path: &str) -> Option<String> {
         let place = self.place(node).ok()?;
         let mut stream = TcpStream::connect(&place.http).ok()?;
@@ -170,7 +170,7 @@ impl Servers {
         page.starts_with("HTTP/1.1 200").then_some(page)
     }
 
-    /// Ends all servers and removes what is to be removed. `keep`: nothing, for it tells what went wrong.
+    /// Ends all servers and removes their directory, unless `keep` is set: its files show what went wrong.
     pub(crate) fn end(&self, keep: bool) {
         let mut running = self.running();
         running.ended = true;
@@ -187,6 +187,6 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        self.end(true); // whoever wants it removed has said so before
+        self.end(true); // the files were removed earlier, if they were to be
     }
 }

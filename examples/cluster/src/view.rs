@@ -1,5 +1,5 @@
-//! A view of the log: keeps a copy of it in this process, which any server feeds, reads that, counts words, and holds every
-//! record against the text and against what was promised.
+//! A view of the log: keeps a copy of it in this process, which any server feeds, reads that, counts words, and checks
+//! every record against the text and against the confirmations.
 
 use crate::producers::Promises;
 use crate::text::Text;
@@ -14,20 +14,20 @@ use std::time::Duration;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// A view that gets nothing looks so often whether there is anything to wait for.
+/// How often a view that gets nothing checks whether there is anything to wait for.
 const LOOK: Duration = Duration::from_millis(250);
 
 fn broken<T>(what: String) -> Result<T> {
     Err(format!("A PROMISE IS BROKEN: {what}").into())
 }
 
-/// What was seen: every record right, where it was promised, once, and each session's in their order.
+/// The records seen: every record right, at its confirmed index, once, and each session's in order.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     text: &'a Text,
     promises: &'a Promises,
     known: Vec<bool>,
-    /// By session: the number that was seen last.
+    /// By session: the number of the last record seen.
     last: Vec<Option<u64>>,
     next: Index,
     pub(crate) count: u64,
@@ -46,11 +46,11 @@ impl<'a> Seen<'a> {
         for record in batch.iter() {
             let (index, data) = (record.index, record.data);
             if index != self.next {
-                return broken(format!("record {index} came where {} was due", self.next));
+                return broken(format!("record {index} arrived instead of {}", self.next));
             }
             let number = match self.text.number_of(data) {
                 Some(number) if number < self.promises.total() => number,
-                _ => return broken(format!("record {index} is none that was ever sent")),
+                _ => return broken(format!("record {index} was never sent")),
             };
             if std::mem::replace(&mut self.known[number as usize], true) {
                 return broken(format!("line {number} is in the log twice, the second time at {index}"));
@@ -60,7 +60,7 @@ impl<'a> Seen<'a> {
                 return broken(format!("line {number} at {index} is behind a later one of its session"));
             }
             if self.promises.place(number).is_some_and(|place| place != index) {
-                return broken(format!("line {number} was not promised at {index}"));
+                return broken(format!("line {number} was not confirmed at {index}"));
             }
             self.words += words(data);
             self.hash.write(&index.get().to_le_bytes());
@@ -70,12 +70,12 @@ impl<'a> Seen<'a> {
         Ok(())
     }
 
-    /// All that was promised was there, where it was promised. For one that has seen everything from `first` on.
+    /// Checks that every confirmed record was seen at its index. For a view that has seen everything from `first` on.
     fn complete(&self, first: Index) -> Result<()> {
         for number in 0..self.promises.total() {
             match self.promises.place(number) {
                 Some(place) if place >= first && !self.known[number as usize] => {
-                    return broken(format!("line {number}, promised at {place}, is lost"));
+                    return broken(format!("line {number}, confirmed at {place}, is lost"));
                 }
                 Some(_) => {}
                 None => return broken(format!("line {number} was never confirmed")),
@@ -98,7 +98,7 @@ pub(crate) fn words_of(text: &Text, total: u64) -> u64 {
     upto(lines.min(total)) * (total / lines).max(1) + if total > lines { upto(total % lines) } else { 0 }
 }
 
-/// What the view saw, and which servers fed its copy, one after the other.
+/// The result of the view, and the servers that fed its copy, in order.
 #[derive(Debug)]
 pub(crate) struct Followed {
     pub(crate) count: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Followed {
     pub(crate) servers: Vec<String>,
 }
 
-/// A copy of the log in this process, fed by the server of this zone as long as there is one.
+/// Opens a copy of the log in this process, fed by the server of this zone as long as it runs.
 pub(crate) fn copy(dir: &Path, servers: Vec<String>, zone: &str) -> Result<Follower> {
     let mut options = FollowerOptions::default();
     options.zone = zone.to_owned();
@@ -123,7 +123,7 @@ pub(crate) fn follow(copy: &Follower, text: &Text, promises: &Promises, sessions
             return broken(format!("the appends ended after {} records", seen.count));
         }
         if reader.wait(Some(LOOK))? {
-            // Slices of the copy's files: neither a server nor a copy of the bytes is in between.
+            // Slices of the copy's files: no server and no copy of the bytes in between.
             while let Some(batch) = reader.next_batch()? {
                 seen.take(&batch)?;
             }
@@ -142,11 +142,12 @@ pub(crate) fn follow(copy: &Follower, text: &Text, promises: &Promises, sessions
         }
     }
     servers.dedup();
-    // What came last may have been seen before its producer heard of it: the caller asks again, when all have.
+    // The last records may have been seen before their producer had the confirmation: the caller checks again, when all
+    // have.
     Ok(Followed { count: seen.count, words: seen.words, servers })
 }
 
-/// Reads the copy from `first` to its end. Returns a digest of all it has, as [`read_all`].
+/// Reads the copy from `first` to its end. Returns a digest of all its records, as [`read_all`].
 pub(crate) fn read_copy(
     copy: &Follower,
     text: &Text,
@@ -163,7 +164,7 @@ pub(crate) fn read_copy(
     Ok(seen.hash.finish())
 }
 
-/// Reads one server from `first` to `last`. Returns a digest of all it has.
+/// Reads one server from `first` to `last`. Returns a digest of all its records.
 pub(crate) fn read_all(
     client: &Client,
     zone: &str,

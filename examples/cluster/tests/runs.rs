@@ -1,5 +1,5 @@
-//! The example tells its story to the end, with all checks passed, and leaves behind what it should: no server, no file.
-//! It runs the server's program, which has to be built: `make test` does so; here it is built if it is missing.
+//! The example runs to its end, with all checks passed, and leaves no server and no file behind. It runs the server's
+//! program: `make test` builds it; here it is built if it is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn entries(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Whether a server works below this directory.
+/// Whether a server runs below this directory.
 fn served(dir: &Path) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let with = |p: std::fs::DirEntry| {

@@ -1,9 +1,9 @@
-//! A log inside a program: append durably, read back. The README shows these very lines.
+//! A log inside a program: append durably, read back. The README shows exactly these lines.
 
 use chiplog::{Log, Options, Start};
 
 fn main() -> Result<(), chiplog::Error> {
-    let log = Log::open("orders", Options::default())?; // a directory, made with those above it if it is missing
+    let log = Log::open("orders", Options::default())?; // a directory, created if it is missing
     let index = log.append(b"3 lenses to Cambridge")?; // returns once the record is on stable storage
     println!("record {index} is durable");
 

@@ -1,4 +1,4 @@
-//! Holds what a replica says against the text and against what was promised.
+//! Checks the records of a replica against the text and against the confirmations.
 
 use crate::producers::Promises;
 use crate::text::Text;
@@ -14,7 +14,7 @@ fn broken<T>(what: String) -> Result<T> {
     Err(format!("A PROMISE IS BROKEN: {what}").into())
 }
 
-/// What a reader has seen: every record right, where it was promised, in order, once.
+/// The records that a reader has seen: every record right, at its confirmed index, in order, once.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     text: &'a Text,
@@ -33,17 +33,17 @@ impl<'a> Seen<'a> {
 
     fn take(&mut self, index: Index, data: &[u8]) -> Result<()> {
         if index != self.next {
-            return broken(format!("record {index} came where {} was due", self.next));
+            return broken(format!("record {index} arrived instead of {}", self.next));
         }
         let number = match self.text.number_of(data) {
             Some(number) if number < self.promises.total() => number,
-            _ => return broken(format!("record {index} is none that was ever sent")),
+            _ => return broken(format!("record {index} was never sent")),
         };
         if std::mem::replace(&mut self.known[number as usize], true) {
             return broken(format!("line {number} is in the log twice, the second time at {index}"));
         }
         if self.promises.place(number).is_some_and(|place| place != index) {
-            return broken(format!("line {number} was not promised at {index}"));
+            return broken(format!("line {number} was not confirmed at {index}"));
         }
         self.hash.write(&index.get().to_le_bytes());
         self.hash.write(data);
@@ -52,8 +52,8 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Follows the log live, on a replica that is no leader, from the first record to the last. Should its replica end, it
-/// goes on at another one, where it was: the same index is the same record everywhere.
+/// Follows the log live, on a replica that does not lead, from the first record to the last. If that replica ends, it
+/// continues at another one, at the same index: the same index is the same record everywhere.
 pub(crate) fn follow(trio: &Trio, text: &Text, promises: &Promises) -> Result<u64> {
     let mut seen = Seen::from(text, promises, Index(1));
     while seen.count < promises.total() {
@@ -82,13 +82,13 @@ fn follow_one(log: &Log, seen: &mut Seen<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Reads every replica from its first record to its last and compares them: all have the same records, and with what
-/// was discarded below `first` these are all that were ever confirmed. Returns how many records each has.
+/// Reads every replica from its first record to its last and compares them: all have the same records, and together
+/// with the records discarded below `first` these are all that were ever confirmed. Returns how many records each has.
 pub(crate) fn all_alike(trio: &Trio, text: &Text, promises: &Promises, first: Index) -> Result<u64> {
     let mut hashes = Vec::new();
     for log in trio.running() {
         let node = log.status().node;
-        // What a majority has confirmed by now is what this replica shows from now on.
+        // After the barrier this replica shows everything that a majority has confirmed by now.
         let last = log.barrier(PATIENCE)?;
         if (log.info().first, last.get()) != (first, promises.total()) {
             let found = log.info().first;
@@ -113,7 +113,7 @@ pub(crate) fn all_alike(trio: &Trio, text: &Text, promises: &Promises, first: In
     Ok(promises.total() + 1 - first.get())
 }
 
-/// A record below the first one is answered with a clear error everywhere.
+/// Checks that every replica answers a request below the first record with a clear error.
 pub(crate) fn discarded(trio: &Trio, first: Index) -> Result<()> {
     for log in trio.running() {
         match log.read(first.previous()) {

@@ -1,11 +1,11 @@
-//! Three replicas of one log in one process, told as a story: threads append a real text, the leader is cut off and
-//! ends in the midst of it, another one takes over, the old one comes back and catches up; nothing that was confirmed
-//! is lost, nothing is there twice, and all three end up the same.
+//! Three replicas of one log in one process. Threads append a real text; the leader is cut off and ends meanwhile,
+//! another one takes over, the old one returns and catches up. No confirmed record is lost, none is there twice, and
+//! all three end up the same.
 //!
 //! ```text
 //! trio.rs       the cluster: how three replicas are opened, found, cut off and brought back
 //! producers.rs  exactly-once appending across leaders
-//! check.rs      readers that hold everything against what was promised
+//! check.rs      readers that check every record against the confirmations
 //! text.rs       the records
 //! ```
 
@@ -28,16 +28,16 @@ use trio::{ELECTION_TIMEOUT, PATIENCE, Trio};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Three replicas of one log in one process: the leader is lost in mid-append, and nothing else.
+/// Three replicas of one log in one process: the leader is lost in mid-append, but no record.
 #[derive(clap::Parser)]
 #[command(version)]
 struct Arguments {
-    /// New or empty directory for the replicas, which stay; without it one is made and removed
+    /// New or empty directory for the replicas, which are kept; by default a directory is made and removed
     dir: Option<PathBuf>,
-    /// Text whose lines become the records, over and over [default: Newton's Opticks, built in]
+    /// Text whose lines become the records, repeated [default: Newton's Opticks, built in]
     #[arg(long)]
     file: Option<PathBuf>,
-    /// How much to append in all, 1 to 4096
+    /// How much to append in total, 1 to 4096
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
     /// Threads that append, 1 to 256
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    // Before anything is made: a wrong name leaves nothing behind.
+    // Before anything is created: a wrong name leaves nothing behind.
     let text = Text::load(arguments.file.as_deref())?;
     let dir = match &arguments.dir {
         Some(dir) if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
@@ -70,7 +70,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     match (told, &arguments.dir) {
         (Ok(()), None) => Ok(fs::remove_dir_all(&dir)?),
         (Ok(()), Some(_)) => {
-            println!("The replicas stay. Look around: chiplog info {}", dir.join("replica-1").display());
+            println!("The replicas are kept. Inspect them: chiplog info {}", dir.join("replica-1").display());
             Ok(())
         }
         (Err(error), _) => {
@@ -85,7 +85,7 @@ fn tell(arguments: &Arguments, text: &Text, dir: &Path) -> Result<()> {
     let name =
         arguments.file.as_ref().map_or("Isaac Newton's Opticks (1730)".into(), |f| f.display().to_string());
     println!(
-        "The text: {name}, {} lines, over and over until there are {} records.\nThe replicas: three directories in {}\n",
+        "The text: {name}, {} lines, repeated until there are {} records.\nThe replicas: three directories in {}\n",
         count(text.lines()),
         count(promises.total()),
         dir.display()
@@ -93,8 +93,8 @@ fn tell(arguments: &Arguments, text: &Text, dir: &Path) -> Result<()> {
     let trio = Trio::create(dir)?;
     let leader = trio.leader()?;
     println!(
-        "1. Replica 1 makes the log {:032x}, whose only voter it is. Replicas 2 and 3 join, catch up,\n   \
-         and vote from then on: every record is on two disks at least before it is confirmed.",
+        "1. Replica 1 makes the log {:032x} and is its only voter. Replicas 2 and 3 join, catch up,\n   \
+         and vote from then on: every record is on at least two disks before it is confirmed.",
         trio.log_id().map_or(0, |id| id.0)
     );
     println!(
@@ -111,7 +111,7 @@ fn tell(arguments: &Arguments, text: &Text, dir: &Path) -> Result<()> {
             .collect();
         let view = scope.spawn(move || promises.heed(check::follow(trio, text, promises)));
         let story = promises.heed(lose_a_leader(trio, promises));
-        // Whoever failed first knows best: the others only noticed.
+        // The first failure is the cause: the other threads only noticed it.
         for worker in workers {
             worker.join().map_err(|_| "a thread that appends panicked")??;
         }
@@ -119,8 +119,8 @@ fn tell(arguments: &Arguments, text: &Text, dir: &Path) -> Result<()> {
         view.join().map_err(|_| "the reader panicked")?
     })?;
     println!(
-        "   All {} records are confirmed. The reader went through all of it without noticing: {} records, in order,\n   \
-         without a gap, every one as in the text and where it was promised.",
+        "   All {} records are confirmed. The reader read all of them without an interruption: {} records, in order,\n   \
+         without a gap, every one as in the text and where it was confirmed.",
         count(promises.confirmed()),
         count(seen)
     );
@@ -150,7 +150,7 @@ fn lose_a_leader(trio: &Trio, promises: &Promises) -> Result<()> {
     let cut = Instant::now();
     trio.cut_off(node);
     thread::scope(|scope| -> Result<()> {
-        // It goes on for a moment, writes what still comes to it, and can have none of it confirmed.
+        // The cut-off leader continues for a moment and writes what it receives, but cannot have any of it confirmed.
         let end = scope.spawn(move || {
             thread::sleep(ELECTION_TIMEOUT / 6);
             trio.end(node)
@@ -169,9 +169,9 @@ fn lose_a_leader(trio: &Trio, promises: &Promises) -> Result<()> {
         let left = end.join().map_err(|_| "ending a replica panicked")?;
         println!(
             "\n3. Replica {node} is cut off from the others in mid-append, and soon after dropped. {} entries are on its\n   \
-             disk of which it never heard that another has them. Replica {new} is elected after {:.0} ms (an election\n   \
-             time-out is {} to {} ms), and confirms its first append after {:.0} ms: when replica {node} has given up on\n   \
-             what the threads wait for, they take up their sessions at replica {new}, and send it again.",
+             disk that it does not know to be on another one. Replica {new} is elected after {:.0} ms (an election\n   \
+             time-out is {} to {} ms), and confirms its first append after {:.0} ms. When replica {node} fails the pending\n   \
+             appends, the threads resume their sessions at replica {new} and resend.",
             count(left),
             millis(elected),
             ELECTION_TIMEOUT.as_millis(),
@@ -182,10 +182,10 @@ fn lose_a_leader(trio: &Trio, promises: &Promises) -> Result<()> {
     })?;
     wait_for(promises, promises.total() * 7 / 10)?;
     match promises.repeated() {
-        0 => println!("   None of those had got into the log before."),
+        0 => println!("   None of those was in the log before."),
         n => println!(
-            "   {} of those were in the log already: their sessions tell, they are answered with their first place,\n   \
-             and stored once.",
+            "   {} of those were in the log already: their sessions detect it, they get their original index,\n   \
+             and are stored once.",
             count(n)
         ),
     }
@@ -198,7 +198,7 @@ fn come_back(trio: &Trio, node: chiplog::NodeId, promises: &Promises) -> Result<
     let (had, lead) = (log.info().last, trio.leader()?.info().last);
     log.wait_for(lead, PATIENCE)?;
     println!(
-        "\n4. Replica {node} is opened again, while the others go on. It lacks {} records, drops what nobody confirmed, and\n   \
+        "\n4. Replica {node} is opened again, while the others continue. It lacks {} records, drops unconfirmed ones, and\n   \
          has caught up after {:.0} ms; {} records are confirmed by then.",
         count(lead.get().saturating_sub(had.get())),
         millis(back.elapsed()),
@@ -207,7 +207,7 @@ fn come_back(trio: &Trio, node: chiplog::NodeId, promises: &Promises) -> Result<
     Ok(())
 }
 
-/// Discards the first half everywhere, restarts everything, and looks again.
+/// Discards the first half everywhere, restarts everything, and checks again.
 fn discard(trio: &Trio, text: &Text, promises: &Promises) -> Result<()> {
     let first = Index(promises.total() / 2 + 1);
     let leader = trio.leader()?;
@@ -217,13 +217,13 @@ fn discard(trio: &Trio, text: &Text, promises: &Promises) -> Result<()> {
         log.barrier(PATIENCE)?;
     }
     check::discarded(trio, first)?;
-    // The space is free once the discard cannot be forgotten any more, which is a moment later.
+    // The space is free once the discard is durable for good, which is a moment later.
     let asked = Instant::now();
     while leader.info().bytes_used >= before && asked.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(1));
     }
     println!(
-        "\n6. Everything below index {} is discarded, on all three: {:.1} MiB freed on each; asking for an older record\n   \
+        "\n6. Everything below index {} is discarded, on all three: {:.1} MiB freed on each; a request for an older record\n   \
          gets a clear error.",
         count(first.get()),
         before.saturating_sub(leader.info().bytes_used) as f64 / f64::from(1 << 20)
@@ -254,7 +254,7 @@ fn wait_for(promises: &Promises, confirmed: u64) -> Result<()> {
             last = (promises.confirmed(), Instant::now());
         }
         if promises.failed() || last.1.elapsed() > PATIENCE {
-            return Err("nothing is confirmed any more".into());
+            return Err("no more records are confirmed".into());
         }
     }
     Ok(())

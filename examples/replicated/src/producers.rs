@@ -1,5 +1,5 @@
-//! The programs that append, as threads: each with a session of its own, so that whatever has no answer can be sent
-//! again, to whoever leads then, and is in the log once.
+//! The programs that append, as threads: each with a session of its own, so that it can resend unanswered records to
+//! the next leader, and each is in the log once.
 
 use crate::text::Text;
 use crate::trio::{IN_FLIGHT, PATIENCE, Trio};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// What was promised to the producers. It outlives any replica.
+/// The confirmations that the producers received. They outlive any replica.
 #[derive(Debug)]
 pub(crate) struct Promises {
     /// By record number: the index at which it was confirmed; 0 is "not yet".
@@ -37,7 +37,7 @@ impl Promises {
         }
     }
 
-    /// Records in all.
+    /// The total number of records.
     pub(crate) fn total(&self) -> u64 {
         self.places.len() as u64
     }
@@ -47,23 +47,23 @@ impl Promises {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Records sent again that were in the log already.
+    /// Resent records that were in the log already.
     pub(crate) fn repeated(&self) -> u64 {
         self.repeated.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody has given up; the error says why. There is nothing to wait for any more.
+    /// Whether a thread has failed; its error says why. Waiting is useless then.
     pub(crate) fn failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Hands an outcome on and remembers if it is an error.
+    /// Returns an outcome and remembers if it is an error.
     pub(crate) fn heed<T>(&self, outcome: Result<T>) -> Result<T> {
         self.failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
         outcome
     }
 
-    /// When the first record was confirmed by this leader.
+    /// The time when this leader confirmed its first record.
     pub(crate) fn first_by(&self, node: NodeId) -> Option<Instant> {
         self.first_by[node.get() as usize].get().copied()
     }
@@ -82,8 +82,8 @@ impl Promises {
     }
 }
 
-/// Appends every record whose number leaves `worker` when divided by `workers`, in order, each exactly once, whatever
-/// becomes of the leaders.
+/// Appends every record whose number leaves `worker` when divided by `workers`, in order, each exactly once, even while
+/// leaders change.
 pub(crate) fn produce(
     trio: &Trio,
     text: &Text,
@@ -98,7 +98,7 @@ pub(crate) fn produce(
     'leader: while confirmed < mine {
         let leader = trio.leader()?;
         let by = leader.status().node;
-        // A leader can be gone between any two calls: then the next one is asked.
+        // A leader can be lost between any two calls: then the next one is asked.
         let id = match session_id.map_or_else(|| leader.open_session().map(|s| s.id()), Ok) {
             Ok(id) => *session_id.insert(id),
             Err(error) => {
@@ -106,7 +106,7 @@ pub(crate) fn produce(
                 continue;
             }
         };
-        // Only to be able to tell afterwards what was in the log before it was sent again.
+        // Only to know afterwards what was in the log before it was resent.
         let before = match leader.barrier(PATIENCE) {
             Ok(last) => last,
             Err(error) => {
@@ -142,11 +142,11 @@ pub(crate) fn produce(
     Ok(())
 }
 
-/// Goes on if the error is one of a leader that is gone or going: with a session everything may be sent again.
+/// Continues if the error is one of a lost leader: in a session everything may be resent.
 fn pause(error: chiplog::Error) -> Result<()> {
     use ErrorKind::{Busy, Closed, NotLeader, Poisoned, SequenceGap, Timeout, Unavailable};
     match error.kind() {
-        // Poisoned: the outcome is unknown. A gap: what was sent before this was refused with its leader.
+        // Poisoned: the outcome is unknown. A gap: the batches before this one were refused with their leader.
         NotLeader | Unavailable | Closed | Poisoned | Timeout | Busy | SequenceGap => {
             thread::sleep(Duration::from_millis(5));
             Ok(())

@@ -1,5 +1,5 @@
-//! The records: lines of a real text, over and over, each with its number in front. A record is a function of its
-//! number, so any record can be told right from wrong byte by byte. `examples/cluster` uses this file as well.
+//! The records: lines of a real text, repeated, each with its number in front. A record is a function of its number, so
+//! any record can be checked byte by byte. `examples/cluster` uses this file as well.
 
 use std::error::Error;
 use std::fs;
@@ -13,12 +13,12 @@ const OPTICKS: &[u8] = include_bytes!("../../data/opticks.txt");
 #[derive(Debug)]
 pub(crate) struct Text {
     bytes: Vec<u8>,
-    /// Where the lines lie that are not empty; at least one.
+    /// The ranges of the lines that are not empty; at least one.
     lines: Vec<Range<usize>>,
 }
 
 impl Text {
-    /// Reads a text, or takes the built-in one.
+    /// Reads a text, or uses the built-in one.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let bytes = match file {
             Some(file) => fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?,
@@ -33,7 +33,7 @@ impl Text {
             start += line.len() + 1;
         }
         if lines.is_empty() {
-            return Err("the text has no line to make a record of".into());
+            return Err("the text has no line to use as a record".into());
         }
         Ok(Self { bytes, lines })
     }
@@ -46,7 +46,7 @@ impl Text {
     /// How many records make up about `bytes`.
     pub(crate) fn records_in(&self, bytes: u64) -> u64 {
         let one_pass: u64 = self.lines.iter().map(|line| line.len() as u64).sum();
-        let number = 7; // what the number in front takes, about
+        let number = 7; // the length of the number in front, about
         (bytes / (one_pass / self.lines() + number)).max(1)
     }
 

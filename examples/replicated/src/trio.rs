@@ -14,19 +14,19 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// Longer than anything here takes on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a follower bears with a silent leader: this to twice this.
+/// A follower starts an election after hearing nothing for one to two times this long.
 pub(crate) const ELECTION_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Appends that a program keeps under way in its session.
+/// Appends that a program keeps in flight in its session.
 pub(crate) const IN_FLIGHT: u16 = 64;
 
-/// Sessions of threads that append, and of openings whose answer was lost.
+/// Sessions of appending threads, and of openings whose answer was lost.
 const SESSIONS_MAX: u32 = 512;
 
 /// Small segments, so that a discard frees some.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
-/// The replicas, by node from 1. One that does not run is `None`.
+/// The replicas, by node from 1. `None` is a replica that does not run.
 #[derive(Debug)]
 pub(crate) struct Trio {
     dir: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct Trio {
 }
 
 impl Trio {
-    /// A new cluster in `dir`: node 1 makes it, the others are added, catch up, and vote from then on.
+    /// Makes a new cluster in `dir`: node 1 founds it, the others are added, catch up, and vote from then on.
     pub(crate) fn create(dir: &Path) -> Result<Self> {
         let trio = Self { dir: dir.to_owned(), network: MemoryNetwork::new(), logs: RwLock::default() };
         trio.open(NodeId(1), Bootstrap::Init)?;
@@ -58,7 +58,7 @@ impl Trio {
         let options = Options {
             cluster: Some(cluster),
             sessions_max: SESSIONS_MAX,
-            // What is sent again after a change of leaders has to be remembered until then.
+            // Batches that are resent after a change of leaders must be remembered until then.
             session_window: IN_FLIGHT,
             ..Options::with_segment_bytes(SEGMENT_BYTES)
         };
@@ -67,12 +67,12 @@ impl Trio {
         Ok(log)
     }
 
-    /// Those that run.
+    /// The replicas that run.
     pub(crate) fn running(&self) -> Vec<Log> {
         self.logs.read().unwrap_or_else(PoisonError::into_inner).iter().flatten().cloned().collect()
     }
 
-    /// The leader; waits for one. A leader that was cut off believes in itself for a while: the newest term counts.
+    /// The leader; waits for one. A leader that was cut off still reports itself for a while: the newest term counts.
     pub(crate) fn leader(&self) -> Result<Log> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -98,24 +98,24 @@ impl Trio {
         Err(format!("node {node} is still the leader").into())
     }
 
-    /// One that only follows, or any.
+    /// A replica that does not lead, or any.
     pub(crate) fn follower(&self) -> Option<Log> {
         let running = self.running();
         running.iter().find(|log| log.status().role == Role::Follower).or(running.first()).cloned()
     }
 
-    /// From now on nothing that this replica says reaches anybody, and nothing reaches it. It runs on.
+    /// From now on no message of this replica reaches another one, and none reaches it. It continues to run.
     pub(crate) fn cut_off(&self, node: NodeId) {
         self.network.disconnect(node);
     }
 
-    /// Ends a replica. If it was cut off, what nobody else has stays on its disk and nowhere else. Returns how many
+    /// Ends a replica. If it was cut off, its unshared entries stay on its disk and nowhere else. Returns how many
     /// entries it did not know to be committed.
     pub(crate) fn end(&self, node: NodeId) -> u64 {
         let log = self.logs.write().unwrap_or_else(PoisonError::into_inner)[place(node)].take();
         let Some(log) = log else { return 0 };
         let status = log.status();
-        // What it could not get confirmed fails, and says so to those who wait for it: that is the point here.
+        // Its unconfirmed appends fail, and their waiters get the error: that is intended here.
         let _ = log.close();
         status.last_raft.0.saturating_sub(status.committed_raft.0)
     }
@@ -137,7 +137,7 @@ impl Trio {
         Ok(())
     }
 
-    /// The log's name, the same on every replica.
+    /// The log's id, the same on every replica.
     pub(crate) fn log_id(&self) -> Option<LogId> {
         self.running().first().map(|log| log.info().log_id)
     }

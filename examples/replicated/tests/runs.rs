@@ -1,4 +1,4 @@
-//! The example tells its story to the end, with all checks passed, and leaves behind what it should.
+//! The example runs to its end, with all checks passed, and leaves no file behind.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;

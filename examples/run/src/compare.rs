@@ -1,4 +1,5 @@
-//! What the views' tables hold, as one number that is compared; and what they should hold, worked out from the text itself.
+//! The contents of the views' tables, as one number that is compared; and the expected contents, computed from the text
+//! itself.
 //!
 //! Must not know: how a view works.
 
@@ -9,7 +10,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 
-/// What a view says at its end.
+/// The summary that a view prints at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) records: u64,
@@ -39,7 +40,7 @@ impl Tables {
     }
 }
 
-/// What a view of these records has to hold, which have the indexes from 1 on.
+/// The expected summary and hash of a view of these records, which have the indexes from 1 on.
 pub(crate) fn expected<'a>(records: impl Iterator<Item = &'a [u8]>) -> (Summary, u64) {
     let (mut tables, mut words) = (Tables::default(), BTreeMap::<Vec<u8>, u64>::new());
     let mut last = 0;
@@ -60,10 +61,10 @@ pub(crate) fn expected<'a>(records: impl Iterator<Item = &'a [u8]>) -> (Summary,
     (Summary { records: last, distinct, words, last }, tables.0.finish())
 }
 
-/// What the tables `lines` and `words` of a view's file hold.
+/// The summary and hash of the tables `lines` and `words` in a view's file.
 pub(crate) fn tables(db: &Path) -> Result<u64> {
     let read = || -> rusqlite::Result<u64> {
-        let connection = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_WRITE)?; // a log of it is taken in
+        let connection = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_WRITE)?; // merges a write-ahead log
         let mut tables = Tables::default();
         let mut lines = connection.prepare("SELECT idx, CAST(text AS BLOB) FROM lines ORDER BY 1")?;
         let mut rows = lines.query(())?;

@@ -1,5 +1,5 @@
-//! Views that read over gRPC, against servers that send what they should not: each has to be left, nothing of it may be in
-//! the tables, and the next server's word makes them whole.
+//! Views that read over gRPC, against servers that send wrong answers: the view must leave each of them, keep nothing
+//! of it in its tables, and complete them from the next server.
 
 use crate::ROOT;
 use crate::compare::{expected, tables};
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Two a batch, one of them long enough for a codec to have something to do.
+/// Two a batch, one of them long enough for a codec to have an effect.
 fn lines() -> Vec<Vec<u8>> {
     let long = |line: &str| line.repeat(20).into_bytes();
     vec![
@@ -31,26 +31,26 @@ fn lines() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What a server does with a read.
+/// How a server answers a read.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// A bit of the second batch is another one.
+    /// Flips a bit of the second batch.
     Flips,
-    /// The same, with a body that does not unpack under a checksum that fits.
+    /// The same, with a body that does not unpack under a matching checksum.
     Garbles,
-    /// The second batch is left out.
+    /// Omits the second batch.
     Skips,
-    /// The first batch comes again.
+    /// Sends the first batch twice.
     Repeats,
-    /// It has less than others, and says that it is there.
+    /// Has fewer records than others, and reports that it is alive.
     LagsBehind,
     /// It has another log.
     AnotherLog,
-    /// All as it should be.
+    /// Answers correctly.
     Honest,
 }
 
-/// Three batches of two lines, each packed in its way.
+/// Three batches of two lines, each with another codec.
 fn batches() -> Vec<StoredBatch> {
     let codecs = [Codec::None, Codec::Lz4, Codec::Zstd];
     let lines = lines();
@@ -93,7 +93,7 @@ impl Way {
     }
 }
 
-/// Bit by bit, as RFC 3720 has it.
+/// Bit by bit, as in RFC 3720.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, byte| {
         (0..8).fold(
@@ -115,7 +115,7 @@ impl Log for Way {
         };
         let last = self.batches().last().map_or(0, |batch| batch.first + 1);
         let answer = move |batches| Ok(ReadResponse { batches, last, first: 1, next, short: false });
-        // The batch that holds the record, and all behind it, one a response.
+        // The batch that holds the record, and all later ones, one a response.
         let came: Vec<_> =
             self.batches().into_iter().filter(|b| b.first + 1 >= next).map(|b| answer(vec![b])).collect();
         let alive = (0..5).map(move |_| answer(Vec::new()));
@@ -183,7 +183,7 @@ async fn serve(way: Way) -> String {
     address
 }
 
-/// The view as it is built; None: there is no tool for it here.
+/// The built view; `None`: its tool is missing.
 fn built(name: &str) -> Option<Program> {
     let root = Path::new(ROOT).canonicalize().unwrap();
     let out = root.join("target/examples");
@@ -198,7 +198,7 @@ fn built(name: &str) -> Option<Program> {
     }
 }
 
-/// Names that gRPC's clients in Go and Java give to an answer that did not come in time.
+/// Names that the gRPC clients of Go and Java give to an answer that did not arrive in time.
 const LATE: [&str; 2] = ["DEADLINE_EXCEEDED", "DeadlineExceeded"];
 
 fn leaves_liars(name: &str) {
@@ -214,7 +214,7 @@ fn leaves_liars(name: &str) {
         (Way::LagsBehind, "others have more"),
     ] {
         let cluster = [runtime.block_on(serve(way)), honest.clone()];
-        // On a machine that is slow enough a view gives the liar up before it was answered.
+        // On a machine that is slow enough a view leaves the liar before it gets an answer.
         let is_late =
             |line: &String| line.contains(&cluster[0]) && LATE.iter().any(|late| line.contains(late));
         let (dir, files, ended) = (0..10)
@@ -232,7 +232,7 @@ fn leaves_liars(name: &str) {
         assert!(told, "{way:?}: {ended:?}");
         assert!(ended.lines.contains(&summary.to_string()), "{way:?}: {ended:?}");
         assert_eq!(tables(&files.db).unwrap(), hash, "{way:?}: {ended:?}");
-        // It is a view of one log, and goes on with no other.
+        // It is a view of one log, and accepts no other.
         let other = [runtime.block_on(serve(Way::AnotherLog))];
         let ended = Processes::default().start(name, &program, &other, &files, 7).unwrap().end().unwrap();
         assert!(!ended.success && ended.lines.iter().any(|line| line.contains("has log b0")), "{ended:?}");

@@ -1,13 +1,13 @@
-//! Views in every language there is a tool for, on one log: three servers take a real text, its lines one record each; all
-//! views follow it while servers and views are killed; at the end all have the same summary and equal tables, those that
-//! the text itself gives, record for record.
+//! Views in every language whose tools are installed, on one log. Three servers take a real text, one record a line.
+//! All views follow it while servers and views are killed. At the end all have the same summary and equal tables, those
+//! that the text itself gives, record for record.
 //!
 //! ```text
 //! views.rs      the list: where each view is, how it is built and run
 //! process.rs    a view that runs
-//! compare.rs    what tables hold, and what they should
+//! compare.rs    the contents of tables, and the expected contents
 //! servers.rs    the servers, as in ../cluster
-//! liars.rs      tests: servers that send what they should not
+//! liars.rs      tests: servers that send wrong answers
 //! ```
 
 mod compare;
@@ -48,13 +48,13 @@ struct Arguments {
     /// Records to append, at least 60
     #[arg(long, default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(60..))]
     records: u64,
-    /// Text whose lines become the records, over and over [default: Newton's Opticks]
+    /// Text whose lines become the records, repeated [default: Newton's Opticks]
     #[arg(long)]
     file: Option<PathBuf>,
     /// Only these views, such as rust,go [default: all that can be built here]
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(VIEWS.iter().map(|v| v.name)))]
     views: Option<Vec<String>>,
-    /// Where the programs of this workspace are [default: beside this one]
+    /// Directory of the programs of this workspace [default: beside this one]
     #[arg(long)]
     programs: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A view that is built, and its files.
+/// A built view, and its files.
 struct Ready {
     name: &'static str,
     program: Program,
@@ -88,9 +88,11 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     let chiplog = programs.join("chiplog");
     if !chiplog.is_file() {
-        return Err(
-            format!("there is no {}: cargo build -p chiplog-server makes it", chiplog.display()).into()
-        );
+        return Err(format!(
+            "there is no {}: build it with cargo build -p chiplog-server",
+            chiplog.display()
+        )
+        .into());
     }
     let out = root.join("target/examples");
     let dir = out.join(format!("run-{}", std::process::id()));
@@ -105,7 +107,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     told.map_err(|error| format!("{error}\nthe views' and servers' files are in {}", dir.display()).into())
 }
 
-/// Ctrl-C leaves no process and no file behind.
+/// After Ctrl-C no process and no file is left.
 fn end_at_signals(servers: &Arc<Servers>, running: &Processes) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let (servers, running) = (servers.clone(), running.clone());
@@ -140,7 +142,7 @@ fn build(arguments: &Arguments, place: &Place, dir: &Path) -> Result<Vec<Ready>>
     }
 }
 
-/// One stage after the other.
+/// Runs the stages in order.
 fn tell(
     records: &[&[u8]],
     views: &[Ready],
@@ -152,7 +154,7 @@ fn tell(
     let until = records.len() as u64;
     let client = assemble(servers)?;
     let leader = leader_other_than(&client, 0)?;
-    // The leader first: who takes the first that answers is fed by the one that dies.
+    // The leader first: a view that uses the first server that answers is fed by the one that dies.
     let mut cluster = servers.clients();
     let leads = servers.place(leader)?.client.clone();
     cluster.sort_by_key(|server| *server != leads);
@@ -188,10 +190,10 @@ fn tell(
         Ok(again)
     })?;
     println!("kill -9 of every view ({}); they are started again.", stood.join(", "));
-    // Something new for all: a view that had applied everything before it was killed has nothing to say otherwise.
+    // New records for all: a view that had applied everything before it was killed has nothing to print otherwise.
     parts.append(4, Codec::None)?;
 
-    // Whoever has fed a view has died once then, whoever it was.
+    // Every server that has fed a view has died once then.
     for node in servers.places.iter().map(|place| place.node).filter(|node| *node != killed) {
         let at = parts.done;
         following.iter_mut().try_for_each(|view| view.wait_for(at))?;
@@ -232,14 +234,14 @@ fn assemble(servers: &Servers) -> Result<Client> {
     Ok(Client::connect(servers.clients(), Default::default())?)
 }
 
-/// Who leads now.
+/// The node that leads now.
 fn leader_other_than(client: &Client, node: u64) -> Result<u64> {
     let began = Instant::now();
     loop {
         match client.info().map(|info| info.leader) {
             Ok(Some(leader)) if leader.get() != node => return Ok(leader.get()),
             other if began.elapsed() > PATIENCE => {
-                return Err(format!("nobody came to lead: {other:?}").into());
+                return Err(format!("no leader was elected: {other:?}").into());
             }
             _ => thread::sleep(Duration::from_millis(5)),
         }
@@ -259,10 +261,10 @@ fn come_back(servers: &Servers, node: u64, last: u64) -> Result<()> {
     Ok(())
 }
 
-/// The records come in so many parts.
+/// The number of parts of the records.
 const PARTS: usize = 7;
 
-/// What is appended, part by part, each record once.
+/// The records to append, part by part, each once.
 struct Parts<'a> {
     records: &'a [&'a [u8]],
     client: &'a Client,
@@ -281,7 +283,7 @@ impl Parts<'_> {
         self.while_appending(part, codec, || Ok(()))
     }
 
-    /// The same, with something that happens in the midst of it: half the part is sent before, the rest while it happens.
+    /// The same, with an event in the middle: half the part is sent before, the rest while it happens.
     fn while_appending<T>(
         &mut self,
         part: usize,
@@ -291,7 +293,7 @@ impl Parts<'_> {
         let end = (self.records.len() * part).div_ceil(PARTS);
         let (before, behind) = self.records[self.done as usize..end].split_at((end - self.done as usize) / 2);
         let mut options = ProducerOptions::default();
-        (options.codec, options.batch_records) = (codec, 100); // many batches, as many programs send
+        (options.codec, options.batch_records) = (codec, 100); // many batches, as from many programs
         (options.delivery_timeout, options.block_max) = (PATIENCE, PATIENCE);
         let producer = self.client.producer(options)?;
         let send = |records: &[&[u8]]| records.iter().try_for_each(|record| producer.send(record));
@@ -310,20 +312,20 @@ impl Parts<'_> {
         producer.flush(PATIENCE)?;
         let closed = producer.close(PATIENCE);
         if !closed.all_acknowledged() {
-            return Err(format!("records were not taken: {closed:?}").into());
+            return Err(format!("records were not accepted: {closed:?}").into());
         }
         self.done = end as u64;
         Ok(())
     }
 }
 
-/// It ends well, with this summary and these tables.
+/// Waits for the view's end; it must succeed, with this summary and these tables.
 fn check(view: &Ready, process: Process, summary: &Summary, hash: u64) -> Result<()> {
     let ended = process.end()?;
     let last = ended.lines.iter().any(|line| *line == summary.to_string());
     if !ended.success || !last {
         return Err(format!(
-            "the view in {}: {summary} is due; it said:\n{}",
+            "the view in {}: expected {summary}; its output:\n{}",
             view.name,
             ended.lines.join("\n")
         )
@@ -335,11 +337,11 @@ fn check(view: &Ready, process: Process, summary: &Summary, hash: u64) -> Result
     }
 }
 
-/// So long a view runs before it is killed, one after the other: in whatever it does then.
+/// How long a view runs before it is killed, one after the other: so it is interrupted in every phase.
 const MOMENTS_MILLIS: [u64; 6] = [20, 70, 150, 300, 600, 1200];
 
-/// A view that is killed again and again while it catches up; and one that comes too late for its next record, which has to
-/// say so and end.
+/// A view that is killed repeatedly while it catches up; and one whose next record is discarded, which must report that
+/// and end.
 fn discarded(
     views: &[Ready],
     client: &Client,
@@ -361,7 +363,7 @@ fn discarded(
             process.kill();
         }
         check(&view, start(&view, &view.files, quarter)?, &summary, hash)?;
-        // Its copy may have what comes next: another one has to be begun.
+        // Its copy may have the next record: it must make another one.
         view.files.copy = view.files.copy.map(|copy| copy.with_file_name("copy-again"));
         late.push(view);
     }
@@ -370,12 +372,12 @@ fn discarded(
         MOMENTS_MILLIS.len()
     );
     client.discard(Index(last / 2))?;
-    // Every server knows of it before a view asks.
+    // Every server has applied the discard before a view reads.
     for node in servers.places.iter().map(|place| place.node) {
         let began = Instant::now();
         while servers.figure(node, "chiplog_first_index") != Some(last / 2) {
             if began.elapsed() > PATIENCE {
-                return Err(format!("server {node} does not hear of the discard").into());
+                return Err(format!("server {node} does not apply the discard").into());
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -386,7 +388,7 @@ fn discarded(
         if ended.success || !says {
             let lines = ended.lines.join("\n");
             return Err(format!(
-                "the view in {}: record {} is discarded; it said:\n{lines}",
+                "the view in {}: record {} is discarded; its output:\n{lines}",
                 view.name,
                 quarter + 1
             )
@@ -394,7 +396,7 @@ fn discarded(
         }
     }
     println!(
-        "Records below {} are discarded: each view that stands at {quarter} says so by name, and ends.",
+        "Records below {} are discarded: each view that is at {quarter} says so by name, and ends.",
         last / 2
     );
     Ok(())

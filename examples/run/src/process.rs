@@ -1,6 +1,6 @@
-//! A view that runs: started, watched by what it prints, killed, waited for.
+//! A view that runs: started, observed by its output, killed, waited for.
 //!
-//! Invariant: a view that is not waited for is killed when this lets go of it, or when [`Processes::end`] is called.
+//! Invariant: a view that is not waited for is killed when its handle is dropped, or when [`Processes::end`] is called.
 
 use crate::Result;
 use crate::views::Program;
@@ -11,25 +11,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// So long anything may take that takes seconds on a machine at rest.
+/// The longest that anything may take that takes seconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The files of one view.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) db: PathBuf,
-    /// None: this view keeps no copy of the log.
+    /// `None`: this view keeps no copy of the log.
     pub(crate) copy: Option<PathBuf>,
 }
 
-/// All that were started.
+/// All processes that were started.
 #[derive(Clone, Default)]
 pub(crate) struct Processes(Arc<Mutex<Started>>);
 
 #[derive(Default)]
 struct Started {
     children: Vec<Arc<Mutex<Child>>>,
-    /// None is started any more.
+    /// No more processes are started.
     ended: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Process {
     name: String,
     child: Arc<Mutex<Child>>,
     said: Arc<Mutex<Said>>,
-    /// They end with the process.
+    /// The threads that read its output. They end with the process.
     listening: Vec<JoinHandle<()>>,
 }
 
@@ -48,11 +48,11 @@ struct Said {
     applied: u64,
 }
 
-/// How a view ended.
+/// The result of a view.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) success: bool,
-    /// All it said, on either output.
+    /// Its complete output.
     pub(crate) lines: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// SIGKILL: it has no say in it. One that has ended stays ended.
+/// Kills a process by SIGKILL. One that has ended is left alone.
 fn kill(child: &Mutex<Child>) {
     let mut child = lock(child);
     let _ = child.kill();
@@ -114,19 +114,19 @@ fn kill(child: &Mutex<Child>) {
 }
 
 impl Process {
-    /// The last record that it said it has applied.
+    /// The last record that its output reports as applied.
     pub(crate) fn applied(&self) -> u64 {
         lock(&self.said).applied
     }
 
-    /// Waits until it says that it has applied this record.
+    /// Waits until its output reports this record as applied.
     pub(crate) fn wait_for(&mut self, index: u64) -> Result<()> {
         let began = Instant::now();
         while self.applied() < index {
             let ended = lock(&self.child).try_wait()?.is_some();
             if ended && self.listening.iter().all(JoinHandle::is_finished) && self.applied() < index {
                 return Err(format!(
-                    "the view in {} ended early; it said:\n{}",
+                    "the view in {} ended early; its output:\n{}",
                     self.name,
                     self.lines().join("\n")
                 )
@@ -135,7 +135,7 @@ impl Process {
             if began.elapsed() > PATIENCE {
                 let lines = self.lines().join("\n");
                 return Err(format!(
-                    "the view in {} does not say that it has applied {index}:\n{lines}",
+                    "the view in {} does not report that it has applied {index}:\n{lines}",
                     self.name
                 )
                 .into());
@@ -149,7 +149,7 @@ impl Process {
         lock(&self.said).lines.clone()
     }
 
-    /// Kills it. Returns the last record that it said it has applied.
+    /// Kills it. Returns the last record that its output reports as applied.
     pub(crate) fn kill(mut self) -> u64 {
         kill(&self.child);
         self.listening.drain(..).for_each(|thread| _ = thread.join());
@@ -182,7 +182,7 @@ impl Drop for Process {
 }
 
 impl Files {
-    /// In this directory, which is made when a view is started on them.
+    /// The files below this directory, which is made when a view is started.
     pub(crate) fn new(dir: &Path, copies: bool) -> Self {
         Self { db: dir.join("view.db"), copy: copies.then(|| dir.join("copy")) }
     }

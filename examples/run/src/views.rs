@@ -1,8 +1,8 @@
-//! The list of views: where each is, what it takes to build it, and how it is run. Another language is one entry of
+//! The list of views: where each is, what its build needs, and how it is run. Another language is one entry of
 //! [`VIEWS`] and the function that it names.
 //!
-//! Every view takes `--cluster host:port[,host:port…] --db FILE --until INDEX`, those with a copy of the log `--dir DIR`
-//! too, and keeps to what `examples/README.md` says of tables, output and exit codes.
+//! Every view takes `--cluster host:port[,host:port…] --db FILE --until INDEX`, and `--dir DIR` if it has a copy of the
+//! log. It follows the rules of `examples/README.md` for tables, output and exit codes.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use crate::Result;
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) name: &'static str,
-    /// What has to be in the repository.
+    /// Files that must be in the repository.
     source: &'static str,
-    /// What has to be on the machine.
+    /// Programs that must be on the machine.
     tools: &'static [&'static str],
-    /// What pkg-config has to know.
+    /// Libraries that pkg-config must know.
     libraries: &'static [&'static str],
     /// Whether it keeps a copy of the log, in `--dir`.
     pub(crate) copies: bool,
-    /// Why it cannot be built, where that takes more than a look for tools.
+    /// Why it cannot be built, if that needs more than a search for tools.
     lacks: fn() -> Option<String>,
     build: fn(&Place) -> Result<Program>,
 }
@@ -76,18 +76,18 @@ pub(crate) const VIEWS: &[View] = &[
     },
 ];
 
-/// Where things are.
+/// Directories.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The root of the repository.
     pub(crate) root: PathBuf,
-    /// Programs of this workspace, built.
+    /// Directory of the built programs of this workspace.
     pub(crate) programs: PathBuf,
-    /// What the builds of other languages make.
+    /// Directory for the builds of other languages.
     pub(crate) out: PathBuf,
 }
 
-/// How a view is started; its own arguments come behind.
+/// The command that starts a view; its own arguments follow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
     program: OsString,
@@ -95,18 +95,18 @@ pub(crate) struct Program {
     env: Vec<(OsString, OsString)>,
 }
 
-/// A view, built or not.
+/// A view, built or skipped.
 pub(crate) enum Built {
     Ready(Program),
-    /// Why it is left out.
+    /// The reason.
     Skipped(String),
 }
 
 impl View {
-    /// Builds it, where that is possible.
+    /// Builds it, if possible.
     ///
     /// # Errors
-    /// All that it takes is there, and it does not build.
+    /// Everything that it needs is installed, and it does not build.
     pub(crate) fn build(&self, place: &Place) -> Result<Built> {
         if !place.root.join(self.source).exists() {
             return Ok(Built::Skipped(format!("there is no {} here", self.source)));
@@ -150,7 +150,7 @@ fn installed(tool: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
 }
 
-/// Runs a step of a build; what it says on its standard output.
+/// Runs a step of a build; returns its standard output.
 fn step(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e}"))?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -169,10 +169,11 @@ fn rust(place: &Place) -> Result<Program> {
     let program = place.programs.join("chiplog-example-view");
     match program.is_file() {
         true => Ok(Program::new(program, &[])),
-        false => {
-            Err(format!("there is no {}: cargo build -p chiplog-example-view makes it", program.display())
-                .into())
-        }
+        false => Err(format!(
+            "there is no {}: build it with cargo build -p chiplog-example-view",
+            program.display()
+        )
+        .into()),
     }
 }
 
@@ -196,7 +197,7 @@ fn java(place: &Place) -> Result<Program> {
     Ok(Program::new("java", &["-cp".into(), classes.into(), "view.Main".into()]))
 }
 
-/// Against the library as it is installed.
+/// Links against the installed library.
 fn c(place: &Place) -> Result<Program> {
     let (source, program) = (place.root.join("examples/view-c/view.c"), place.out.join("view-c"));
     let prefix = place.root.join("target/install");

@@ -1,6 +1,5 @@
-//! The views that can be built here, on a small log, through the death of every server and their own. Those in Rust always;
-//! the others where there are their tools. The programs have to be built: `make test` does so; here they are built
-//! if they are missing.
+//! The views that can be built here, on a small log, through the death of every server and their own. Rust's always;
+//! the others if their tools are installed. `make test` builds the programs; here they are built if they are missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::path::Path;
@@ -57,7 +56,7 @@ fn all_views_end_with_the_same_tables() {
     }
 }
 
-/// The decoder of batches in Go, against what a producer makes, and against damage.
+/// Runs the tests of Go's decoder of batches: a producer's batches, and damage.
 #[test]
 fn the_go_view_takes_no_damaged_batch() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../view-go");

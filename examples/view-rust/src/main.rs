@@ -1,11 +1,11 @@
-//! A view of a log, in Rust: a table of lines and an index of words in SQLite, made of a cluster's records. It has a copy
-//! of the log in its own process, which any server feeds and which goes on at another one when that dies.
+//! A view of a log, in Rust: a table of lines and an index of words in SQLite, made from a cluster's records. It has a
+//! copy of the log in its own process. Any server feeds it, and it continues at another one when that dies.
 //!
 //! ```text
 //! servers ── Follower (a copy of the log in --dir) ── Reader: slices of its files ── view.rs: tables in --db
 //! ```
 //!
-//! The same view is in Go, Java and other languages beside this one; all end with the same summary and equal tables.
+//! The same view exists in Go, Java and other languages; all end with the same summary and equal tables.
 
 mod view;
 mod words;
@@ -22,22 +22,22 @@ use view::View;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Records of one transaction, about: what there is to do again after a crash, and what is held in memory.
+/// Records of one transaction, about: the work to repeat after a crash, and the memory in use.
 const TRANSACTION_RECORDS: u64 = 4096;
-/// How often the view says how far it is, when it gets on.
+/// How often the view reports its progress.
 const TELL: Duration = Duration::from_millis(500);
 
 /// A view of a log: a table of lines and an index of words in SQLite.
 #[derive(clap::Parser)]
 #[command(version)]
 struct Arguments {
-    /// Servers of the cluster; one that runs is enough, the others are learnt from it
+    /// Servers of the cluster; one that runs is enough, it names the others
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     cluster: Vec<String>,
-    /// The view's SQLite file; made if it is missing
+    /// The view's SQLite file; created if it is missing
     #[arg(long, value_name = "FILE")]
     db: PathBuf,
-    /// Directory of the copy of the log; made if it is missing
+    /// Directory of the copy of the log; created if it is missing
     #[arg(long)]
     dir: PathBuf,
     /// End once this record is applied [default: follow for ever]
@@ -73,10 +73,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Goes on with the copy in the directory, or begins one with what the view needs next.
+/// Continues with the copy in the directory, or begins one with what the view needs next.
 fn open_copy(arguments: &Arguments, view: &View) -> Result<Follower> {
     let next = view.applied().next();
-    // A new view takes what there is; one that has begun needs the very next record.
+    // A new view takes the first existing record; one that has begun needs the very next record.
     let from = if view.log().is_none() { Start::First } else { Start::Index(next) };
     let opened = Follower::open(&arguments.dir, &arguments.cluster, from, FollowerOptions::default());
     let copy = opened.map_err(|error| named(error, next))?;
@@ -91,7 +91,7 @@ fn open_copy(arguments: &Arguments, view: &View) -> Result<Follower> {
     }
 }
 
-/// Applies what comes, up to record `until`.
+/// Applies the records that arrive, up to record `until`.
 fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
     let log = to_hex(copy.log().info().log_id.get());
     let mut reader = start(copy, view)?;
@@ -101,7 +101,7 @@ fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
         match reader.wait(Some(TELL)) {
             Ok(true) => batches = read(&mut reader)?,
             Ok(false) => {}
-            // It has ended by itself: why, its status knows.
+            // The copy has ended by itself; its status has the reason.
             Err(error) => return Err(copy.status().stopped.unwrap_or(error).into()),
         }
         if let Some(first) = batches.first().map(RecordBatch::first) {
@@ -130,7 +130,7 @@ fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
 fn start(copy: &Follower, view: &View) -> Result<Reader> {
     let next = view.applied().next();
     if view.log().is_some() {
-        // A copy that was begun again, or lost its newest files, has to come as far as the view first.
+        // A copy that was made again, or lost its newest files, must catch up with the view first.
         while let Err(error) = copy.wait_for(view.applied(), TELL) {
             match error.kind() {
                 ErrorKind::Timeout => tell_events(copy),
@@ -150,7 +150,7 @@ fn start(copy: &Follower, view: &View) -> Result<Reader> {
     Ok(reader)
 }
 
-/// What there is, up to about a transaction: slices of the copy's files, each checked.
+/// The available records, up to about a transaction: slices of the copy's files, each checked.
 fn read(reader: &mut Reader) -> Result<Vec<RecordBatch>> {
     let (mut batches, mut records) = (Vec::new(), 0);
     while records < TRANSACTION_RECORDS {
@@ -161,7 +161,7 @@ fn read(reader: &mut Reader) -> Result<Vec<RecordBatch>> {
                 batches.push(batch);
             }
             Ok(None) => break,
-            // What was read before is applied; the next call says it again.
+            // The records read before it are applied; the next call returns the error again.
             Err(_) if !batches.is_empty() => break,
             Err(error) => return Err(named(error, next)),
         }
@@ -169,7 +169,7 @@ fn read(reader: &mut Reader) -> Result<Vec<RecordBatch>> {
     Ok(batches)
 }
 
-/// The error by its name, and what there is to do where that is for people to decide.
+/// The error by its name, and the remedy if an operator must decide.
 fn named(error: chiplog::Error, next: Index) -> Box<dyn Error + Send + Sync> {
     match error.kind() {
         ErrorKind::Discarded => format!(
@@ -181,7 +181,7 @@ fn named(error: chiplog::Error, next: Index) -> Box<dyn Error + Send + Sync> {
     }
 }
 
-/// Says what has happened to the copy.
+/// Prints what has happened to the copy.
 fn tell_events(copy: &Follower) {
     while let Ok(event) = copy.next_event(Duration::ZERO) {
         match event {
@@ -193,7 +193,7 @@ fn tell_events(copy: &Follower) {
                 println!("discarded: the copy lacks records {from} to {}", to.previous())
             }
             FollowerEvent::Discarded { first } => println!("records below {first} were discarded in the log"),
-            FollowerEvent::Failed { error, .. } => println!("{error}; going on"),
+            FollowerEvent::Failed { error, .. } => println!("{error}; continuing"),
             _ => {}
         }
     }

@@ -1,11 +1,11 @@
-//! The view: two tables that are made of the log, and how far they are, in one SQLite file.
+//! The view: two tables that are made from the log, and its position, in one SQLite file.
 //!
 //! Must not know: where records come from.
 //!
 //! Invariants:
-//! - What records change and the index of the last of them are written in one transaction: whenever the program dies, the
-//!   file holds the records up to `applied`, each once, and nothing of those behind.
-//! - `applied` goes up by one a record; a new view can begin behind records that are gone.
+//! - The changes of a run of records and the index of its last one are written in one transaction. Whenever the program
+//!   dies, the file holds the records up to `applied`, each once, and none after them.
+//! - `applied` increases by one a record; a new view can begin after records that are gone.
 
 use crate::words::words;
 use chiplog::Index;
@@ -27,12 +27,12 @@ const SCHEMA: &str = "
 /// The file, open.
 pub(crate) struct View {
     connection: Connection,
-    /// Empty: it is of no log yet.
+    /// Empty: of no log yet.
     log: String,
     applied: Index,
 }
 
-/// What the tables hold.
+/// A summary of the tables.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) records: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Summary {
 }
 
 impl View {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     pub(crate) fn open(file: &Path) -> Result<Self> {
         let connection = Connection::open(file)?;
         connection.execute_batch(SCHEMA)?;
@@ -52,7 +52,7 @@ impl View {
         Ok(Self { connection, log, applied })
     }
 
-    /// The last record that is in the tables; 0: none.
+    /// The last record in the tables; 0: none.
     pub(crate) fn applied(&self) -> Index {
         self.applied
     }
@@ -62,7 +62,7 @@ impl View {
         (!self.log.is_empty()).then_some(&*self.log)
     }
 
-    /// Takes records of this log, which follow each other from `first` on.
+    /// Applies consecutive records of this log, from `first` on.
     pub(crate) fn apply<'a>(
         &mut self,
         log: &str,
@@ -72,7 +72,7 @@ impl View {
         let change = self.connection.transaction()?;
         let (mut counts, mut next) = (HashMap::<Vec<u8>, i64>::new(), first);
         {
-            // The bytes as they came, which a bound text need not be.
+            // The bytes as they arrived, which a bound text need not be.
             let mut line =
                 change.prepare_cached("INSERT INTO lines (idx, text) VALUES (?1, CAST(?2 AS TEXT))")?;
             for record in records {
@@ -96,7 +96,7 @@ impl View {
         Ok(())
     }
 
-    /// Counts what is there.
+    /// Counts the records and words.
     pub(crate) fn summary(&self) -> Result<Summary> {
         let records = self.connection.query_row("SELECT count(*) FROM lines", (), |row| row.get(0))?;
         let (distinct, words) =
@@ -111,7 +111,7 @@ impl View {
 mod tests {
     use super::*;
 
-    /// Without this a change that died in the middle would be in the tables twice once it is made again.
+    /// Otherwise a change that was interrupted would be in the tables twice after the retry.
     #[test]
     fn a_change_that_fails_leaves_nothing_and_the_rest_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ mod tests {
         view.apply("a log", Index(1), [&b"To be, or"[..], b"", b"not TO be\xff"].into_iter()).unwrap();
         let had = view.summary().unwrap();
         assert_eq!(had, Summary { records: 3, distinct: 4, words: 6, last: Index(3) });
-        // Record 3 is there: the second line of this change fails, and the first one goes with it.
+        // Record 3 exists: the second line of this change fails, and the first one is rolled back with it.
         assert!(view.apply("a log", Index(2), [&b"x"[..], b"y"].into_iter()).is_err());
         assert_eq!(view.summary().unwrap(), had);
         drop(view);

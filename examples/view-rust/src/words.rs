@@ -1,4 +1,4 @@
-//! Words: what stands between bytes that are no ASCII letters, in small letters. The same in every language's view.
+//! Words: the runs of ASCII letters, in lower case. The same in every language's view.
 
 /// The words of a line, in order.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = Vec<u8>> {

@@ -1,4 +1,4 @@
-//! Entry: what every function of the header goes through that can fail. Its error is handed out, and its status returned.
+//! Entry: the wrapper of each function of the header that can fail. It hands out the error and returns its status.
 
 use crate::abi::error;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t};
@@ -6,10 +6,10 @@ use crate::support::panic_guard::caught;
 use chiplog::{Error, ErrorKind, Result};
 use chiplog_net::notices::Notices;
 
-/// Runs the body of an entry. Its error is handed out by `error`, if that is wanted.
+/// Runs the body of an entry. Hands out its error through `error`, unless that is NULL.
 ///
 /// # Safety
-/// `error` is NULL, or points to a place for a pointer.
+/// `error` is NULL, or points to memory for a pointer.
 pub(crate) unsafe fn entry(
     error: *mut *mut chiplog_error_t,
     body: impl FnOnce() -> Result<()>,
@@ -17,16 +17,16 @@ pub(crate) unsafe fn entry(
     let result = refuse_in_trace().and_then(|()| caught(body).unwrap_or_else(Err));
     if !error.is_null() {
         let told = result.as_ref().err().map_or(std::ptr::null_mut(), error::hand_out);
-        // SAFETY: not NULL, so by this function's condition a place for a pointer.
+        // SAFETY: not NULL, so by this function's condition memory for a pointer.
         unsafe { error.write(told) };
     }
     result.as_ref().err().map_or(0, error::status)
 }
 
-/// Nothing is asked for where locks of chiplog's may be held.
+/// Refuses all calls in the trace callback, because locks of chiplog's may be held there.
 fn refuse_in_trace() -> Result<()> {
     if Notices::is_inside() {
-        let what = "called in the callback of chiplog_trace, where nothing of chiplog can be used";
+        let what = "called in the callback of chiplog_trace, which must not call functions that can fail";
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     Ok(())
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_error() {
         let mut told = std::ptr::null_mut();
-        // SAFETY: `told` is a place for a pointer.
+        // SAFETY: `told` is memory for a pointer.
         let status = unsafe { entry(&raw mut told, || panic!("for the test")) };
         assert_eq!(status, ErrorKind::Poisoned.code() as i32);
         let error = crate::support::handle_table::get::<error::Told>(told).unwrap();

@@ -1,4 +1,4 @@
-//! Errors: status codes, which are the kinds of Rust and Python, and the object that tells more.
+//! Errors: status codes, which equal the error kinds of Rust and Python, and the error object with the details.
 
 use crate::support::handle_table;
 use crate::support::handle_table::handle;
@@ -6,25 +6,25 @@ use crate::support::panic_guard::plain;
 use chiplog::{Error, ErrorKind};
 use std::ffi::{CString, c_char};
 
-/// What a call came to: 0 (CHIPLOG_OK), or the number of an error's kind. The numbers are the same in Rust and Python and
-/// never change; later versions may have more of them.
+/// The result of a call: 0 (CHIPLOG_OK), or the number of an error's kind. The numbers are the same in Rust and
+/// Python and never change. Later versions may add more.
 #[allow(non_camel_case_types)]
 pub type chiplog_status_t = i32;
 
-/// It worked.
+/// Success.
 pub const CHIPLOG_OK: i32 = 0;
 /// The operating system refused or failed a call.
 pub const CHIPLOG_IO: i32 = 1;
 /// Stored bytes fail their checksum or contradict each other. Nothing corrupt is ever served.
 pub const CHIPLOG_CORRUPT: i32 = 2;
-/// A write or a sync failed earlier: the log takes nothing more until it is opened again. Appends that were under way have
-/// an unknown outcome. Also, with a message that says so, a bug of chiplog itself.
+/// An earlier write or sync failed: the log refuses appends until it is opened again. Appends that were in flight
+/// have an unknown outcome. Also a bug in chiplog itself; the message then says so.
 pub const CHIPLOG_POISONED: i32 = 3;
-/// The configured capacity is used up, or the disk is. Nothing was written.
+/// The configured capacity or the disk is full. Nothing was written.
 pub const CHIPLOG_FULL: i32 = 4;
-/// The queue of waiting appends stayed at its limit for as long as the caller would wait.
+/// The queue of waiting appends stayed at its limit for as long as the caller was willing to wait.
 pub const CHIPLOG_BUSY: i32 = 5;
-/// The time-out passed. A submitted append may still become durable. Of a reader: nothing to read yet.
+/// The time-out passed. A submitted append may still become durable. For a reader: there is nothing to read yet.
 pub const CHIPLOG_TIMEOUT: i32 = 6;
 /// The record is below the first index: it was discarded.
 pub const CHIPLOG_DISCARDED: i32 = 7;
@@ -40,7 +40,7 @@ pub const CHIPLOG_LOCKED: i32 = 11;
 pub const CHIPLOG_CLOSED: i32 = 12;
 /// The handle was made before fork() and used in the child.
 pub const CHIPLOG_FORKED: i32 = 13;
-/// There is no log at this place.
+/// There is no log at this path.
 pub const CHIPLOG_NOT_FOUND: i32 = 14;
 /// The files were written by a newer version of the format.
 pub const CHIPLOG_UNSUPPORTED: i32 = 15;
@@ -48,37 +48,38 @@ pub const CHIPLOG_UNSUPPORTED: i32 = 15;
 pub const CHIPLOG_SESSION_EXPIRED: i32 = 16;
 /// A sequence number skips one or more that the log has not seen.
 pub const CHIPLOG_SEQUENCE_GAP: i32 = 17;
-/// The record IS IN THE LOG, once, and durable; only where it stands is forgotten. Go on with the next number.
+/// The record IS IN THE LOG once, and durable; only its index is no longer known. Continue with the next number.
 pub const CHIPLOG_SEQUENCE_FORGOTTEN: i32 = 18;
-/// As many sessions are open as the log allows.
+/// The log's limit of open sessions is reached.
 pub const CHIPLOG_TOO_MANY_SESSIONS: i32 = 19;
-/// This replica is not the leader, or this log follows another one.
+/// This replica is not the leader, or this log is a follower's copy.
 pub const CHIPLOG_NOT_LEADER: i32 = 20;
-/// No answer could be had from a majority, or from a server, in time.
+/// No majority, or no server, answered in time.
 pub const CHIPLOG_UNAVAILABLE: i32 = 21;
 /// This replica was removed from the cluster.
 pub const CHIPLOG_REMOVED: i32 = 22;
-/// A change of membership that cannot be made.
+/// This change of membership is not possible.
 pub const CHIPLOG_MEMBERSHIP: i32 = 23;
-/// Two logs are not the same: of what was sent nothing was taken.
+/// Two logs have different contents: nothing that was sent was stored.
 pub const CHIPLOG_DIVERGED: i32 = 24;
-/// The server wants a token and got none, or one that it does not know.
+/// The server requires a token, and got none or an unknown one.
 pub const CHIPLOG_UNAUTHENTICATED: i32 = 25;
 /// The token's role does not allow this call.
 pub const CHIPLOG_PERMISSION_DENIED: i32 = 26;
-/// A batch in the log is as it was appended, and does not unpack: no damage. chiplog_reader_skip_batch goes on behind it.
+/// A batch in the log is as it was appended, but it cannot be decompressed. This is not damage.
+/// chiplog_reader_skip_batch skips it.
 pub const CHIPLOG_UNDECODABLE: i32 = 27;
-/// chiplog_reader_cancel ended the call. Nothing was read, and nothing is lost.
+/// chiplog_reader_cancel ended the call. Nothing was read and nothing is lost.
 pub const CHIPLOG_CANCELLED: i32 = 28;
 
-/// An error as it was handed out.
+/// An error that was handed out.
 pub(crate) struct Told {
     pub(crate) error: Error,
     message: CString,
 }
 
-/// An error: what went wrong, where, and what to do. Owned by the caller it was given to; immutable; any thread may use
-/// it, several at once.
+/// An error: what went wrong, where, and what to do. The caller that receives it owns it. Immutable: many threads may
+/// use it at once.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_error_t {
     _private: crate::support::handle_table::Opaque,
@@ -87,11 +88,11 @@ pub struct chiplog_error_t {
 handle!(chiplog_error_t is Told, 1, "error");
 
 pub(crate) fn status(error: &Error) -> chiplog_status_t {
-    // Numbers are few.
+    // The numbers are small.
     error.kind().code() as i32
 }
 
-/// An error that the caller owns; NULL if there is no room for one.
+/// Returns an error that the caller owns, or NULL if the table of errors is full.
 pub(crate) fn hand_out(error: &Error) -> *mut chiplog_error_t {
     let mut text = error.to_string().into_bytes();
     text.retain(|byte| *byte != 0);
@@ -103,58 +104,61 @@ fn told<T>(error: *const chiplog_error_t, otherwise: T, tell: impl FnOnce(&Told)
     handle_table::get::<Told>(error).map_or(otherwise, |told| tell(&told))
 }
 
-/// The kind of an error: never CHIPLOG_OK. CHIPLOG_INVALID_ARGUMENT if `error` is NULL or was closed.
+/// Returns the kind of an error, which is never CHIPLOG_OK. CHIPLOG_INVALID_ARGUMENT if `error` is NULL or closed.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_status(error: *const chiplog_error_t) -> chiplog_status_t {
     plain(CHIPLOG_INVALID_ARGUMENT, || told(error, CHIPLOG_INVALID_ARGUMENT, |told| status(&told.error)))
 }
 
-/// What went wrong, in words, UTF-8: for people, not to be compared. Never NULL; empty if `error` is NULL or was closed.
-/// Ownership: `error` is borrowed; the text is borrowed from it, until it is closed. Any thread. Never blocks.
+/// Returns the message of an error, in UTF-8. It is for people: do not compare it. Never NULL; empty if `error` is
+/// NULL or closed.
+/// Ownership: `error` is borrowed; the text is valid until `error` is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_message(error: *const chiplog_error_t) -> *const c_char {
     plain(c"".as_ptr(), || told(error, c"".as_ptr(), |told| told.message.as_ptr()))
 }
 
-/// The operating system's error number, if it was a call of its that failed; else 0.
+/// Returns the operating system's error number if a system call failed, else 0.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_os_error(error: *const chiplog_error_t) -> i32 {
     plain(0, || told(error, 0, |told| told.error.os_error().unwrap_or(0)))
 }
 
-/// Whether the same call can succeed later without anybody mending anything but room or load.
+/// Returns whether the same call can succeed later without a repair, once there is space or less load.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_retryable(error: *const chiplog_error_t) -> bool {
     plain(false, || told(error, false, |told| told.error.is_retryable()))
 }
 
-/// Whether the handle that the call was made with is of no more use for appending.
+/// Returns whether the handle that the call was made with can no longer append.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool {
     plain(false, || told(error, false, |told| told.error.is_fatal()))
 }
 
-/// Of corruption: whether nobody can repair it, as far as the replica knows: the log has no other replica, or all other voters
-/// have the same entries damaged. Reading again does not help. false where it is being repaired, and of every other error.
+/// Returns whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
+/// voters have damage in the same entries. Reading again does not help then. false while it is being repaired, and
+/// for all other errors.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> bool {
     plain(false, || told(error, false, |told| told.error.is_lasting()))
 }
 
-/// Frees an error. NULL, or one that was closed: nothing happens.
+/// Frees an error. Does nothing if it is NULL or already closed.
 /// Ownership: takes `error`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_close(error: *mut chiplog_error_t) {
     plain((), || drop(handle_table::close::<Told>(error)));
 }
 
-/// A status as a word, such as "ok" or "out_of_range"; "unknown" for a number of a later version.
-/// Ownership: the text lives for ever. Any thread. Never blocks.
+/// Returns the name of a status, such as "ok" or "out_of_range"; "unknown" for a number that this version does not
+/// know.
+/// Ownership: the text is valid for ever. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char {
     let name = match status {
@@ -192,7 +196,7 @@ pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char
     name.as_ptr()
 }
 
-/// For arguments.
+/// An error about an argument.
 pub(crate) fn invalid(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
@@ -202,14 +206,14 @@ mod tests {
     use super::*;
     use std::ffi::CStr;
 
-    /// A kind that Rust has and C has not would be "unknown" here.
+    /// A kind that Rust has and C does not would be "unknown" here.
     #[test]
     fn every_kind_has_its_number_and_name() {
         let mut kinds = 0;
         for code in 1..1000 {
             let Some(kind) = ErrorKind::from_code(code) else { continue };
             let name = chiplog_status_name(code as i32);
-            // SAFETY: the names are C strings that live for ever.
+            // SAFETY: the names are C strings that are never freed.
             assert_eq!(unsafe { CStr::from_ptr(name) }.to_str().unwrap(), kind.name());
             kinds += 1;
         }
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_tells_what_it_is_and_a_closed_one_does_not() {
+    fn an_open_error_has_a_message_and_a_closed_one_has_none() {
         let error = hand_out(&Error::new(ErrorKind::Full, "no\0room"));
         assert_eq!(chiplog_error_status(error), CHIPLOG_FULL);
         assert!(chiplog_error_is_retryable(error) && !chiplog_error_is_fatal(error));

@@ -1,4 +1,4 @@
-//! What crosses the boundary: entries, errors, values, records, callbacks.
+//! The types that cross the boundary: entries, errors, values, records, callbacks.
 
 pub(crate) mod entry;
 pub(crate) mod error;

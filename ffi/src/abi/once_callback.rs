@@ -1,23 +1,24 @@
-//! Gate: a callback of the caller's that is called once at most, from whatever thread, and whose context the caller gets back.
+//! Gate: a callback of the caller's that runs at most once, on any thread. The caller gets its context back when the
+//! gate is shut.
 //!
-//! Invariant: once [`Gate::shut`] has returned, the callback is not running and will not be called any more, unless it is
-//! the callback itself that shuts it.
+//! Invariant: once [`Gate::shut`] has returned, the callback is not running and will not run any more. The exception
+//! is a callback that shuts its own gate.
 
 use crate::abi::values::Context;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// What the caller gave to be called.
+/// The caller's function.
 type Callback = unsafe extern "C" fn(*mut c_void);
 
-/// Its end ends the callback.
+/// Dropping it shuts the gate.
 pub(crate) struct Gate(Arc<Inner>);
 
 struct Inner {
-    /// Held while the callback runs, so that whoever shuts the gate waits for it.
+    /// Held while the callback runs, so that a thread that shuts the gate waits for it.
     callback: Mutex<Option<(Callback, Context)>>,
-    /// The thread that is in the callback.
+    /// The thread that runs the callback now.
     inside: Mutex<Option<ThreadId>>,
 }
 
@@ -28,20 +29,21 @@ impl Gate {
         Self(Arc::new(Inner { callback: Mutex::new(Some((callback, context))), inside: Mutex::default() }))
     }
 
-    /// What calls it.
+    /// Returns the hook that runs the callback.
     pub(crate) fn hook(&self) -> impl FnOnce() + Send + 'static {
         let inner = self.0.clone();
         move || {
             let mut callback = inner.callback.lock().unwrap_or_else(PoisonError::into_inner);
             let Some((callback, context)) = callback.take() else { return };
             inner.set_inside(Some(thread::current().id()));
-            // SAFETY: by the condition of `new`: the gate is not shut, or who shuts it waits for the lock held here.
+            // SAFETY: by the condition of `new`: the gate is not shut, or the thread that shuts it waits for the lock
+            // held here.
             unsafe { callback(context.0) };
             inner.set_inside(None);
         }
     }
 
-    /// Waits for the callback, if it is running.
+    /// Blocks while the callback runs.
     fn shut(&self) {
         let inside = *self.0.inside.lock().unwrap_or_else(PoisonError::into_inner);
         if inside != Some(thread::current().id()) {
@@ -64,20 +66,20 @@ impl Drop for Gate {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A hook that is registered under a lock under which it must not run.
+/// A hook that is registered under a lock which must not be held while the hook runs.
 enum Turn {
-    /// The lock is held: the hook waits.
+    /// The lock is held: the hook is postponed.
     Held(Hook),
-    /// It was called meanwhile.
+    /// The hook was called meanwhile.
     Due(Hook),
     Free(Hook),
     Over,
 }
 
-/// Holds a hook back: see [`later`].
+/// Postpones a hook: see [`later`].
 pub(crate) struct Later(Arc<Mutex<Turn>>);
 
-/// What calls `hook`, but not before [`Later::go`], which calls it if it came to be due until then.
+/// Returns a hook that calls `hook`, but not before [`Later::go`]. `go` calls it if it was due by then.
 pub(crate) fn later(hook: impl FnOnce() + Send + 'static) -> (impl FnOnce() + Send + 'static, Later) {
     let turn = Arc::new(Mutex::new(Turn::Held(Box::new(hook))));
     let held = Later(turn.clone());
@@ -93,7 +95,7 @@ pub(crate) fn later(hook: impl FnOnce() + Send + 'static) -> (impl FnOnce() + Se
 }
 
 impl Later {
-    /// The lock was let go.
+    /// Call this after the lock was released.
     pub(crate) fn go(self) {
         let due = change(&self.0, |turn| match turn {
             Turn::Held(hook) => (Turn::Free(hook), None),
@@ -118,7 +120,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    /// What a callback is given here.
+    /// The context of these callbacks.
     struct Story {
         inside: Barrier,
         over: AtomicBool,
@@ -130,7 +132,7 @@ mod tests {
     }
 
     unsafe extern "C" fn slow(context: *mut c_void) {
-        // SAFETY: the tests give a `Story` that outlives the gate.
+        // SAFETY: the tests pass a `Story` that outlives the gate.
         let story = unsafe { &*context.cast::<Story>() };
         story.inside.wait();
         thread::sleep(Duration::from_millis(20));
@@ -150,9 +152,9 @@ mod tests {
         unsafe { Gate::new(callback, Context((&raw const *story).cast_mut().cast())) }
     }
 
-    /// A context that was freed after its reader was closed was handed to a callback that ran on.
+    /// A context that was freed after its reader was closed was passed to a callback that was still running.
     #[test]
-    fn who_shuts_waits_for_the_callback_that_runs() {
+    fn shutting_waits_for_a_running_callback() {
         let story = story();
         let gate = gate(slow, &story);
         let hook = gate.hook();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shut_is_not_called() {
+    fn a_shut_gate_calls_nothing() {
         let story = story();
         let gate = gate(ends_itself, &story);
         let hook = gate.hook();
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_may_end_itself() {
+    fn a_callback_may_shut_its_own_gate() {
         let story = story();
         let gate = gate(ends_itself, &story);
         let hook = gate.hook();
@@ -183,9 +185,9 @@ mod tests {
         assert!(story.over.load(Ordering::SeqCst));
     }
 
-    /// A callback that was due at once ran with its reader locked.
+    /// A callback that was due at once ran while its reader was locked.
     #[test]
-    fn what_is_held_back_runs_once_and_not_before_its_time() {
+    fn a_postponed_hook_runs_once_and_not_early() {
         let counted = Arc::new(Mutex::new(0));
         let count = || *counted.lock().unwrap_or_else(PoisonError::into_inner);
         let hook = || {

@@ -1,7 +1,7 @@
-//! Records: what was read, as an array of views into the log's files or into what came over the network.
+//! Records: an array of views into the log's files, or into buffers of what the network delivered.
 //!
-//! Invariant: the views' bytes stay as they are as long as the records are open: the batches are held, and they hold their
-//! segments.
+//! Invariant: the bytes of the views do not change while the records are open: the records hold the batches, and the
+//! batches hold their segments.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
@@ -11,7 +11,7 @@ use crate::support::handle_table::handle;
 use crate::support::panic_guard::plain;
 use chiplog::{OwnedRecord, Record, RecordBatch, Result};
 
-/// What holds the bytes.
+/// The owner of the bytes.
 #[expect(dead_code, reason = "held, not read")]
 enum Held {
     Batches(Vec<RecordBatch>),
@@ -24,14 +24,13 @@ pub(crate) struct Records {
     _held: Held,
 }
 
-// SAFETY: the views point into what is held, which is `Send + Sync` and not changed.
+// SAFETY: the views point into batches that are held here, are `Send + Sync` and do not change.
 unsafe impl Send for Records {}
 // SAFETY: as above.
 unsafe impl Sync for Records {}
 
-/// Records that were read: views into the log's files, without a copy where a batch is not compressed. They hold the
-/// files that they are in, also when those are discarded or the log is closed. Immutable: any thread may use them, many
-/// at once.
+/// Records that were read: views into the log's files, without a copy if the batch is not compressed. They keep their
+/// files alive, even if those are discarded or the log is closed. Immutable: many threads may use them at once.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_records_t {
     _private: crate::support::handle_table::Opaque,
@@ -48,7 +47,7 @@ pub(crate) fn view(record: Record<'_>) -> chiplog_record_t {
     }
 }
 
-/// Records that are being gathered.
+/// Records that are being collected.
 pub(crate) struct Run {
     views: Vec<chiplog_record_t>,
     batches: Vec<RecordBatch>,
@@ -56,7 +55,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Room for so many records and batches is made at once.
+    /// Allocates capacity for this number of records and batches.
     pub(crate) fn with_room(records: usize, batches: usize) -> Self {
         Self { views: Vec::with_capacity(records), batches: Vec::with_capacity(batches), bytes: 0 }
     }
@@ -66,7 +65,7 @@ impl Run {
             self.bytes += record.data.len();
             self.views.push(view(record));
         }
-        // The bytes stay where they are: batches refer to them.
+        // The bytes do not move: batches refer to them.
         self.batches.push(batch);
     }
 
@@ -78,7 +77,7 @@ impl Run {
         self.batches.is_empty()
     }
 
-    /// How many records and batches there are.
+    /// The number of records and of batches.
     pub(crate) fn room(&self) -> (usize, usize) {
         (self.views.len(), self.batches.len())
     }
@@ -91,7 +90,7 @@ impl Run {
 /// Hands out one record.
 ///
 /// # Safety
-/// `records` as [`out`] wants it.
+/// `records` is as [`out`] requires.
 pub(crate) unsafe fn hand_out_one(
     records: *mut *mut chiplog_records_t,
     read: impl FnOnce() -> Result<OwnedRecord>,
@@ -102,17 +101,17 @@ pub(crate) unsafe fn hand_out_one(
     let shown = Record { index: record.index, timestamp: record.timestamp, data: &record.data };
     let views = vec![view(shown)];
     let handle = handle_table::insert(Records { views, _held: Held::One(record) })?;
-    // SAFETY: `out` looked at the place.
+    // SAFETY: `out` checked the pointer.
     unsafe { place.write(handle) };
     Ok(())
 }
 
-/// The records, in order: `*count` of them, at least one, from `*array` on.
-/// Ownership: `records` borrowed; the array and the bytes it points to are borrowed until `records` is closed. Any thread.
-/// Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the records in order: `*count` of them, at least one, in `*array`.
+/// Ownership: `records` is borrowed; the array and its bytes are valid until `records` is closed. Any thread. Never
+/// blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_records_view(
     records: *const chiplog_records_t,
@@ -120,7 +119,7 @@ pub unsafe extern "C" fn chiplog_records_view(
     count: *mut usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if array.is_null() || count.is_null() {
@@ -136,7 +135,7 @@ pub unsafe extern "C" fn chiplog_records_view(
     }
 }
 
-/// Releases records: their views end. NULL, or records that were closed: nothing happens.
+/// Closes records: their views become invalid. Does nothing if it is NULL or already closed.
 /// Ownership: takes `records`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_records_close(records: *mut chiplog_records_t) {

@@ -1,7 +1,7 @@
-//! Values: what goes over the boundary besides handles: slices, times, texts, structs that grow, callbacks.
+//! Values: what crosses the boundary apart from handles: slices, times, texts, structs that grow, callbacks.
 //!
-//! A struct that begins with `size` may be longer in a later version: the caller says how long its own is, and only so much
-//! is read or written.
+//! A struct that begins with `size` may be longer in a later version. The caller states the length of its own struct,
+//! and chiplog reads or writes no more than that.
 
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
 use chiplog::{Appended, Error, Result, Start, Timestamp};
@@ -11,15 +11,15 @@ use std::ptr;
 use std::slice;
 use std::time::Duration;
 
-/// Where a reader begins: at the first record that is not discarded. The value has to be 0.
+/// The reader begins at the first record that is not discarded. The value must be 0.
 pub const CHIPLOG_START_FIRST: u32 = 0;
-/// At the next record to come. The value has to be 0.
+/// At the next record to be appended. The value must be 0.
 pub const CHIPLOG_START_NEXT: u32 = 1;
-/// At the record whose index is the value; it may be the next one to come.
+/// At the record whose index is the value; this may be the next one to be appended.
 pub const CHIPLOG_START_INDEX: u32 = 2;
-/// So many records before the end as the value says; at the first one, if there are not so many.
+/// As many records before the end as the value says; at the first one if there are fewer.
 pub const CHIPLOG_START_LAST: u32 = 3;
-/// At the first record that was written at this time or later: milliseconds since 1970.
+/// At the first record written at this time or later: milliseconds since 1970.
 pub const CHIPLOG_START_TIMESTAMP: u32 = 4;
 
 /// Batches are not compressed.
@@ -29,46 +29,48 @@ pub const CHIPLOG_CODEC_LZ4: u32 = 1;
 /// Batches are compressed with zstd.
 pub const CHIPLOG_CODEC_ZSTD: u32 = 2;
 
-/// Bytes of the caller's, as a struct iovec: one record, or a piece of one. `data` may be NULL if `length` is 0.
+/// Bytes of the caller's, laid out as a struct iovec: one record, or a piece of one. `data` may be NULL if `length`
+/// is 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_slice_t {
-    /// Where they begin.
+    /// The first byte.
     pub data: *const c_void,
-    /// How many.
+    /// The number of bytes.
     pub length: usize,
 }
 
-/// Where records stand in the log.
+/// The position of records in the log.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_appended_t {
-    /// Index of the first record. Of a command's answer: the answer.
+    /// Index of the first record. For a command: its answer.
     pub first: u64,
-    /// How many records: at least 1. They follow each other without a gap.
+    /// The number of records: at least 1. Their indexes are consecutive.
     pub count: u64,
 }
 
-/// A record that was read. Its bytes are borrowed: see the function that gave it.
+/// A record that was read. Its bytes are borrowed: see the function that returned it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_record_t {
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: u64,
-    /// When the log took it: milliseconds since 1970.
+    /// When the log accepted it: milliseconds since 1970.
     pub timestamp_ms: u64,
     /// Its bytes; never NULL.
     pub data: *const c_void,
-    /// How many.
+    /// The number of bytes.
     pub length: usize,
 }
 
-/// Called once with what became of an append or a command: `status` is CHIPLOG_OK and `appended` is where it stands, or
-/// `appended` is NULL and `error` says why not. Both are borrowed and end with the call. It must not throw, nor block, nor
-/// wait for anything of the same log or client; see the function that takes it for the thread it runs on.
+/// Called once with the outcome of an append or a command. On success `status` is CHIPLOG_OK and `appended` is the
+/// position. On failure `appended` is NULL and `error` is the reason. Both are borrowed and valid only during the
+/// call. The callback must not throw, block, or wait for the same log or client. The function that takes it says on
+/// which thread it runs.
 #[allow(non_camel_case_types)]
 pub type chiplog_outcome_fn = Option<
     unsafe extern "C" fn(
@@ -79,15 +81,15 @@ pub type chiplog_outcome_fn = Option<
     ),
 >;
 
-/// Called once when there is something to be taken. It must not throw nor block: it passes the word on.
+/// Called once when there is something to take. It must not throw or block: it should only notify another thread.
 #[allow(non_camel_case_types)]
 pub type chiplog_notify_fn = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// What a caller gave for its callback. The caller says in the header's terms that any thread may have it.
+/// The context of a caller's callback. The header states that any thread may receive it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context(pub(crate) *mut c_void);
 
-// SAFETY: the pointer is only handed back to the caller's callback; the header says that callbacks run on other threads.
+// SAFETY: the pointer is only passed to the caller's callback; the header says that callbacks run on other threads.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -103,7 +105,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
     text.to_str().map_err(|_| invalid(format!("{name} is not UTF-8")))
 }
 
-/// A text that may be NULL: then it is empty.
+/// Reads a text that may be NULL, which means empty.
 ///
 /// # Safety
 /// As [`text`].
@@ -115,16 +117,16 @@ pub(crate) unsafe fn text_or_none(pointer: *const c_char, name: &str) -> Result<
     unsafe { text(pointer, name) }.map(str::to_owned)
 }
 
-/// The bytes of a pair of arguments that are called `data` and `length`.
+/// Reads the bytes of a pair of arguments named `data` and `length`.
 ///
 /// # Safety
-/// `data` is NULL, or `length` bytes stand there that nobody changes during the call.
+/// `data` is NULL, or points to `length` bytes that do not change during the call.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8]> {
     // SAFETY: this function's condition.
     unsafe { bytes_of(data, length, || ("data".to_owned(), "length".to_owned())) }
 }
 
-/// Those of a pair with other names, which are asked for when something is wrong with it.
+/// Reads the bytes of a pair with other names. `names` is called only if there is an error.
 ///
 /// # Safety
 /// As [`bytes`].
@@ -141,16 +143,16 @@ pub(crate) unsafe fn bytes_of<'a>(
         return Err(invalid(format!("{data} is NULL, and {its_length} is {length}, not 0")));
     }
     if length > isize::MAX as usize {
-        return Err(invalid(format!("{} is {length}: no memory has so many bytes", names().1)));
+        return Err(invalid(format!("{} is {length}: more bytes than memory can hold", names().1)));
     }
-    // SAFETY: not NULL and not too long, so by this function's condition so many bytes.
+    // SAFETY: not NULL and not too long, so by this function's condition that many bytes.
     Ok(unsafe { slice::from_raw_parts(data.cast(), length) })
 }
 
-/// `name` is the argument's that holds the slices; that of their number is `count`.
+/// `name` is the name of the argument that holds the slices; the argument with their number is `count`.
 ///
 /// # Safety
-/// `slices` is NULL, or `count` slices stand there, each as [`bytes`] wants it.
+/// `slices` is NULL, or points to `count` slices, each as [`bytes`] requires.
 pub(crate) unsafe fn slices<'a>(
     slices: *const chiplog_slice_t,
     count: usize,
@@ -163,14 +165,12 @@ pub(crate) unsafe fn slices<'a>(
         return Err(invalid(format!("{name} is NULL, and count is {count}, not 0")));
     }
     if !slices.is_aligned() {
-        return Err(invalid(format!(
-            "{name} is {slices:?}, where no chiplog_slice_t can stand: it is not aligned"
-        )));
+        return Err(invalid(format!("{name} is {slices:?}, which is not aligned for chiplog_slice_t")));
     }
     if count > isize::MAX as usize / size_of::<chiplog_slice_t>() {
-        return Err(invalid(format!("count is {count}: no memory has so many slices")));
+        return Err(invalid(format!("count is {count}: more slices than memory can hold")));
     }
-    // SAFETY: not NULL and aligned, so by this function's condition so many slices.
+    // SAFETY: not NULL and aligned, so by this function's condition that many slices.
     let slices = unsafe { slice::from_raw_parts(slices, count) };
     let each = slices.iter().enumerate().map(|(n, one)| {
         let names = || (format!("{name}[{n}].data"), format!("{name}[{n}].length"));
@@ -180,41 +180,42 @@ pub(crate) unsafe fn slices<'a>(
     each.collect()
 }
 
-/// Writes a result out, if that is wanted.
+/// Writes a result, unless `place` is NULL.
 ///
 /// # Safety
-/// `place` is NULL or a place for a `T`.
+/// `place` is NULL or memory for a `T`.
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: not NULL, so by this function's condition a place for it.
+        // SAFETY: not NULL, so by this function's condition memory for a `T`.
         unsafe { place.write(value) };
     }
 }
 
-/// A place that a handle is to be written to: NULL is written first, so that nobody takes an old one for new.
+/// Checks the memory for a handle and writes NULL to it first, so that no caller mistakes an old handle for a new
+/// one.
 ///
 /// # Safety
-/// `place` is NULL or a place for a pointer.
+/// `place` is NULL or memory for a pointer.
 pub(crate) unsafe fn out<T>(place: *mut *mut T, name: &str) -> Result<*mut *mut T> {
     if place.is_null() {
         return Err(invalid(format!("{name} is NULL")));
     }
-    // SAFETY: not NULL, so by this function's condition a place for a pointer.
+    // SAFETY: not NULL, so by this function's condition memory for a pointer.
     unsafe { place.write(ptr::null_mut()) };
     Ok(place)
 }
 
-/// A struct of the header that begins with `size`, has no padding that matters, and is valid whatever its bytes are, but
-/// for function pointers, which C gives.
+/// A struct of the header that begins with `size`, has no padding that matters, and is valid for any bytes. Function
+/// pointers are the exception: C sets them.
 pub(crate) trait Sized0: Copy {
-    /// How long the caller's is.
+    /// The length of the caller's struct.
     fn size(&mut self) -> &mut usize;
 }
 
-/// What the caller gave, over the defaults. NULL: the defaults.
+/// Returns the caller's options on top of the defaults. NULL means the defaults.
 ///
 /// # Safety
-/// `given` is NULL, or begins with a size in bytes and is as long as that says.
+/// `given` is NULL, or begins with its size in bytes and is that long.
 pub(crate) unsafe fn options<T: Sized0>(given: *const T, defaults: T) -> Result<T> {
     if given.is_null() {
         return Ok(defaults);
@@ -222,24 +223,28 @@ pub(crate) unsafe fn options<T: Sized0>(given: *const T, defaults: T) -> Result<
     // SAFETY: not NULL, so by this function's condition it begins with its size.
     let size = unsafe { given.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=1 << 16).contains(&size) {
-        return Err(invalid(format!("options of size {size}: fill them with their init function first")));
+        return Err(invalid(format!(
+            "the options' size is {size}: fill the options with their init function first"
+        )));
     }
     let known = size.min(size_of::<T>());
     let mut options = defaults;
     // SAFETY: `given` is `size` bytes long by this function's condition, `options` at least `known`.
     unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), known) };
-    // SAFETY: as above: what is behind `known` is the caller's too.
+    // SAFETY: as above: the bytes behind `known` are the caller's too.
     let more = unsafe { slice::from_raw_parts(given.cast::<u8>().add(known), size - known) };
     if more.iter().any(|byte| *byte != 0) {
-        return Err(invalid("options of a newer chiplog.h than this library knows"));
+        return Err(invalid(
+            "the options set a field that this library does not know: it is older than the program's chiplog.h",
+        ));
     }
     Ok(options)
 }
 
-/// Writes as much of a struct as the caller's is long, and sets its size.
+/// Writes as much of a struct as fits into the caller's, and sets its size.
 ///
 /// # Safety
-/// `place` is NULL, or `size` bytes.
+/// `place` is NULL, or has `size` bytes.
 pub(crate) unsafe fn init<T: Sized0>(place: *mut T, size: usize, mut defaults: T) {
     if place.is_null() || size < size_of::<usize>() {
         return;
@@ -253,10 +258,10 @@ pub(crate) unsafe fn init<T: Sized0>(place: *mut T, size: usize, mut defaults: T
     }
 }
 
-/// Fills a struct in which the caller has set `size`.
+/// Fills a struct whose `size` the caller has set.
 ///
 /// # Safety
-/// `place` is NULL, or begins with its size in bytes and is as long as that says.
+/// `place` is NULL, or begins with its size in bytes and is that long.
 pub(crate) unsafe fn fill<T: Sized0>(place: *mut T, name: &str, mut value: T) -> Result<()> {
     if place.is_null() {
         return Err(invalid(format!("{name} is NULL")));
@@ -270,23 +275,23 @@ pub(crate) unsafe fn fill<T: Sized0>(place: *mut T, name: &str, mut value: T) ->
     let known = size.min(size_of::<T>());
     // SAFETY: `place` is `size` bytes long by this function's condition.
     unsafe { ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), place.cast::<u8>(), known) };
-    // What a later header has and this library does not know is 0, as in options.
+    // Fields of a later header that this library does not know become 0, as in options.
     // SAFETY: as above; `known` is at most `size`.
     unsafe { place.cast::<u8>().add(known).write_bytes(0, size - known) };
     Ok(())
 }
 
-/// A time-out: None is for ever.
+/// Converts a time-out. None means no limit.
 pub(crate) fn timeout(ms: u64) -> Option<Duration> {
     (ms != u64::MAX).then(|| Duration::from_millis(ms))
 }
 
-/// A time-out of what always has one: for ever is the longest there is.
+/// Converts a time-out that must be a duration: "no limit" becomes the longest duration.
 pub(crate) fn duration(ms: u64) -> Duration {
     timeout(ms).unwrap_or(Duration::MAX)
 }
 
-/// As milliseconds, for ever as for ever.
+/// Converts a duration to milliseconds. The longest duration becomes "no limit".
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -295,7 +300,7 @@ pub(crate) fn start(kind: u32, value: u64) -> Result<Start> {
     if matches!(kind, CHIPLOG_START_FIRST | CHIPLOG_START_NEXT) && value != 0 {
         let name = if kind == CHIPLOG_START_FIRST { "CHIPLOG_START_FIRST" } else { "CHIPLOG_START_NEXT" };
         let what = format!(
-            "{name} goes without a value, and it is {value}: it has to be 0; CHIPLOG_START_INDEX and CHIPLOG_START_LAST have one"
+            "{name} takes no value, but the value is {value}: pass 0; CHIPLOG_START_INDEX and CHIPLOG_START_LAST take one"
         );
         return Err(invalid(what));
     }
@@ -305,7 +310,7 @@ pub(crate) fn start(kind: u32, value: u64) -> Result<Start> {
         CHIPLOG_START_INDEX => Ok(Start::Index(value.into())),
         CHIPLOG_START_LAST => Ok(Start::Last(value)),
         CHIPLOG_START_TIMESTAMP => Ok(Start::Timestamp(Timestamp(value))),
-        _ => Err(invalid(format!("{kind} is no CHIPLOG_START_..."))),
+        _ => Err(invalid(format!("{kind} is not one of CHIPLOG_START_..."))),
     }
 }
 
@@ -314,7 +319,7 @@ pub(crate) fn codec(code: u32) -> Result<chiplog::Codec> {
         CHIPLOG_CODEC_NONE => Ok(chiplog::Codec::None),
         CHIPLOG_CODEC_LZ4 => Ok(chiplog::Codec::Lz4),
         CHIPLOG_CODEC_ZSTD => Ok(chiplog::Codec::Zstd),
-        _ => Err(invalid(format!("{code} is no CHIPLOG_CODEC_..."))),
+        _ => Err(invalid(format!("{code} is not one of CHIPLOG_CODEC_..."))),
     }
 }
 
@@ -322,7 +327,7 @@ pub(crate) fn appended(appended: Appended) -> chiplog_appended_t {
     chiplog_appended_t { first: appended.first.get(), count: appended.count.into() }
 }
 
-/// One record, or an answer.
+/// The position of one record, or an answer.
 pub(crate) fn one(index: chiplog::Index) -> chiplog_appended_t {
     chiplog_appended_t { first: index.get(), count: 1 }
 }
@@ -349,7 +354,7 @@ pub(crate) unsafe fn tell(
     }
 }
 
-/// A text in a place of fixed length, NUL behind it; cut if it is longer.
+/// Copies a text to a buffer of fixed length with a NUL at its end. Cuts the text if it is longer.
 pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
     let mut place = [0; N];
     for (to, from) in place[..N - 1].iter_mut().zip(text.bytes().filter(|byte| *byte != 0)) {
@@ -368,14 +373,14 @@ mod tests {
         error.to_string()
     }
 
-    /// "5 bytes at 0x0" and "3 slices at 0x0" named neither the argument nor what is wrong with it.
+    /// "5 bytes at 0x0" and "3 slices at 0x0" did not name the argument or what is wrong with it.
     #[test]
-    fn what_is_wrong_with_bytes_and_slices_is_said_of_the_argument() {
+    fn errors_of_bytes_and_slices_name_the_argument() {
         let nothing: *const c_void = ptr::null();
         let text = c"text".as_ptr().cast();
         let slice = |data, length| chiplog_slice_t { data, length };
         let given = [slice(text, 4), slice(nothing, 0), slice(nothing, 5)];
-        // SAFETY: what is not NULL is as long as is said, and what is not so is looked at only.
+        // SAFETY: each pointer that is not NULL is as long as stated, or only checked.
         unsafe {
             assert_eq!(bytes(nothing, 0).unwrap(), b"");
             assert_eq!(bytes(text, 4).unwrap(), b"text");
@@ -391,15 +396,15 @@ mod tests {
         }
     }
 
-    /// A value was passed over in silence where it means nothing.
+    /// A value was silently ignored where it means nothing.
     #[test]
-    fn a_start_that_has_no_value_is_given_none() {
+    fn a_start_without_a_value_refuses_one() {
         assert_eq!(start(CHIPLOG_START_FIRST, 0).unwrap(), Start::First);
         assert_eq!(start(CHIPLOG_START_NEXT, 0).unwrap(), Start::Next);
         assert_eq!(start(CHIPLOG_START_LAST, 0).unwrap(), Start::Last(0));
         assert!(
             said(start(CHIPLOG_START_FIRST, 7))
-                .contains("CHIPLOG_START_FIRST goes without a value, and it is 7")
+                .contains("CHIPLOG_START_FIRST takes no value, but the value is 7")
         );
         assert!(said(start(CHIPLOG_START_NEXT, 1)).contains("CHIPLOG_START_NEXT"));
         assert!(said(start(99, 0)).contains("99"));

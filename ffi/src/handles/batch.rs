@@ -1,4 +1,4 @@
-//! What is appended: builders, which gather records, and batches, which are encoded and stay as they are.
+//! Appending: builders, which collect records, and batches, which are encoded and immutable.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t};
@@ -12,15 +12,15 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A batch that is being built.
+/// The builder behind a handle.
 pub(crate) struct Building(Mutex<BatchBuilder>);
 
-/// A batch that was built.
+/// The batch behind a handle.
 pub(crate) struct Built {
     pub(crate) batch: Batch,
 }
 
-/// A batch that is being built. Any thread may use it, one call at a time: others wait.
+/// A batch under construction. Any thread may use it, one call at a time: other calls wait.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_builder_t {
     _private: crate::support::handle_table::Opaque,
@@ -28,7 +28,7 @@ pub struct chiplog_builder_t {
 
 handle!(chiplog_builder_t is Building, 3, "builder");
 
-/// One or more records, encoded and checksummed: the unit of appending. Immutable: any thread may use it, many at once,
+/// One or more records, encoded and checksummed: the unit of appending. Immutable: many threads may use it at once,
 /// and it can be appended any number of times.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_batch_t {
@@ -47,17 +47,17 @@ pub(crate) fn get(builder: *const chiplog_builder_t) -> Result<handle_table::Pin
     handle_table::get::<Building>(builder)
 }
 
-/// Makes an empty batch to add records to, not compressed and without a session.
-/// Ownership: `*builder`: the caller's, to be closed. Any thread. Never blocks.
+/// Opens an empty builder, without compression and without a session.
+/// Ownership: the caller owns `*builder` and must close it. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_builder_open(
     builder: *mut *mut chiplog_builder_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(builder, "builder")?;
@@ -71,14 +71,14 @@ pub unsafe extern "C" fn chiplog_builder_open(
 /// Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_builder_codec(
     builder: *mut chiplog_builder_t,
     codec: u32,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             get(builder)?.lock().codec(self::codec(codec)?);
@@ -87,12 +87,12 @@ pub unsafe extern "C" fn chiplog_builder_codec(
     }
 }
 
-/// Stamps the batch as number `sequence` (from 1) of a session. `inflight`: how many earlier numbers the client still has no
-/// answer for. chiplog_session_append_batch does this by itself.
+/// Stamps the batch as number `sequence` (from 1) of a session. `inflight` is the number of earlier appends that the
+/// client has no answer for yet. chiplog_session_append_batch does this by itself.
 /// Ownership: borrowed. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_builder_session(
     builder: *mut chiplog_builder_t,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn chiplog_builder_session(
     inflight: u16,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             get(builder)?.lock().session(session.into(), sequence.into(), inflight);
@@ -110,11 +110,11 @@ pub unsafe extern "C" fn chiplog_builder_session(
     }
 }
 
-/// Adds a record; it may be empty. It is copied.
-/// Ownership: borrowed. Any thread. Never blocks. Errors: TOO_LARGE: the batch is as it was.
+/// Adds a record, which may be empty. The bytes are copied.
+/// Ownership: borrowed. Any thread. Never blocks. Errors: TOO_LARGE: the batch is unchanged.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_builder_push(
     builder: *mut chiplog_builder_t,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn chiplog_builder_push(
     length: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             get(builder)?.lock().push(bytes(data, length)?)?;
@@ -131,11 +131,11 @@ pub unsafe extern "C" fn chiplog_builder_push(
     }
 }
 
-/// Adds one record that lies in pieces, in their order.
-/// Ownership: borrowed. Any thread. Never blocks. Errors: TOO_LARGE: the batch is as it was.
+/// Adds one record that consists of pieces, in their order.
+/// Ownership: borrowed. Any thread. Never blocks. Errors: TOO_LARGE: the batch is unchanged.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_builder_push_pieces(
     builder: *mut chiplog_builder_t,
@@ -143,13 +143,13 @@ pub unsafe extern "C" fn chiplog_builder_push_pieces(
     count: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let pieces = slices(pieces, count, "pieces")?;
             let length = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len()));
             if length.is_none_or(|length| length > chiplog::BATCH_BYTES_MAX) {
-                let what = "these pieces are more than a batch can hold";
+                let what = "the pieces together exceed what a batch can hold";
                 return Err(chiplog::Error::new(chiplog::ErrorKind::TooLarge, what));
             }
             get(builder)?.lock().push(&pieces.concat())?;
@@ -158,33 +158,34 @@ pub unsafe extern "C" fn chiplog_builder_push_pieces(
     }
 }
 
-/// Records so far; 0 if `builder` is no open builder.
+/// Returns the number of records so far; 0 if `builder` is not an open builder.
 /// Ownership: borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_builder_count(builder: *const chiplog_builder_t) -> u32 {
     plain(0, || get(builder).map_or(0, |builder| builder.lock().count()))
 }
 
-/// What the batch would measure if it were built now without compression; 0 if `builder` is no open builder.
+/// Returns the size that the batch would have if it were built now without compression; 0 if `builder` is not an open
+/// builder.
 /// Ownership: borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_builder_encoded_bytes(builder: *const chiplog_builder_t) -> usize {
     plain(0, || get(builder).map_or(0, |builder| builder.lock().encoded_bytes()))
 }
 
-/// Encodes and checksums the batch. The builder is empty afterwards, with codec and session as they were.
-/// Ownership: `builder` borrowed; `*batch`: the caller's, to be closed. Any thread. Never blocks.
+/// Encodes and checksums the batch. The builder is empty afterwards and keeps its codec and session.
+/// Ownership: `builder` borrowed; the caller owns `*batch` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT: no records, or a session without a number.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_builder_build(
     builder: *mut chiplog_builder_t,
     batch: *mut *mut chiplog_batch_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(batch, "batch")?;
@@ -195,19 +196,21 @@ pub unsafe extern "C" fn chiplog_builder_build(
     }
 }
 
-/// Closes a builder. NULL, or one that was closed: nothing happens.
+/// Closes a builder. Does nothing if it is NULL or already closed.
 /// Ownership: takes `builder`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_builder_close(builder: *mut chiplog_builder_t) {
     plain((), || drop(handle_table::close::<Building>(builder)));
 }
 
-/// Takes an encoded batch, such as another process sent: checks the checksum and every bound. The bytes are copied.
-/// Ownership: `data` borrowed for the call; `*batch`: the caller's, to be closed. Any thread. Never blocks.
-/// Errors: CORRUPT: it is not exactly one batch with the right checksum; INVALID_ARGUMENT: it is, and does not unpack.
+/// Makes a batch of encoded bytes, for example from another process. Checks the checksum and every bound. The bytes
+/// are copied.
+/// Ownership: `data` borrowed for the call; the caller owns `*batch` and must close it. Any thread. Never blocks.
+/// Errors: CORRUPT: the bytes are not exactly one batch with the right checksum; INVALID_ARGUMENT: they are, but the
+/// batch cannot be decompressed.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_batch_decode(
     data: *const c_void,
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn chiplog_batch_decode(
     batch: *mut *mut chiplog_batch_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(batch, "batch")?;
@@ -226,8 +229,8 @@ pub unsafe extern "C" fn chiplog_batch_decode(
     }
 }
 
-/// The encoded bytes, as they will stand in the file. `{NULL, 0}` if `batch` is no open batch.
-/// Ownership: `batch` borrowed; the bytes are borrowed until it is closed. Any thread. Never blocks.
+/// Returns the encoded bytes, as they are written to the file; `{NULL, 0}` if `batch` is not an open batch.
+/// Ownership: `batch` borrowed; the bytes are valid until it is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_batch_bytes(batch: *const chiplog_batch_t) -> chiplog_slice_t {
     let nothing = chiplog_slice_t { data: ptr::null(), length: 0 };
@@ -239,14 +242,14 @@ pub extern "C" fn chiplog_batch_bytes(batch: *const chiplog_batch_t) -> chiplog_
     })
 }
 
-/// How many records it holds; 0 if `batch` is no open batch.
+/// Returns the number of records in the batch; 0 if `batch` is not an open batch.
 /// Ownership: borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_batch_count(batch: *const chiplog_batch_t) -> u32 {
     plain(0, || handle_table::get::<Built>(batch).map_or(0, |built| built.batch.count()))
 }
 
-/// How its body is compressed: CHIPLOG_CODEC_... It is NONE also if compression would not have made it smaller.
+/// Returns the compression of the body: CHIPLOG_CODEC_... NONE also if compression would not have made it smaller.
 /// Ownership: borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_batch_codec(batch: *const chiplog_batch_t) -> u32 {
@@ -259,11 +262,12 @@ pub extern "C" fn chiplog_batch_codec(batch: *const chiplog_batch_t) -> u32 {
     })
 }
 
-/// The session and the number that it is stamped with; 0 and 0: none. Either may be NULL: not wanted.
+/// Returns the session and the sequence number that the batch is stamped with; 0 and 0 if there is none. Either
+/// pointer may be NULL.
 /// Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_batch_session(
     batch: *const chiplog_batch_t,
@@ -271,7 +275,7 @@ pub unsafe extern "C" fn chiplog_batch_session(
     sequence: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let stamp = handle_table::get::<Built>(batch)?.batch.session();
@@ -282,7 +286,7 @@ pub unsafe extern "C" fn chiplog_batch_session(
     }
 }
 
-/// Closes a batch. What was submitted of it goes on. NULL, or one that was closed: nothing happens.
+/// Closes a batch. Submitted appends of it continue. Does nothing if it is NULL or already closed.
 /// Ownership: takes `batch`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_batch_close(batch: *mut chiplog_batch_t) {

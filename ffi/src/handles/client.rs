@@ -21,14 +21,14 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A client as C holds it.
+/// The client behind a handle.
 pub(crate) struct Connected(Client);
 
-/// A watch as C holds it.
+/// The watch behind a handle.
 pub(crate) struct Watching(Mutex<Watch>);
 
-/// A log over the network. Any thread may use it, many at once. It has a thread of its own, on which callbacks run: in
-/// them only what never waits is allowed. In a forked child every call is CHIPLOG_FORKED.
+/// A log over the network. Many threads may use it at once. It has a thread of its own, which runs the callbacks: a
+/// callback may only make calls that never wait. In a forked child each call returns CHIPLOG_FORKED.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_client_t {
     _private: crate::support::handle_table::Opaque,
@@ -36,7 +36,7 @@ pub struct chiplog_client_t {
 
 handle!(chiplog_client_t is Connected, 10, "client");
 
-/// Tells how a log stands, whenever that changes. One thread at a time: others wait meanwhile.
+/// Reports the state of a log whenever it changes. One thread at a time: other calls wait.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_watch_t {
     _private: crate::support::handle_table::Opaque,
@@ -44,48 +44,50 @@ pub struct chiplog_watch_t {
 
 handle!(chiplog_watch_t is Watching, 11, "watch");
 
-/// Deadlines and limits of a client. Fill it with chiplog_client_options_init, then change what is to be different.
+/// Deadlines and limits of a client. Fill it with chiplog_client_options_init, then set the fields that should
+/// differ.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_client_options_t {
-    /// sizeof(chiplog_client_options_t), as the caller knows it.
+    /// sizeof(chiplog_client_options_t) as the caller was compiled with it.
     pub size: usize,
-    /// Which log; NULL or empty, the default: the server's only one.
+    /// The name of the log. NULL or empty, the default: the server's only log.
     pub log: *const c_char,
-    /// The token that is shown with every call, where servers want one; NULL, the default: none.
+    /// The token that is sent with every call, if the servers require one. NULL, the default: none.
     pub token: *const c_char,
-    /// TLS: who has to have signed the servers' certificates, PEM. NULL, the default: no TLS.
+    /// TLS: the authority that signed the servers' certificates, PEM. NULL, the default: no TLS.
     pub tls_authority: *const c_void,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub tls_authority_length: usize,
-    /// This client's certificate, PEM, where servers want one; NULL: none.
+    /// This client's certificate, PEM, if the servers require one. NULL: none.
     pub tls_certificate: *const c_void,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub tls_certificate_length: usize,
-    /// Its private key, PEM.
+    /// The private key of the certificate, PEM.
     pub tls_key: *const c_void,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub tls_key_length: usize,
-    /// How long a call may take with all its attempts, default 30 s.
+    /// Time limit of a call with all its attempts, default 30 s.
     pub timeout_ms: u64,
-    /// How long one attempt may take, default 10 s.
+    /// Time limit of one attempt, default 10 s.
     pub attempt_timeout_ms: u64,
-    /// How long a connection may take to come about, default 2 s.
+    /// Time limit for opening a connection, default 2 s.
     pub connect_timeout_ms: u64,
-    /// How long a server is waited for when all are asked who leads, default 1 s.
+    /// Time limit for one server's answer when the client asks all of them for the leader, default 1 s.
     pub probe_timeout_ms: u64,
-    /// The wait after a first failure, default 10 ms; twice as long after each further one.
+    /// The wait after the first failure, default 10 ms. It doubles after each further failure.
     pub backoff_min_ms: u64,
-    /// The longest such wait, default 1 s.
+    /// The longest wait after a failure, default 1 s.
     pub backoff_max_ms: u64,
-    /// After so long without a sign of the other side a connection is tested. Default 5 s.
+    /// A connection is tested after this long without data from the other side. Default 5 s.
     pub keep_alive_ms: u64,
     /// Bytes that a server may send ahead on a stream, default 4 MiB.
     pub window_bytes: u32,
-    /// Whether the token may go to other machines without TLS: 1 or 0. Default 0: such a server is not asked.
+    /// Whether the token may be sent to other machines without TLS: 1 or 0. Default 0: the client does not use such a
+    /// server.
     pub token_in_plain_text: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 3],
 }
 
@@ -95,11 +97,11 @@ impl Sized0 for chiplog_client_options_t {
     }
 }
 
-/// Read from any replica: what was acknowledged is there a moment later.
+/// Read from any replica: acknowledged records become visible after a moment.
 pub const CHIPLOG_READ_FROM_ANY: u32 = 0;
-/// Read from the leader: what was acknowledged is there at once.
+/// Read from the leader: acknowledged records are visible at once.
 pub const CHIPLOG_READ_FROM_LEADER: u32 = 1;
-/// Read from a replica of the zone, if one answers; else from any.
+/// Read from a replica of the zone if one answers, else from any replica.
 pub const CHIPLOG_READ_FROM_NEAREST: u32 = 2;
 
 /// Where and how a reader reads over the network. Fill it with chiplog_reader_options_init.
@@ -107,21 +109,21 @@ pub const CHIPLOG_READ_FROM_NEAREST: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_reader_options_t {
-    /// sizeof(chiplog_reader_options_t), as the caller knows it.
+    /// sizeof(chiplog_reader_options_t) as the caller was compiled with it.
     pub size: usize,
     /// CHIPLOG_READ_FROM_..., default ANY.
     pub from: u32,
-    /// Waits at the end for what comes: 1 or 0. Default 1; 0: ends there.
+    /// Whether the reader waits at the end for new records: 1 or 0. Default 1. With 0 it ends there.
     pub follow: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 3],
-    /// Of CHIPLOG_READ_FROM_NEAREST: which zone.
+    /// The zone of CHIPLOG_READ_FROM_NEAREST.
     pub zone: *const c_char,
-    /// A replica that does not have this record yet is waited for. Default 0.
+    /// The reader waits for a replica that does not have this record yet. Default 0.
     pub min_index: u64,
-    /// How often an idle server says that it is there, default 3 s.
+    /// The interval at which an idle server sends a sign of life, default 3 s.
     pub keep_alive_ms: u64,
-    /// How long servers are tried before an error is given, default 30 s.
+    /// How long servers are tried before the reader returns an error, default 30 s.
     pub timeout_ms: u64,
 }
 
@@ -170,18 +172,18 @@ fn reader_defaults() -> chiplog_reader_options_t {
     }
 }
 
-/// Rust's options out of what the caller gave.
+/// Converts the caller's options to Rust's.
 ///
 /// # Safety
-/// As [`options`], and what it points to as [`text`] and [`bytes`] want it.
+/// As [`options`]. Its pointers are as [`text`] and [`bytes`] require.
 unsafe fn client_options(given: *const chiplog_client_options_t) -> Result<ClientOptions> {
     // SAFETY: this function's condition.
     let given = unsafe { options(given, client_defaults()) }?;
     if given.token_in_plain_text > 1 || given.reserved != [0; 3] {
-        return Err(invalid("client options: token_in_plain_text has to be 0 or 1, reserved 0"));
+        return Err(invalid("client options: token_in_plain_text must be 0 or 1, and reserved must be 0"));
     }
     let mut options = ClientOptions::default();
-    // SAFETY: this function's condition, thrice.
+    // SAFETY: this function's condition; also below.
     options.log = unsafe { text_or_none(given.log, "log") }?;
     // SAFETY: as above.
     options.token = unsafe { secret(given.token) }?;
@@ -216,18 +218,18 @@ pub(crate) unsafe fn secret(token: *const c_char) -> Result<Option<Secret>> {
 type Pem = (*const c_void, usize);
 
 /// # Safety
-/// Each as [`bytes`] wants it.
+/// Each is as [`bytes`] requires.
 pub(crate) unsafe fn tls(authority: Pem, certificate: Pem, key: Pem) -> Result<Option<ClientTls>> {
     if authority.0.is_null() {
         return match (certificate.0.is_null(), key.0.is_null()) {
             (true, true) => Ok(None),
-            (false, _) => Err(invalid("tls_certificate is given without tls_authority")),
-            _ => Err(invalid("tls_key is given without tls_authority")),
+            (false, _) => Err(invalid("tls_certificate is set without tls_authority: set both")),
+            _ => Err(invalid("tls_key is set without tls_authority: set both")),
         };
     }
     match (certificate.0.is_null(), key.0.is_null()) {
-        (false, true) => return Err(invalid("tls_certificate is given without tls_key")),
-        (true, false) => return Err(invalid("tls_key is given without tls_certificate")),
+        (false, true) => return Err(invalid("tls_certificate is set without tls_key: set both")),
+        (true, false) => return Err(invalid("tls_key is set without tls_certificate: set both")),
         _ => {}
     }
     let given_certificate = certificate.0;
@@ -246,10 +248,10 @@ pub(crate) unsafe fn tls(authority: Pem, certificate: Pem, key: Pem) -> Result<O
 }
 
 /// # Safety
-/// `servers` is NULL or so many C strings.
+/// `servers` is NULL or points to `count` C strings.
 pub(crate) unsafe fn addresses(servers: *const *const c_char, count: usize) -> Result<Vec<String>> {
     if count == 0 || servers.is_null() {
-        return Err(invalid("no server's address"));
+        return Err(invalid("no address of a server: pass at least one host:port"));
     }
     // SAFETY: this function's condition.
     (0..count).map(|n| unsafe { text(*servers.add(n), "a server's address") }.map(str::to_owned)).collect()
@@ -281,35 +283,36 @@ fn get(client: *const chiplog_client_t) -> Result<handle_table::Pinned<Connected
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_client_options_t).
-/// Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
+/// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_options_init(options: *mut chiplog_client_options_t, size: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     plain((), || unsafe { init(options, size, client_defaults()) });
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_reader_options_t).
-/// Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
+/// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_options_init(options: *mut chiplog_reader_options_t, size: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     plain((), || unsafe { init(options, size, reader_defaults()) });
 }
 
-/// Finds the cluster that these `count` servers, `host:port`, are part of. One that answers is enough; the others are learnt
-/// from it. `options`: NULL for the defaults.
-/// Ownership: all borrowed for the call; `*client`: the caller's, to be closed. Any thread. Blocks, for at most timeout_ms.
+/// Connects to the cluster that these `count` servers, `host:port`, belong to. One that answers is enough: the client
+/// learns the others from it. `options` may be NULL for the defaults.
+/// Ownership: all borrowed for the call; the caller owns `*client` and must close it. Any thread. Blocks for up to
+/// timeout_ms.
 /// Errors: INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE, TIMEOUT, NOT_FOUND (no log of that name),
 /// UNSUPPORTED, IO.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_connect(
     servers: *const *const c_char,
@@ -318,7 +321,7 @@ pub unsafe extern "C" fn chiplog_client_connect(
     client: *mut *mut chiplog_client_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(client, "client")?;
@@ -330,13 +333,13 @@ pub unsafe extern "C" fn chiplog_client_connect(
     }
 }
 
-/// A producer: gathers records into batches, keeps several under way, sends again what a failure left open. `options`: NULL
-/// for the defaults.
-/// Ownership: `client`, `options` borrowed for the call; `*producer`: the caller's, to be closed. Any thread. Blocks.
-/// Errors: INVALID_ARGUMENT, UNAVAILABLE, TIMEOUT, FORKED, and what the servers refuse with.
+/// Opens a producer, which collects records into batches, keeps several in flight, and sends again after a failure.
+/// `options` may be NULL for the defaults.
+/// Ownership: `client`, `options` borrowed for the call; the caller owns `*producer` and must close it. Any thread. Blocks.
+/// Errors: INVALID_ARGUMENT, UNAVAILABLE, TIMEOUT, FORKED, and errors of the servers.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_producer(
     client: *const chiplog_client_t,
@@ -344,7 +347,7 @@ pub unsafe extern "C" fn chiplog_client_producer(
     producer: *mut *mut chiplog_producer_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(producer, "producer")?;
@@ -357,13 +360,14 @@ pub unsafe extern "C" fn chiplog_client_producer(
     }
 }
 
-/// A reader that follows the log over the network from `start` on (CHIPLOG_START_...; `value`: its number, else 0). It
-/// connects when it is first asked, and goes on elsewhere when a server fails. `options`: NULL for the defaults.
-/// Ownership: `client`, `options` borrowed for the call; `*reader`: the caller's, to be closed; it may outlive the client.
+/// Opens a reader that follows the log over the network from `start` on (CHIPLOG_START_...; `value`: its number, else
+/// 0). It connects at the first read and switches to another server when one fails. `options` may be NULL for the
+/// defaults.
+/// Ownership: `client`, `options` borrowed for the call; the caller owns `*reader` and must close it; it may outlive the client.
 /// Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_reader(
     client: *const chiplog_client_t,
@@ -373,20 +377,20 @@ pub unsafe extern "C" fn chiplog_client_reader(
     reader: *mut *mut chiplog_reader_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(reader, "reader")?;
             let given = self::options(options, reader_defaults())?;
             if given.follow > 1 || given.reserved != [0; 3] {
-                return Err(invalid("reader options: follow has to be 0 or 1, reserved 0"));
+                return Err(invalid("reader options: follow must be 0 or 1, and reserved must be 0"));
             }
             let mut options = ReaderOptions::default();
             options.from = match given.from {
                 CHIPLOG_READ_FROM_ANY => ReadFrom::Any,
                 CHIPLOG_READ_FROM_LEADER => ReadFrom::Leader,
                 CHIPLOG_READ_FROM_NEAREST => ReadFrom::Nearest(text(given.zone, "zone")?.to_owned()),
-                other => return Err(invalid(format!("{other} is no CHIPLOG_READ_FROM_..."))),
+                other => return Err(invalid(format!("{other} is not one of CHIPLOG_READ_FROM_..."))),
             };
             options.follow = given.follow == 1;
             options.min_index = given.min_index.into();
@@ -399,19 +403,19 @@ pub unsafe extern "C" fn chiplog_client_reader(
     }
 }
 
-/// How the log stands, with everything that was acknowledged before the call. `info->size` has to be set.
-/// Ownership: `client` borrowed; `info` the caller's. Any thread. Blocks, for at most the client's timeout_ms.
-/// Errors: TIMEOUT, UNAVAILABLE: no leader answered; what it refuses with; INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the state of the log, including everything that was acknowledged before the call. Set `info->size` first.
+/// Ownership: `client` borrowed; the caller owns `info`. Any thread. Blocks for up to the client's timeout_ms.
+/// Errors: TIMEOUT, UNAVAILABLE: no leader answered; errors of the leader; INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_info(
     client: *const chiplog_client_t,
     info: *mut chiplog_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let client = get(client)?;
@@ -420,18 +424,19 @@ pub unsafe extern "C" fn chiplog_client_info(
     }
 }
 
-/// As chiplog_client_info, without a majority: what the replicas know. It can be late by an election.
-/// Ownership, threads: as there. Errors: as there; UNAVAILABLE: no server answered.
+/// As chiplog_client_info, but needs no majority: returns what the replicas know. It can be out of date by one
+/// election.
+/// Ownership and threads as chiplog_client_info. Errors: the same; UNAVAILABLE: no server answered.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_info_stale(
     client: *const chiplog_client_t,
     info: *mut chiplog_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let client = get(client)?;
@@ -441,17 +446,17 @@ pub unsafe extern "C" fn chiplog_client_info_stale(
 }
 
 /// Discards all records below `first`.
-/// Ownership: borrowed. Any thread. Blocks, for at most the client's timeout_ms. Errors: as chiplog_client_info.
+/// Ownership: borrowed. Any thread. Blocks for up to the client's timeout_ms. Errors: as chiplog_client_info.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_discard(
     client: *const chiplog_client_t,
     first: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let client = get(client)?;
@@ -460,20 +465,20 @@ pub unsafe extern "C" fn chiplog_client_discard(
     }
 }
 
-/// Opens a session for a producer that is to go on in it after a restart of the program: `*session`, for the producer's
-/// options.
-/// Ownership: borrowed. Any thread. Blocks, for at most the client's timeout_ms.
+/// Opens a session for a producer that continues in it after a restart of the program. Pass `*session` in the
+/// producer's options.
+/// Ownership: borrowed. Any thread. Blocks for up to the client's timeout_ms.
 /// Errors: as chiplog_client_info; TOO_MANY_SESSIONS.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_open_session(
     client: *const chiplog_client_t,
     session: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let client = get(client)?;
@@ -483,18 +488,18 @@ pub unsafe extern "C" fn chiplog_client_open_session(
     }
 }
 
-/// The largest batch that the servers take, in bytes, as they told last: `*bytes`.
+/// Returns the largest batch that the servers accept, in bytes, as last reported by them: `*bytes`.
 /// Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_batch_bytes_max(
     client: *const chiplog_client_t,
     bytes: *mut usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(bytes, get(client)?.0.batch_bytes_max());
@@ -503,12 +508,12 @@ pub unsafe extern "C" fn chiplog_client_batch_bytes_max(
     }
 }
 
-/// Watches how the log stands. `interval_ms`: changes that come faster are told together.
-/// Ownership: `client` borrowed; `*watch`: the caller's, to be closed. Any thread. Never blocks.
+/// Opens a watch on the state of the log. Changes within `interval_ms` are reported together.
+/// Ownership: `client` borrowed; the caller owns `*watch` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_client_watch(
     client: *const chiplog_client_t,
@@ -516,7 +521,7 @@ pub unsafe extern "C" fn chiplog_client_watch(
     watch: *mut *mut chiplog_watch_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(watch, "watch")?;
@@ -527,21 +532,21 @@ pub unsafe extern "C" fn chiplog_client_watch(
     }
 }
 
-/// Closes a client. Its producers and readers go on. NULL, or one that was closed: nothing happens.
-/// Ownership: takes `client`. Any thread. With the last of client, producers, readers and watches the client's thread ends,
-/// which is waited for, and what producers had not sent is given up.
+/// Closes a client. Its producers and readers continue. Does nothing if it is NULL or already closed.
+/// Ownership: takes `client`. Any thread. Closing the last of the client and its producers, readers and watches ends
+/// the client's thread and waits for it. Records that producers had not sent by then are dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_client_close(client: *mut chiplog_client_t) {
     plain((), || drop(handle_table::close::<Connected>(client)));
 }
 
-/// How the log stands: at once the first time, then when it has changed; waits for that for at most `timeout_ms`.
-/// `info->size` has to be set.
-/// Ownership: `watch` borrowed; `info` the caller's. One thread at a time. Blocks.
+/// Returns the state of the log: at once the first time, then after each change. Waits up to `timeout_ms`. Set
+/// `info->size` first.
+/// Ownership: `watch` borrowed; the caller owns `info`. One thread at a time. Blocks.
 /// Errors: TIMEOUT: nothing changed; UNAVAILABLE: no server answered in time; INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_watch_next(
     watch: *mut chiplog_watch_t,
@@ -549,7 +554,7 @@ pub unsafe extern "C" fn chiplog_watch_next(
     info: *mut chiplog_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let watching = handle_table::get::<Watching>(watch)?;
@@ -563,8 +568,8 @@ pub unsafe extern "C" fn chiplog_watch_next(
     }
 }
 
-/// Closes a watch. NULL, or one that was closed: nothing happens.
-/// Ownership: takes `watch`. Any thread. Never blocks for long; see chiplog_client_close.
+/// Closes a watch. Does nothing if it is NULL or already closed.
+/// Ownership: takes `watch`. Any thread. Does not block for long; see chiplog_client_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_watch_close(watch: *mut chiplog_watch_t) {
     plain((), || drop(handle_table::close::<Watching>(watch)));

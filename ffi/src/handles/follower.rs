@@ -23,26 +23,26 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A follower as C holds it.
+/// The follower behind a handle.
 pub(crate) struct Following {
     follower: Follower,
     watched: Mutex<Watched>,
-    /// The callback of the moment.
+    /// The current callback.
     gate: Mutex<Option<Gate>>,
 }
 
-/// How an event loop is told. A descriptor that was handed out stays open.
+/// The follower's event descriptor. Once handed out, it stays open.
 #[derive(Default)]
 struct Watched {
     /// Raised while there may be an event.
     signal: Option<Signal>,
-    /// Whether it is what is called when there is one, and no callback is.
+    /// Whether the hook raises the descriptor, instead of a callback.
     is_hook: bool,
 }
 
-/// A copy of a log in this process, kept up to date from any server of its cluster. It does not vote and nobody has to
-/// know it. Any thread may use it, many at once. It has threads of its own. In a forked child every call is
-/// CHIPLOG_FORKED.
+/// A copy of a log in this process, kept up to date from any server of its cluster. It does not vote, and the cluster
+/// need not know of it. Many threads may use it at once. It has threads of its own. In a forked child each call
+/// returns CHIPLOG_FORKED.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_follower_t {
     _private: crate::support::handle_table::Opaque,
@@ -50,56 +50,57 @@ pub struct chiplog_follower_t {
 
 handle!(chiplog_follower_t is Following, 13, "follower");
 
-/// Deadlines and limits of a follower. Fill it with chiplog_follower_options_init. A time is from 1 ms to a day, else opening
-/// is CHIPLOG_INVALID_ARGUMENT; but open_timeout_ms is any, and CHIPLOG_FOREVER as long as it takes.
+/// Deadlines and limits of a follower. Fill it with chiplog_follower_options_init. Times range from 1 ms to one day,
+/// else opening fails with CHIPLOG_INVALID_ARGUMENT. The exception is open_timeout_ms, which has no bounds;
+/// CHIPLOG_FOREVER means no limit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_follower_options_t {
-    /// sizeof(chiplog_follower_options_t), as the caller knows it.
+    /// sizeof(chiplog_follower_options_t) as the caller was compiled with it.
     pub size: usize,
-    /// Those of the copy's own files, retention included; NULL, the default: the defaults. `segment_bytes` has to be at least
-    /// the servers' if their blocks are that large.
+    /// Options of the copy's own files, retention included. NULL, the default: the defaults. `segment_bytes` must be
+    /// at least the servers' if their blocks are that large.
     pub files: *const chiplog_log_options_t,
-    /// Which log; NULL or empty, the default: the servers' only one.
+    /// The name of the log. NULL or empty, the default: the servers' only log.
     pub log: *const c_char,
-    /// A server of this zone is preferred; NULL or empty, the default: no zone.
+    /// The zone whose servers are preferred. NULL or empty, the default: no zone.
     pub zone: *const c_char,
-    /// The token that is shown to servers, where they want one; NULL, the default: none.
+    /// The token to send to servers, if they require one. NULL, the default: none.
     pub token: *const c_char,
-    /// TLS: who has to have signed the servers' certificates, PEM. NULL, the default: no TLS.
+    /// TLS: the authority that signed the servers' certificates, PEM. NULL, the default: no TLS.
     pub tls_authority: *const c_void,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub tls_authority_length: usize,
-    /// This follower's certificate, PEM, where servers want one; NULL: none.
+    /// This follower's certificate, PEM, if the servers require one. NULL: none.
     pub tls_certificate: *const c_void,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub tls_certificate_length: usize,
-    /// Its private key, PEM.
+    /// The private key of the certificate, PEM.
     pub tls_key: *const c_void,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub tls_key_length: usize,
-    /// How long opening an empty directory waits for a server, default 30 s. One that holds a copy needs none.
+    /// How long opening an empty directory waits for a server, default 30 s. A directory with a copy needs no server.
     pub open_timeout_ms: u64,
-    /// How often an idle server says that it is there, default 3 s.
+    /// The interval at which an idle server sends a sign of life, default 3 s.
     pub keep_alive_ms: u64,
-    /// How often another server is asked how far it is, default 10 s.
+    /// The interval at which the follower asks another server for its position, default 10 s.
     pub compare_interval_ms: u64,
-    /// How long a connection may take to come about, default 2 s.
+    /// Time limit for opening a connection, default 2 s.
     pub connect_timeout_ms: u64,
-    /// How long a server may take to begin to send, default 10 s.
+    /// Time limit for a server to begin to send, default 10 s.
     pub attempt_timeout_ms: u64,
-    /// How long a server is waited for when it is asked about itself, default 1 s.
+    /// Time limit for a server's answer about itself, default 1 s.
     pub probe_timeout_ms: u64,
-    /// The wait after a second failure in a row, default 10 ms; twice as long after each further one.
+    /// The wait after the second failure in a row, default 10 ms. It doubles after each further failure.
     pub backoff_min_ms: u64,
-    /// The longest such wait, default 2 s.
+    /// The longest wait after a failure, default 2 s.
     pub backoff_max_ms: u64,
     /// Bytes that a server may send ahead, default 4 MiB.
     pub window_bytes: u32,
-    /// Whether the token may go to other machines without TLS: 1 or 0. Default 0.
+    /// Whether the token may be sent to other machines without TLS: 1 or 0. Default 0.
     pub token_in_plain_text: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 3],
 }
 
@@ -109,38 +110,38 @@ impl Sized0 for chiplog_follower_options_t {
     }
 }
 
-/// How a follower stands.
+/// The state of a follower.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_follower_status_t {
-    /// sizeof(chiplog_follower_status_t), as the caller knows it: set it first.
+    /// sizeof(chiplog_follower_status_t) as the caller was compiled with it. Set it first.
     pub size: usize,
-    /// The first record here; of an empty copy, the first one to come.
+    /// The first record here. For an empty copy: the first one to be received.
     pub first: u64,
-    /// The last record here; of an empty copy first - 1.
+    /// The last record here. For an empty copy: first - 1.
     pub last: u64,
-    /// The last record that a server was known to have: source_last - last is how far it is behind.
+    /// The last record that a server is known to have. source_last - last is how far the follower is behind.
     pub source_last: u64,
-    /// How long the server has fed it, in milliseconds; 0 without one.
+    /// How long the current server has sent to it, in milliseconds; 0 without a server.
     pub connected_for_ms: u64,
-    /// Times that a server began to send.
+    /// How often a server began to send.
     pub connects: u64,
-    /// Times that it jumped over what all servers had discarded.
+    /// How often it skipped records that all servers had discarded.
     pub jumps: u64,
-    /// Bytes of blocks that came from servers.
+    /// Bytes of blocks received from servers.
     pub received_bytes: u64,
-    /// Records that came from servers.
+    /// Records received from servers.
     pub received_records: u64,
-    /// The server that feeds it, `host:port`; empty: it looks for one.
+    /// The server that sends to it, `host:port`. Empty: it is looking for one.
     pub server: [c_char; 264],
-    /// The status of what went wrong last, and is tried again; CHIPLOG_OK: nothing did.
+    /// The status of the last failure, which is being retried. CHIPLOG_OK: there was none.
     pub last_error: chiplog_status_t,
-    /// The status of why it has ended by itself; CHIPLOG_OK: it has not.
+    /// The status of the reason why it ended by itself. CHIPLOG_OK: it has not.
     pub stopped: chiplog_status_t,
-    /// Whether that server is kept up to date itself: 1 or 0.
+    /// Whether that server is up to date itself: 1 or 0.
     pub fed: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 7],
 }
 
@@ -150,29 +151,31 @@ impl Sized0 for chiplog_follower_status_t {
     }
 }
 
-/// A server sends what it has; the first one since the follower was opened: `server`.
+/// A server sends; the first one since the follower was opened: `server`.
 pub const CHIPLOG_EVENT_CONNECTED: u32 = 1;
-/// Another server than before sends what it has: `before`, `server`.
+/// Another server than before sends: `before`, `server`.
 pub const CHIPLOG_EVENT_SWITCHED: u32 = 2;
-/// Records are missing here: all servers had discarded what came next. Start over: record `from` was due, `to` comes instead.
+/// Records are missing here because all servers had discarded them. Rebuild from record `to`; record `from` was
+/// expected.
 pub const CHIPLOG_EVENT_JUMPED: u32 = 3;
 /// Records below `to` were discarded.
 pub const CHIPLOG_EVENT_DISCARDED: u32 = 4;
-/// What came from `server` was cut off, or, where that is empty, no server could be had: `cause`. It goes on trying.
+/// The stream from `server` broke, or, if `server` is empty, no server could be reached: `cause`. The follower keeps
+/// trying.
 pub const CHIPLOG_EVENT_FAILED: u32 = 5;
-/// It has ended by itself, and this is the last event: `cause`.
+/// The follower ended by itself; this is the last event: `cause`.
 pub const CHIPLOG_EVENT_STOPPED: u32 = 6;
-/// `to` events were not taken in time, and are gone.
+/// `to` events were dropped because the program did not take them in time.
 pub const CHIPLOG_EVENT_MISSED: u32 = 7;
 
-/// Something that happened to a follower.
+/// An event of a follower.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_event_t {
-    /// sizeof(chiplog_event_t), as the caller knows it: set it first.
+    /// sizeof(chiplog_event_t) as the caller was compiled with it. Set it first.
     pub size: usize,
-    /// CHIPLOG_EVENT_..., which says what else is set. Later versions may have more: ignore what is not known.
+    /// CHIPLOG_EVENT_..., which says which other fields are set. Later versions may add kinds: ignore unknown ones.
     pub kind: u32,
     /// The status of `cause`, else CHIPLOG_OK.
     pub cause: chiplog_status_t,
@@ -221,15 +224,15 @@ fn defaults() -> chiplog_follower_options_t {
     }
 }
 
-/// Rust's options out of what the caller gave.
+/// Converts the caller's options to Rust's.
 ///
 /// # Safety
-/// As `values::options`, and what it points to as `text`, `bytes` and `options::read` want it.
+/// As `values::options`. Its pointers are as `text`, `bytes` and `options::read` require.
 unsafe fn read(given: *const chiplog_follower_options_t) -> Result<FollowerOptions> {
     // SAFETY: this function's condition.
     let given = unsafe { crate::abi::values::options(given, defaults()) }?;
     if given.token_in_plain_text > 1 || given.reserved != [0; 3] {
-        return Err(invalid("follower options: token_in_plain_text has to be 0 or 1, reserved 0"));
+        return Err(invalid("follower options: token_in_plain_text must be 0 or 1, and reserved must be 0"));
     }
     let mut options = FollowerOptions::default();
     // SAFETY: this function's condition, for each.
@@ -262,7 +265,7 @@ fn get(follower: *const chiplog_follower_t) -> Result<handle_table::Pinned<Follo
 }
 
 impl Following {
-    /// The next event; where there is none, and there is a descriptor, that is raised once there is.
+    /// Returns the next event. If there is none and there is a descriptor, arms the descriptor.
     fn next_event(&self, limit: Duration) -> Result<FollowerEvent> {
         let next = self.follower.next_event(limit);
         if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)
@@ -285,29 +288,29 @@ impl Following {
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_follower_options_t).
-/// Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
+/// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_options_init(
     options: *mut chiplog_follower_options_t,
     size: usize,
 ) {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     plain((), || unsafe { init(options, size, defaults()) });
 }
 
-/// Goes on with the copy in `directory`, or begins one there. `servers`: `count` addresses, `host:port`; one that runs is
-/// enough. A new copy begins at `start` (CHIPLOG_START_...; `value`: its number, else 0), with the block that holds that record.
-/// `options`: NULL for the defaults.
-/// Ownership: all borrowed for the call; `*follower`: the caller's, to be closed. Any thread. A copy that is there is opened
-/// without a server; for a new one this waits for one, for at most open_timeout_ms.
-/// Errors: INVALID_ARGUMENT, LOCKED, CORRUPT, UNSUPPORTED, IO; of a new copy also DISCARDED, OUT_OF_RANGE, UNAVAILABLE,
-/// TIMEOUT, and whatever a server refused with.
+/// Opens the copy in `directory`, or creates one there. `servers`: `count` addresses, `host:port`; one that runs is
+/// enough. A new copy begins at `start` (CHIPLOG_START_...; `value`: its number, else 0), with the block that holds
+/// that record. `options` may be NULL for the defaults.
+/// Ownership: all borrowed for the call; the caller owns `*follower` and must close it. Any thread. An existing copy
+/// is opened without a server. A new copy needs one: the call blocks for up to open_timeout_ms.
+/// Errors: INVALID_ARGUMENT, LOCKED, CORRUPT, UNSUPPORTED, IO; for a new copy also DISCARDED, OUT_OF_RANGE,
+/// UNAVAILABLE, TIMEOUT, and errors of the servers.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_open(
     directory: *const c_char,
@@ -319,7 +322,7 @@ pub unsafe extern "C" fn chiplog_follower_open(
     follower: *mut *mut chiplog_follower_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(follower, "follower")?;
@@ -336,20 +339,20 @@ pub unsafe extern "C" fn chiplog_follower_open(
     }
 }
 
-/// The copy as a log: to read from, and to look at. Appends and commands are NOT_LEADER. Closing it leaves the follower as it
-/// is.
-/// Ownership: `follower` borrowed; `*log`: the caller's, to be closed. Any thread. Never blocks.
+/// Returns the copy as a log, for reading and for its state. Appends and commands fail with NOT_LEADER. Closing the
+/// log does not change the follower.
+/// Ownership: `follower` borrowed; the caller owns `*log` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_log(
     follower: *const chiplog_follower_t,
     log: *mut *mut chiplog_log_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(log, "log")?;
@@ -359,13 +362,14 @@ pub unsafe extern "C" fn chiplog_follower_log(
     }
 }
 
-/// A reader of the copy: no server is asked. At the tail it waits for what comes; once the follower was closed or has ended by
-/// itself that is CLOSED. When it meets a jump its next record is DISCARDED: go on with a new one at CHIPLOG_START_FIRST.
-/// Ownership: `follower` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Opens a reader of the copy. It contacts no server. At the end of the copy it waits for new records; it returns
+/// CLOSED once the follower was closed or ended by itself. At a jump it returns DISCARDED: open a new reader at
+/// CHIPLOG_START_FIRST.
+/// Ownership: `follower` borrowed; the caller owns `*reader` and must close it. Any thread. Blocks for the disk.
 /// Errors: as chiplog_log_reader.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_reader(
     follower: *const chiplog_follower_t,
@@ -374,7 +378,7 @@ pub unsafe extern "C" fn chiplog_follower_reader(
     reader: *mut *mut chiplog_reader_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             reader::hand_out(reader, || get(follower)?.follower.reader(self::start(start, value)?))
@@ -382,12 +386,12 @@ pub unsafe extern "C" fn chiplog_follower_reader(
     }
 }
 
-/// Waits until record `index` is here, or is known to be discarded.
-/// Ownership: borrowed. Any thread. Blocks, for at most `timeout_ms`.
-/// Errors: TIMEOUT, CLOSED, FORKED; why the follower has ended by itself.
+/// Blocks until record `index` is here, or is known to be discarded.
+/// Ownership: borrowed. Any thread. Blocks for up to `timeout_ms`.
+/// Errors: TIMEOUT, CLOSED, FORKED; the reason why the follower ended by itself.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_wait_for(
     follower: *const chiplog_follower_t,
@@ -395,17 +399,17 @@ pub unsafe extern "C" fn chiplog_follower_wait_for(
     timeout_ms: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(follower)?.follower.wait_for(index.into(), duration(timeout_ms))) }
 }
 
-/// How it stands. `status->size` has to be set. `*cause` (NULL: not wanted): why it has ended by itself, or else what went
-/// wrong last; NULL: neither.
-/// Ownership: `follower` borrowed; `status` the caller's; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Returns the state. Set `status->size` first. `*cause` (may be NULL) is the reason why the follower ended by
+/// itself, or else the last failure, or NULL if there is neither.
+/// Ownership: `follower` borrowed; the caller owns `status`; the caller owns `*cause` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_status(
     follower: *const chiplog_follower_t,
@@ -414,10 +418,10 @@ pub unsafe extern "C" fn chiplog_follower_status(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     if !cause.is_null() && cause == error {
-        // SAFETY: the caller's word. One place cannot hold both.
-        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+        // SAFETY: this function's condition. One place cannot hold both pointers.
+        return unsafe { entry(error, || Err(invalid("cause and error must not point to the same place"))) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(cause, std::ptr::null_mut());
@@ -448,14 +452,14 @@ pub unsafe extern "C" fn chiplog_follower_status(
     }
 }
 
-/// What has happened since this was last asked, one event after the other; waits for one for at most `timeout_ms`. Each is
-/// given once, whoever asks; of those that nobody takes the newest 1,024 are kept. `event->size` has to be set. `*cause`
-/// (NULL: not wanted): see the kinds; else NULL.
-/// Ownership: `follower` borrowed; `event` the caller's; `*cause`: the caller's, to be closed. Any thread. Blocks.
-/// Errors: TIMEOUT: nothing happened; CLOSED: nothing will any more; INVALID_ARGUMENT, FORKED.
+/// Returns the events since the last call, one at a time. Waits up to `timeout_ms` for one. Each event is returned to
+/// one caller only. Up to 1,024 events wait to be taken; beyond that the oldest are dropped. Set `event->size` first.
+/// `*cause` (may be NULL) is set as the kinds describe, else to NULL.
+/// Ownership: `follower` borrowed; the caller owns `event`; the caller owns `*cause` and must close it. Any thread. Blocks.
+/// Errors: TIMEOUT: there is no event; CLOSED: there will be no more; INVALID_ARGUMENT, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_next_event(
     follower: *mut chiplog_follower_t,
@@ -465,10 +469,10 @@ pub unsafe extern "C" fn chiplog_follower_next_event(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     if !cause.is_null() && cause == error {
-        // SAFETY: the caller's word. One place cannot hold both.
-        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+        // SAFETY: this function's condition. One place cannot hold both pointers.
+        return unsafe { entry(error, || Err(invalid("cause and error must not point to the same place"))) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(cause, std::ptr::null_mut());
@@ -481,7 +485,7 @@ pub unsafe extern "C" fn chiplog_follower_next_event(
                 server: [0; 264],
                 before: [0; 264],
             };
-            // Looked at before an event is taken.
+            // Checked before an event is taken.
             fill(event, "event", shown)?;
             let mut why = None;
             match get(follower)?.next_event(duration(timeout_ms))? {
@@ -508,7 +512,7 @@ pub unsafe extern "C" fn chiplog_follower_next_event(
                     why = Some(error);
                 }
                 FollowerEvent::Missed { events } => (shown.kind, shown.to) = (CHIPLOG_EVENT_MISSED, events),
-                // Of a later version of this very workspace: a number that the header says to ignore.
+                // A kind of a later version of this workspace: a number that the header says to ignore.
                 _ => shown.kind = u32::MAX,
             }
             shown.cause = why.as_ref().map_or(0, crate::abi::error::status);
@@ -521,14 +525,15 @@ pub unsafe extern "C" fn chiplog_follower_next_event(
     }
 }
 
-/// Calls `callback` once, when there is an event to be taken, or will be none any more: at once on this thread if so already,
-/// else on the follower's thread. A follower has one: a new one, or a descriptor, takes the place of the last. A descriptor that
-/// was handed out stays open, and shows nothing until it is asked for again.
-/// Ownership: `context` is borrowed until the callback was called or replaced, or the follower has ended. Any thread. Never
-/// blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Calls `callback` once, when there is an event to take or there will be no more. If that is so already, the
+/// callback runs at once on this thread, else on the follower's thread. A follower has one callback: a new callback,
+/// or a descriptor, replaces the last. A descriptor that was handed out stays open, but does not change until
+/// chiplog_follower_descriptor is called again.
+/// Ownership: `context` is borrowed until the callback was called or replaced, or the follower has ended. Any thread.
+/// Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_on_event(
     follower: *mut chiplog_follower_t,
@@ -537,7 +542,7 @@ pub unsafe extern "C" fn chiplog_follower_on_event(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
@@ -547,31 +552,33 @@ pub unsafe extern "C" fn chiplog_follower_on_event(
                 watched.is_hook = false;
                 watched.signal.iter().for_each(Signal::lower);
             }
-            // SAFETY: the caller gave both for each other, to be called once; the follower keeps the gate until then.
+            // SAFETY: the caller promised that the callback may be called once with the context; the follower keeps
+            // the gate until then.
             let gate = Gate::new(callback, context);
             let hook = gate.hook();
             let last = following.gate.lock().unwrap_or_else(PoisonError::into_inner).replace(gate);
-            drop(last); // without the lock: the callback that it waits for may set the next one
+            drop(last); // without the lock: the callback that it waits for may set the next callback
             following.follower.on_event(hook);
             Ok(())
         })
     }
 }
 
-/// A descriptor that is readable (poll, epoll, select) while there may be an event: then take events with a time-out of 0
-/// until TIMEOUT, and wait for it again. It stays readable once no more will come.
-/// Ownership: `*descriptor` is the follower's, the same each time: neither to be read from nor closed; it ends with the
-/// follower. Any thread. Never blocks. Errors: IO, INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns a descriptor that is readable (poll, epoll, select) while there may be an event. When it is readable, take
+/// events with a time-out of 0 until TIMEOUT, then wait for it again. It stays readable when there will be no more
+/// events.
+/// Ownership: the follower owns `*descriptor`, which is the same each time: do not read from it or close it; it is
+/// closed with the follower. Any thread. Never blocks. Errors: IO, INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_descriptor(
     follower: *mut chiplog_follower_t,
     descriptor: *mut i32,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(descriptor, -1);
@@ -590,19 +597,19 @@ pub unsafe extern "C" fn chiplog_follower_descriptor(
     }
 }
 
-/// Ends following, makes durable what was taken, lets the directory go, and closes the handle, whatever the status. No server
-/// is waited for. Readers go on to the end of what is here.
+/// Stops following, makes the received records durable, unlocks the directory, and closes the handle, whatever the
+/// status. Does not wait for a server. Readers continue to the end of the copy.
 /// Ownership: takes `follower`; NULL: CHIPLOG_OK. Any thread. Blocks for the disk.
-/// Errors: POISONED: a write had failed; CLOSED: it was closed before; FORKED.
+/// Errors: POISONED: an earlier write failed; CLOSED: it is already closed; FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_follower_close(
     follower: *mut chiplog_follower_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if follower.is_null() {

@@ -1,4 +1,4 @@
-//! The embedded log: opening, appending, looking, discarding, closing.
+//! The embedded log: open, append, read, inspect, discard, close.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
@@ -24,17 +24,17 @@ use chiplog::{Batch, BatchBuilder, Info, Log, Result};
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-/// A log as C holds it.
+/// The log behind a handle.
 pub(crate) struct Opened {
     pub(crate) log: Log,
-    /// For `chiplog_log_path`.
+    /// The text of `chiplog_log_path`.
     path: CString,
-    /// Whether closing the handle closes the log: not where it is a follower's.
+    /// Whether closing the handle closes the log. false for a follower's log.
     is_own: bool,
 }
 
-/// A durable log in a directory. Any thread may use it, many at once. Closed by chiplog_log_close. In a forked child
-/// every call is CHIPLOG_FORKED.
+/// A durable log in a directory. Many threads may use it at once. Close it with chiplog_log_close. In a forked child
+/// each call returns CHIPLOG_FORKED.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_log_t {
     _private: crate::support::handle_table::Opaque,
@@ -49,42 +49,42 @@ impl Opened {
     }
 }
 
-/// How a log stands.
+/// The state of a log.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_info_t {
-    /// sizeof(chiplog_info_t), as the caller knows it: set it first.
+    /// sizeof(chiplog_info_t) as the caller was compiled with it. Set it first.
     pub size: usize,
-    /// The first record that is not discarded; of an empty log, the first one to come.
+    /// The first record that is not discarded. For an empty log: the first one to be appended.
     pub first: u64,
-    /// The last committed record; of an empty log first - 1.
+    /// The last committed record. For an empty log: first - 1.
     pub last: u64,
-    /// The last record durable here. Over the network: as `last`.
+    /// The last record that is durable here. Over the network: equal to `last`.
     pub durable: u64,
     /// Bytes from the first record on.
     pub bytes_used: u64,
-    /// The configured limit of them; 0: none, or not known.
+    /// The configured limit of `bytes_used`. 0: none, or unknown.
     pub bytes_capacity: u64,
-    /// Segments that hold them. Over the network: 0.
+    /// The number of segments. Over the network: 0.
     pub segments: u64,
-    /// Exactly-once sessions that are open. Over the network: 0.
+    /// The number of open exactly-once sessions. Over the network: 0.
     pub sessions: u64,
     /// When the newest block was written: milliseconds since 1970. Over the network: 0.
     pub last_timestamp_ms: u64,
-    /// Over the network: the replica that tells, else 0.
+    /// Over the network: the replica that answered, else 0.
     pub node: u64,
-    /// Over the network: who leads; 0: not known.
+    /// Over the network: the leader. 0: unknown.
     pub leader: u64,
-    /// The log's name for ever: 32 hexadecimal digits and a NUL; empty: not told.
+    /// The log's permanent name: 32 hexadecimal digits and a NUL. Empty: unknown.
     pub log_id: [c_char; 40],
-    /// This copy's name, likewise. Over the network: empty.
+    /// This copy's permanent name, in the same form. Over the network: empty.
     pub directory_id: [c_char; 40],
-    /// Over the network: where the leader serves clients, `host:port`; empty: not known.
+    /// Over the network: where the leader serves clients, `host:port`. Empty: unknown.
     pub leader_address: [c_char; 264],
-    /// Whether this copy follows the log from outside: 1 or 0.
+    /// Whether this copy is a follower's: 1 or 0.
     pub follows: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 7],
 }
 
@@ -115,44 +115,44 @@ pub(crate) fn info(info: &Info) -> chiplog_info_t {
     }
 }
 
-/// What a log did since it was opened, and what waits in it.
+/// Counters of a log since it was opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_stats_t {
-    /// sizeof(chiplog_stats_t), as the caller knows it: set it first.
+    /// sizeof(chiplog_stats_t) as the caller was compiled with it. Set it first.
     pub size: usize,
-    /// Batches taken, duplicates of sessions included.
+    /// Batches accepted, including duplicates within sessions.
     pub appends: u64,
     /// Records written.
     pub records: u64,
     /// Blocks written.
     pub blocks: u64,
-    /// Bytes of blocks written, headers and padding included.
+    /// Bytes of blocks written, with headers and padding.
     pub bytes: u64,
     /// Syncs that succeeded.
     pub syncs: u64,
-    /// Time spent in them, in microseconds.
+    /// Time spent in syncs, in microseconds.
     pub sync_micros_total: u64,
-    /// The longest of them, in microseconds.
+    /// The longest sync, in microseconds.
     pub sync_micros_max: u64,
-    /// Half of them took less, in microseconds, to the next power of two.
+    /// The median sync time, in microseconds, rounded up to a power of two.
     pub sync_micros_p50: u64,
-    /// 99 of 100 of them took less, likewise.
+    /// The 99th percentile of sync times, in microseconds, rounded up to a power of two.
     pub sync_micros_p99: u64,
-    /// Segments begun.
+    /// How often a new segment was begun.
     pub rolls: u64,
     /// Bytes that the scrub has read and checked.
     pub scrubbed_bytes: u64,
-    /// Places found where blocks are damaged.
+    /// The number of places found where blocks are damaged.
     pub damaged: u64,
-    /// Such places that were repaired.
+    /// The number of those places that were repaired.
     pub repaired: u64,
-    /// How long the sync has run that is running now, in microseconds; none: 0.
+    /// How long the current sync has been running, in microseconds. 0: there is none.
     pub syncing_micros: u64,
-    /// Records cut off because another leader has others in their place; none was known to be committed.
+    /// Records truncated because another leader has others in their place. None of them was known to be committed.
     pub truncated_records: u64,
-    /// Records that a discard or retention has taken from the log.
+    /// Records removed by discards or retention.
     pub discarded_records: u64,
 }
 
@@ -162,20 +162,20 @@ impl Sized0 for chiplog_stats_t {
     }
 }
 
-/// What waits in a log now.
+/// The work that waits in a log now.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_backlog_t {
-    /// sizeof(chiplog_backlog_t), as the caller knows it: set it first.
+    /// sizeof(chiplog_backlog_t) as the caller was compiled with it. Set it first.
     pub size: usize,
     /// Appends that wait for the writer.
     pub queue_appends: u64,
     /// Their bytes.
     pub queue_bytes: u64,
-    /// Bytes of appends that the writer has taken and not written yet.
+    /// Bytes of appends that the writer has taken and not yet written.
     pub taken_bytes: u64,
-    /// Bytes that were written and are not committed yet.
+    /// Bytes that are written and not yet committed.
     pub uncommitted_bytes: u64,
 }
 
@@ -189,7 +189,7 @@ fn get(log: *const chiplog_log_t) -> Result<handle_table::Pinned<Opened>> {
     handle_table::get::<Opened>(log)
 }
 
-/// A batch of the caller's slices.
+/// Builds a batch of the caller's slices.
 ///
 /// # Safety
 /// As [`slices`].
@@ -202,13 +202,13 @@ pub(crate) unsafe fn batch_of(records: *const chiplog_slice_t, count: usize) -> 
     Ok(builder)
 }
 
-/// Opens the log in `directory`, or makes one there if the options say so. `options`: NULL for the defaults.
-/// Ownership: `directory`, `options`: borrowed for the call, except for the clock's context. `*log`: the caller's, to be closed.
-/// Any thread. Blocks while recovery reads the last segment.
+/// Opens the log in `directory`, or creates it if the options say so. `options` may be NULL for the defaults.
+/// Ownership: `directory` and `options` are borrowed for the call, the clock's context until the log is closed. The
+/// caller owns `*log` and must close it. Any thread. Blocks while recovery reads the last segment.
 /// Errors: LOCKED, NOT_FOUND, INVALID_ARGUMENT, CORRUPT (the message names file and offset), UNSUPPORTED, IO, FULL.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_open(
     directory: *const c_char,
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn chiplog_log_open(
     log: *mut *mut chiplog_log_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(log, "log")?;
@@ -228,13 +228,13 @@ pub unsafe extern "C" fn chiplog_log_open(
     }
 }
 
-/// A path: any bytes but NUL.
+/// Reads a path: any bytes except NUL.
 ///
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn path<'a>(pointer: *const c_char, name: &str) -> Result<&'a std::path::Path> {
     if pointer.is_null() {
-        // SAFETY: NULL is looked at only.
+        // SAFETY: NULL is only checked.
         unsafe { text(pointer, name) }?;
     }
     // SAFETY: not NULL, so by this function's condition a C string.
@@ -242,20 +242,22 @@ pub(crate) unsafe fn path<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     Ok(std::path::Path::new(std::ffi::OsStr::from_bytes(bytes)))
 }
 
-/// Ends appending, writes what was submitted, makes it durable, lets the directory go, and closes the handle, whatever the
-/// status. Readers, and what they gave, live on. Of a follower's log (chiplog_follower_log) only the handle is closed.
-/// Ownership: takes `log`; NULL: CHIPLOG_OK. Any thread, also while others append: theirs is settled first. Blocks for the
-/// disk, except in a callback on the log's own thread: there it happens after the callback.
-/// Errors: POISONED: a write or sync had failed, some appends have an unknown outcome; CLOSED: it was closed before; FORKED.
+/// Ends appending, writes what was submitted, makes it durable, unlocks the directory, and closes the handle,
+/// whatever the status. Readers and the records they returned stay valid. For a follower's log (chiplog_follower_log)
+/// this closes only the handle.
+/// Ownership: takes `log`; NULL: CHIPLOG_OK. Any thread, also while other threads append: their appends are completed
+/// first. Blocks for the disk, except in a callback on the log's own thread: there the log closes after the callback.
+/// Errors: POISONED: an earlier write or sync failed, and some appends have an unknown outcome; CLOSED: it is already
+/// closed; FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_close(
     log: *mut chiplog_log_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if log.is_null() {
@@ -267,12 +269,12 @@ pub unsafe extern "C" fn chiplog_log_close(
     }
 }
 
-/// Appends one record and waits until it is durable. `*index`: where it stands; NULL: not wanted.
+/// Appends one record and blocks until it is durable. `*index` (may be NULL) is its index.
 /// Ownership: all borrowed. Any thread, many at once: they share writes and syncs. Blocks.
-/// Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: unknown.
+/// Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: the outcome is unknown.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_append(
     log: *mut chiplog_log_t,
@@ -281,7 +283,7 @@ pub unsafe extern "C" fn chiplog_log_append(
     index: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let at = get(log)?.log.append(bytes(data, length)?)?;
@@ -291,12 +293,12 @@ pub unsafe extern "C" fn chiplog_log_append(
     }
 }
 
-/// Appends a batch and waits until it is durable: all of it or nothing. `*placed`: NULL: not wanted.
+/// Appends a batch, all of it or nothing, and blocks until it is durable. `*placed` (may be NULL) is its position.
 /// Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks.
-/// Errors: as chiplog_log_append; of a batch with a session also SESSION_EXPIRED, SEQUENCE_GAP, SEQUENCE_FORGOTTEN.
+/// Errors: as chiplog_log_append; for a batch with a session also SESSION_EXPIRED, SEQUENCE_GAP, SEQUENCE_FORGOTTEN.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_append_batch(
     log: *mut chiplog_log_t,
@@ -304,7 +306,7 @@ pub unsafe extern "C" fn chiplog_log_append_batch(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let batch = handle_table::get::<Built>(batch)?;
@@ -314,13 +316,13 @@ pub unsafe extern "C" fn chiplog_log_append_batch(
     }
 }
 
-/// Appends `count` records, each from where it lies, as one batch, and waits until they are durable: all of them or none.
-/// `*placed`: NULL: not wanted.
+/// Appends `count` records as one batch, each directly from the caller's memory, and blocks until they are durable:
+/// all or none. `*placed` (may be NULL) is their position.
 /// Ownership: all borrowed. Any thread, many at once. Blocks.
 /// Errors: as chiplog_log_append; INVALID_ARGUMENT: no records.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_append_records(
     log: *mut chiplog_log_t,
@@ -329,7 +331,7 @@ pub unsafe extern "C" fn chiplog_log_append_records(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let log = get(log)?;
@@ -339,13 +341,13 @@ pub unsafe extern "C" fn chiplog_log_append_records(
     }
 }
 
-/// Submits one record, of which a copy is made, and returns with a ticket for the outcome. Waits only while the queue is
-/// full, for at most the option queue_timeout_ms.
-/// Ownership: `data` borrowed for the call. `*ticket`: the caller's, to be closed. Any thread, many at once.
-/// Errors: TOO_LARGE, FULL, BUSY, POISONED, CLOSED, FORKED: the record was not taken.
+/// Submits one record, which is copied, and returns a ticket for the outcome. Waits only while the queue is full, for
+/// up to the option queue_timeout_ms.
+/// Ownership: `data` borrowed for the call. The caller owns `*ticket` and must close it. Any thread, many at once.
+/// Errors: TOO_LARGE, FULL, BUSY, POISONED, CLOSED, FORKED: the record was not accepted.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_submit(
     log: *mut chiplog_log_t,
@@ -354,18 +356,18 @@ pub unsafe extern "C" fn chiplog_log_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || ticketed(ticket, || Ok(Asked::append(get(log)?.log.submit(bytes(data, length)?)?))))
     }
 }
 
 /// As chiplog_log_submit, but never waits.
-/// Ownership, threads: as there. Never blocks.
-/// Errors: as there; BUSY when the queue is full.
+/// Ownership and threads as chiplog_log_submit. Never blocks.
+/// Errors: the same; BUSY if the queue is full.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_try_submit(
     log: *mut chiplog_log_t,
@@ -374,7 +376,7 @@ pub unsafe extern "C" fn chiplog_log_try_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             ticketed(ticket, || Ok(Asked::append(get(log)?.log.try_submit(bytes(data, length)?)?)))
@@ -383,11 +385,11 @@ pub unsafe extern "C" fn chiplog_log_try_submit(
 }
 
 /// Submits a batch; see chiplog_log_submit.
-/// Ownership: all borrowed; `*ticket`: the caller's, to be closed. Any thread, many at once.
+/// Ownership: all borrowed; the caller owns `*ticket` and must close it. Any thread, many at once.
 /// Errors: as chiplog_log_submit.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_submit_batch(
     log: *mut chiplog_log_t,
@@ -395,7 +397,7 @@ pub unsafe extern "C" fn chiplog_log_submit_batch(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let batch = handle_table::get::<Built>(batch)?;
@@ -405,11 +407,11 @@ pub unsafe extern "C" fn chiplog_log_submit_batch(
 }
 
 /// As chiplog_log_submit_batch, but never waits.
-/// Ownership, threads: as there. Never blocks.
-/// Errors: as there; BUSY when the queue is full.
+/// Ownership and threads as chiplog_log_submit_batch. Never blocks.
+/// Errors: the same; BUSY if the queue is full.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_try_submit_batch(
     log: *mut chiplog_log_t,
@@ -417,7 +419,7 @@ pub unsafe extern "C" fn chiplog_log_try_submit_batch(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let batch = handle_table::get::<Built>(batch)?;
@@ -426,12 +428,12 @@ pub unsafe extern "C" fn chiplog_log_try_submit_batch(
     }
 }
 
-/// Submits `count` records, each from where it lies, as one batch; see chiplog_log_submit.
-/// Ownership: all borrowed for the call; `*ticket`: the caller's, to be closed. Any thread, many at once.
+/// Submits `count` records as one batch, each directly from the caller's memory; see chiplog_log_submit.
+/// Ownership: all borrowed for the call; the caller owns `*ticket` and must close it. Any thread, many at once.
 /// Errors: as chiplog_log_submit; INVALID_ARGUMENT: no records.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_submit_records(
     log: *mut chiplog_log_t,
@@ -440,7 +442,7 @@ pub unsafe extern "C" fn chiplog_log_submit_records(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let batch: Batch = batch_of(records, count)?.build()?;
@@ -449,27 +451,28 @@ pub unsafe extern "C" fn chiplog_log_submit_records(
     }
 }
 
-/// Whether the capacity has room for an append of so many bytes now, besides all that waits.
-/// Ownership: borrowed. Any thread. Never blocks. Errors: FULL: it has not; POISONED, CLOSED, FORKED.
+/// Checks whether the capacity has space for an append of this many bytes now, in addition to all waiting appends.
+/// Ownership: borrowed. Any thread. Never blocks. Errors: FULL: there is not enough space; POISONED, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_check_room(
     log: *const chiplog_log_t,
     bytes: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(log)?.log.check_room(bytes)) }
 }
 
-/// A reader of committed records that begins at `start` (CHIPLOG_START_...; `value`: its number, else 0).
-/// Ownership: `log` borrowed for the call. `*reader`: the caller's, to be closed; it may outlive the log. Any thread.
+/// Opens a reader of committed records that begins at `start` (CHIPLOG_START_...; `value`: its number, else 0).
+/// Ownership: `log` borrowed for the call. The caller owns `*reader` and must close it; it may outlive the log. Any
+/// thread.
 /// Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, IO, CORRUPT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_reader(
     log: *const chiplog_log_t,
@@ -478,16 +481,17 @@ pub unsafe extern "C" fn chiplog_log_reader(
     reader: *mut *mut chiplog_reader_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || reader::hand_out(reader, || get(log)?.log.reader(self::start(start, value)?))) }
 }
 
-/// One committed record, by its index: `*records` holds just that one.
-/// Ownership: `log` borrowed. `*records`: the caller's, to be closed; it may outlive the log. Any thread, many at once.
+/// Reads one committed record by its index: `*records` holds only that one.
+/// Ownership: `log` borrowed. The caller owns `*records` and must close it; it may outlive the log. Any thread, many
+/// at once.
 /// Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, CORRUPT, IO, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_read(
     log: *const chiplog_log_t,
@@ -495,49 +499,52 @@ pub unsafe extern "C" fn chiplog_log_read(
     records: *mut *mut chiplog_records_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || records::hand_out_one(records, || get(log)?.log.read(index.into()))) }
 }
 
-/// Somebody has found the bytes of record `index` to be damaged in this directory. A replica of a cluster looks at its segment
-/// at once, and repairs what it finds with what other replicas have; where there is none, it is counted and logged. Reads
-/// report what they meet by themselves. A report of what is sound only costs a look.
-/// Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE, UNAVAILABLE,
-/// CLOSED, FORKED.
+/// Reports that the bytes of record `index` are damaged in this directory. A replica of a cluster scrubs the segment
+/// at once and repairs the damage from other replicas. A log on its own only counts and logs the damage. Reads report
+/// damage by themselves. A report about a sound record costs only the scrub.
+/// Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE,
+/// UNAVAILABLE, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_report_damage(
     log: *const chiplog_log_t,
     index: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(log)?.log.report_damage(index.into())) }
 }
 
-/// Discards all records below `first`, durably; their space is used again. At or below the first index nothing happens;
-/// beyond the end the log is empty afterwards and goes on at `first`. Readers keep what they hold.
-/// Ownership: borrowed. Any thread. Blocks. Errors: POISONED, CLOSED, FORKED, INVALID_ARGUMENT; NOT_LEADER of a follower's.
+/// Discards all records below `first`, durably; their space is reused. Does nothing if `first` is at or below the
+/// first index. If it is beyond the end, the log becomes empty and continues at `first`. Readers keep the records
+/// they hold.
+/// Ownership: borrowed. Any thread. Blocks. Errors: POISONED, CLOSED, FORKED, INVALID_ARGUMENT; NOT_LEADER for a
+/// follower's log.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_discard(
     log: *mut chiplog_log_t,
     first: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(log)?.log.discard(first.into())) }
 }
 
-/// As chiplog_log_discard, and returns at once with a ticket; its answer means nothing more.
-/// Ownership: borrowed; `*ticket`: the caller's, to be closed. Any thread. Never blocks for long. Errors: as there.
+/// As chiplog_log_discard, but returns at once with a ticket. The ticket's answer has no further meaning.
+/// Ownership: borrowed; the caller owns `*ticket` and must close it. Any thread. Does not block for long. Errors: the
+/// same.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_submit_discard(
     log: *mut chiplog_log_t,
@@ -545,48 +552,48 @@ pub unsafe extern "C" fn chiplog_log_submit_discard(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || ticketed(ticket, || Ok(Asked::answer(get(log)?.log.submit_discard(first.into())?))))
     }
 }
 
-/// The options that the log was opened with, except for the clock. `options->size` has to be set.
-/// Ownership: `log` borrowed; `options` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the options that the log was opened with, except for the clock. Set `options->size` first.
+/// Ownership: `log` borrowed; the caller owns `options`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_options(
     log: *const chiplog_log_t,
     options: *mut chiplog_log_options_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || fill(options, "options", options::shown(get(log)?.log.options()))) }
 }
 
-/// How the log stands now. `info->size` has to be set.
-/// Ownership: `log` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the current state of the log. Set `info->size` first.
+/// Ownership: `log` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_info(
     log: *const chiplog_log_t,
     info: *mut chiplog_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || fill(info, "info", self::info(&get(log)?.log.info()))) }
 }
 
-/// Waits until all that was committed anywhere when the call began can be read here, and tells the last record then:
-/// `*last`; NULL: not wanted. Of a log on its own that is what is durable.
+/// Blocks until all records that were committed anywhere when the call began can be read here. `*last` (may be NULL)
+/// is then the last record. On a log on its own, all durable records count as committed.
 /// Ownership: borrowed. Any thread. Blocks. Errors: UNAVAILABLE, NOT_LEADER, POISONED, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_barrier(
     log: *const chiplog_log_t,
@@ -594,7 +601,7 @@ pub unsafe extern "C" fn chiplog_log_barrier(
     last: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(last, get(log)?.log.barrier(duration(timeout_ms))?.get());
@@ -603,11 +610,12 @@ pub unsafe extern "C" fn chiplog_log_barrier(
     }
 }
 
-/// As chiplog_log_barrier, and returns at once: the ticket's `first` is the last record.
-/// Ownership: borrowed; `*ticket`: the caller's, to be closed. Any thread. Never blocks for long. Errors: as there.
+/// As chiplog_log_barrier, but returns at once: the `first` of the ticket's result is the last record.
+/// Ownership: borrowed; the caller owns `*ticket` and must close it. Any thread. Does not block for long. Errors: the
+/// same.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_submit_barrier(
     log: *const chiplog_log_t,
@@ -615,7 +623,7 @@ pub unsafe extern "C" fn chiplog_log_submit_barrier(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             ticketed(ticket, || Ok(Asked::answer(get(log)?.log.submit_barrier(duration(timeout_ms))?)))
@@ -623,11 +631,11 @@ pub unsafe extern "C" fn chiplog_log_submit_barrier(
     }
 }
 
-/// Waits until record `index` can be read here, or is known to be discarded.
+/// Blocks until record `index` can be read here, or is known to be discarded.
 /// Ownership: borrowed. Any thread. Blocks. Errors: TIMEOUT, CLOSED, POISONED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_wait_for(
     log: *const chiplog_log_t,
@@ -635,22 +643,22 @@ pub unsafe extern "C" fn chiplog_log_wait_for(
     timeout_ms: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(log)?.log.wait_for(index.into(), duration(timeout_ms))) }
 }
 
-/// What the log did since it was opened. `stats->size` has to be set.
-/// Ownership: `log` borrowed; `stats` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the counters of the log since it was opened. Set `stats->size` first.
+/// Ownership: `log` borrowed; the caller owns `stats`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_stats(
     log: *const chiplog_log_t,
     stats: *mut chiplog_stats_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let now = get(log)?.log.stats();
@@ -663,8 +671,8 @@ pub unsafe extern "C" fn chiplog_log_stats(
                 syncs: now.syncs,
                 sync_micros_total: now.sync_micros_total,
                 sync_micros_max: now.sync_micros_max,
-                sync_micros_p50: now.sync_micros_at(0.5),
-                sync_micros_p99: now.sync_micros_at(0.99),
+                sync_micros_p50: now.sync_latency(0.5).as_micros() as u64,
+                sync_micros_p99: now.sync_latency(0.99).as_micros() as u64,
                 rolls: now.rolls,
                 scrubbed_bytes: now.scrubbed_bytes,
                 damaged: now.damaged,
@@ -678,19 +686,19 @@ pub unsafe extern "C" fn chiplog_log_stats(
     }
 }
 
-/// What waits in the log now. `backlog->size` has to be set.
-/// Ownership: `log` borrowed; `backlog` the caller's. Any thread. Never blocks for long.
+/// Returns the work that waits in the log now. Set `backlog->size` first.
+/// Ownership: `log` borrowed; the caller owns `backlog`. Any thread. Does not block for long.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_backlog(
     log: *const chiplog_log_t,
     backlog: *mut chiplog_backlog_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let now = get(log)?.log.backlog();
@@ -706,12 +714,12 @@ pub unsafe extern "C" fn chiplog_log_backlog(
     }
 }
 
-/// Why the log takes no more appends, if a write or a sync has failed: `*cause`, else NULL.
-/// Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Returns why the log accepts no more appends, if a write or a sync has failed: `*cause`, else NULL.
+/// Ownership: `log` borrowed; the caller owns `*cause` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_poison_cause(
     log: *const chiplog_log_t,
@@ -719,10 +727,10 @@ pub unsafe extern "C" fn chiplog_log_poison_cause(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     if !cause.is_null() && cause == error {
-        // SAFETY: the caller's word. One place cannot hold both.
-        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+        // SAFETY: this function's condition. One place cannot hold both pointers.
+        return unsafe { entry(error, || Err(invalid("cause and error must not point to the same place"))) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(cause, "cause")?;
@@ -734,14 +742,14 @@ pub unsafe extern "C" fn chiplog_log_poison_cause(
     }
 }
 
-/// Why this replica does not take what the log holds, or may hold, while another one leads: no room on its disk (FULL, IO), segments
-/// that are too small for what the leader sends (TOO_LARGE), options that do not go with the log's (INVALID_ARGUMENT): `*cause`,
-/// else NULL.
-/// Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Returns why this replica does not accept the log's records while another replica leads. The reason is a disk
+/// without space (FULL, IO), segments that are too small for what the leader sends (TOO_LARGE), or options that
+/// conflict with the log's (INVALID_ARGUMENT): `*cause`, else NULL.
+/// Ownership: `log` borrowed; the caller owns `*cause` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_shortage_cause(
     log: *const chiplog_log_t,
@@ -749,10 +757,10 @@ pub unsafe extern "C" fn chiplog_log_shortage_cause(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     if !cause.is_null() && cause == error {
-        // SAFETY: the caller's word. One place cannot hold both.
-        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+        // SAFETY: this function's condition. One place cannot hold both pointers.
+        return unsafe { entry(error, || Err(invalid("cause and error must not point to the same place"))) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(cause, "cause")?;
@@ -764,7 +772,7 @@ pub unsafe extern "C" fn chiplog_log_shortage_cause(
     }
 }
 
-/// The log's directory, as it was given. NULL: `log` is no open log.
+/// Returns the log's directory, as the caller gave it. NULL if `log` is not an open log.
 /// Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_log_path(log: *const chiplog_log_t) -> *const c_char {
@@ -772,18 +780,18 @@ pub extern "C" fn chiplog_log_path(log: *const chiplog_log_t) -> *const c_char {
 }
 
 /// Opens an exactly-once session, durably.
-/// Ownership: `log` borrowed for the call; `*session`: the caller's, to be closed. Any thread. Blocks.
+/// Ownership: `log` borrowed for the call; the caller owns `*session` and must close it. Any thread. Blocks.
 /// Errors: TOO_MANY_SESSIONS, FULL, POISONED, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_open_session(
     log: *mut chiplog_log_t,
     session: *mut *mut chiplog_session_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(session, "session")?;
@@ -793,13 +801,14 @@ pub unsafe extern "C" fn chiplog_log_open_session(
     }
 }
 
-/// Takes a session up again, in this process or another one: `next` is the number that will be used next, from 1. To repeat
-/// an append whose outcome is not known, use its number again. Whether the session is known is told by the first append.
-/// Ownership: `log` borrowed for the call; `*session`: the caller's, to be closed. Any thread. Never blocks.
+/// Resumes a session, in this process or another one. `next` is the number that the next append gets, from 1. To
+/// repeat an append whose outcome is unknown, use its number again. The first append reports whether the log still
+/// knows the session.
+/// Ownership: `log` borrowed for the call; the caller owns `*session` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_resume_session(
     log: *mut chiplog_log_t,
@@ -808,7 +817,7 @@ pub unsafe extern "C" fn chiplog_log_resume_session(
     session: *mut *mut chiplog_session_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(session, "session")?;

@@ -1,4 +1,4 @@
-//! What a C program holds, a file each, with its functions.
+//! The objects that a C program holds, one file each, with their functions.
 
 pub(crate) mod batch;
 pub(crate) mod client;

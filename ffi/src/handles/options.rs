@@ -1,4 +1,4 @@
-//! Options of the embedded log, as the header shows them, and how they become Rust's.
+//! Options of the embedded log, as the header shows them, and their conversion to Rust's.
 
 use crate::abi::error::invalid;
 use crate::abi::values::{Context, Sized0, duration, init, millis, options};
@@ -7,59 +7,61 @@ use chiplog::{Clock, Options, ReadMode, Result, Timestamp};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Gives the time in milliseconds since 1970. Called on chiplog's threads, and several may call at once; it must not throw
-/// nor block.
+/// Returns the time in milliseconds since 1970. Called on chiplog's threads, also on several at once. It must not
+/// throw or block.
 #[allow(non_camel_case_types)]
 pub type chiplog_clock_fn = Option<unsafe extern "C" fn(context: *mut c_void) -> u64>;
 
-/// How a log is opened. Fill it with chiplog_log_options_init, then change what is to be different. Limits are checked when
-/// the log is opened; the error names the one that is out of bounds. Options are not stored in the log.
+/// The options for opening a log. Fill it with chiplog_log_options_init, then set the fields that should differ.
+/// Opening the log checks the limits; the error names the one that is out of bounds. These options are not stored in
+/// the log.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_log_options_t {
-    /// sizeof(chiplog_log_options_t), as the caller knows it.
+    /// sizeof(chiplog_log_options_t) as the caller was compiled with it.
     pub size: usize,
-    /// Make a new log when the directory holds none: 1 or 0. Default 1. The directory is made if it is missing, and so are
-    /// those above it.
+    /// Create a log if the directory holds none: 1 or 0. Default 1. Missing directories are created, with their
+    /// parents.
     pub create: u8,
-    /// Read by pread into buffers instead of through mappings: 1 or 0. Default 0. With mappings the process gets SIGBUS when
-    /// the device cannot read a page, or another program shortens a file.
+    /// Read by pread into buffers instead of through mappings: 1 or 0. Default 0. With mappings the process gets
+    /// SIGBUS if the device cannot read a page or another program shortens a file.
     pub read_by_copy: u8,
-    /// How many of a session's latest batches the log remembers the indexes of: 1 to 1,024, default 128.
+    /// The number of a session's latest batches whose indexes the log remembers: 1 to 1,024, default 128.
     pub session_window: u16,
-    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
-    /// other limits have to go down with it: chiplog_log_options_for_segments fills options that fit.
+    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three segments on disk. Below 40
+    /// MiB, other limits must be lowered as well: chiplog_log_options_for_segments fills options that fit.
     pub segment_bytes: u32,
     /// The largest record, default 16 MiB.
     pub record_bytes_max: u32,
-    /// The largest encoded batch, default 32 MiB. Must fit a segment, of which an eighth goes to other things.
+    /// The largest encoded batch, default 32 MiB. It must fit into seven eighths of a segment.
     pub batch_bytes_max: u32,
-    /// How much one block gathers, default 4 MiB.
+    /// The largest block of appends that are written together, default 4 MiB.
     pub block_bytes_max: u32,
-    /// How far a sequential reader reads ahead, default 8 MiB; 0 leaves it to the kernel.
+    /// How far a sequential reader reads ahead, default 8 MiB. 0 leaves this to the kernel.
     pub prefetch_bytes: u32,
-    /// The most exactly-once sessions open at a time, default 4,096.
+    /// The largest number of open exactly-once sessions, default 4,096.
     pub sessions_max: u32,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: u32,
-    /// The most bytes of retained blocks: beyond it appends are CHIPLOG_FULL. 0, the default: until the disk is full.
+    /// Limit of the bytes of retained blocks. Beyond it appends fail with CHIPLOG_FULL. 0, the default: no limit but
+    /// the disk.
     pub capacity_bytes: u64,
-    /// Keep at most about this many bytes: whole segments are discarded from the front. 0, the default: keep all.
+    /// Keep about this many bytes: whole segments are discarded from the front. 0, the default: keep all.
     pub retention_bytes: u64,
     /// Discard segments whose newest record is older than this. 0, the default: keep all.
     pub retention_age_ms: u64,
-    /// Bytes that may wait for the writer, default 64 MiB; beyond it appends wait.
+    /// Bytes that may wait for the writer, default 64 MiB. Beyond it appends wait.
     pub queue_bytes_max: u64,
-    /// Appends that may wait for the writer, default 65,536; beyond it appends wait.
+    /// Appends that may wait for the writer, default 65,536. Beyond it appends wait.
     pub queue_appends_max: u64,
-    /// How long an append waits for room in the queue before it fails as CHIPLOG_BUSY. Default 60 s.
+    /// How long an append waits for space in the queue before it fails with CHIPLOG_BUSY. Default 60 s.
     pub queue_timeout_ms: u64,
-    /// A session that sends nothing for so long expires. Default 24 h.
+    /// A session that sends nothing for this long expires. Default 24 h.
     pub session_idle_max_ms: u64,
-    /// Where timestamps come from; NULL, the default: the machine's clock.
+    /// The source of timestamps. NULL, the default: the machine's clock.
     pub clock: chiplog_clock_fn,
-    /// Handed to `clock`. Borrowed until the log is closed.
+    /// The argument of `clock`. Borrowed until the log is closed.
     pub clock_context: *mut c_void,
 }
 
@@ -69,7 +71,7 @@ impl Sized0 for chiplog_log_options_t {
     }
 }
 
-/// A clock of the caller's.
+/// A clock that the caller supplies.
 #[derive(Debug)]
 struct CallersClock {
     now: unsafe extern "C" fn(*mut c_void) -> u64,
@@ -78,7 +80,7 @@ struct CallersClock {
 
 impl Clock for CallersClock {
     fn now(&self) -> Timestamp {
-        // SAFETY: the caller gave function and context for each other, to be called until the log is closed.
+        // SAFETY: the caller promised that the function may be called with the context until the log is closed.
         Timestamp(unsafe { (self.now)(self.context.0) })
     }
 }
@@ -108,15 +110,15 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
     }
 }
 
-/// Rust's options out of what the caller gave; NULL: the defaults.
+/// Converts the caller's options to Rust's; NULL: the defaults.
 ///
 /// # Safety
-/// As [`options`]; the clock may be called with its context as long as the log is open.
+/// As [`options`]. The clock may be called with its context while the log is open.
 pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options> {
     // SAFETY: this function's condition.
     let given = unsafe { options(given, shown(&Options::default())) }?;
     if given.create > 1 || given.read_by_copy > 1 || given.reserved != 0 {
-        return Err(invalid("log options: create and read_by_copy have to be 0 or 1, reserved 0"));
+        return Err(invalid("log options: create and read_by_copy must be 0 or 1, and reserved must be 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
     let mut options = Options {
@@ -145,28 +147,28 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).
-/// Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
+/// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_options_init(options: *mut chiplog_log_options_t, size: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     plain((), || unsafe { init(options, size, shown(&Options::default())) });
 }
 
-/// As chiplog_log_options_init, with every limit that depends on the segments' size brought down to fit it. For small logs
+/// As chiplog_log_options_init, but lowers each limit that depends on the segment size until it fits. For small logs
 /// and tests.
-/// Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
+/// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_options_for_segments(
     options: *mut chiplog_log_options_t,
     size: usize,
     segment_bytes: u32,
 ) {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     plain((), || unsafe { init(options, size, shown(&Options::with_segment_bytes(segment_bytes))) });
 }

@@ -1,4 +1,4 @@
-//! Producers: records go to a cluster in batches, once each.
+//! Producers: send records to a cluster in batches, each record exactly once.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
@@ -17,12 +17,12 @@ use chiplog_net::client::ProducerOptions;
 use chiplog_net::client::blocking::Producer;
 use std::ffi::c_void;
 
-/// A producer as C holds it.
+/// The producer behind a handle.
 pub(crate) struct Producing(Producer);
 
-/// Appends records over the network: gathers them into batches, keeps several under way, sends again what a failure left
-/// open. Records given one after the other are in the log in that order. Any thread may use it, many at once. In a
-/// forked child every call is CHIPLOG_FORKED.
+/// Appends records over the network. It collects them into batches, keeps several in flight, and sends again after a
+/// failure. Records are in the log in the order in which they were sent. Many threads may use it at once. In a forked
+/// child each call returns CHIPLOG_FORKED.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_producer_t {
     _private: crate::support::handle_table::Opaque,
@@ -36,41 +36,41 @@ impl Producing {
     }
 }
 
-/// Limits, deadlines and promises of a producer. Fill it with chiplog_producer_options_init.
+/// Limits, deadlines and guarantees of a producer. Fill it with chiplog_producer_options_init.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_producer_options_t {
-    /// sizeof(chiplog_producer_options_t), as the caller knows it.
+    /// sizeof(chiplog_producer_options_t) as the caller was compiled with it.
     pub size: usize,
-    /// How long a batch that is not full waits for more records, default 0: it goes as soon as it may.
+    /// How long a batch that is not full waits for more records, default 0: it is sent as soon as possible.
     pub linger_ms: u64,
-    /// A batch goes when it is so large, default 256 KiB. A larger record goes alone.
+    /// A batch of this size is sent, default 256 KiB. A larger record is sent alone.
     pub batch_bytes: u64,
-    /// Bytes of records that are not acknowledged yet, default 32 MiB; beyond it callers wait.
+    /// Limit of the bytes of unacknowledged records, default 32 MiB. Beyond it callers wait.
     pub buffer_bytes: u64,
-    /// How long a caller waits for room before CHIPLOG_BUSY, default 60 s.
+    /// How long a caller waits for space before CHIPLOG_BUSY, default 60 s.
     pub block_max_ms: u64,
-    /// With batches under way and no answer for so long, they are sent again, default 10 s.
+    /// Batches in flight are sent again after this long without an answer, default 10 s.
     pub request_timeout_ms: u64,
-    /// A record that is not acknowledged for so long fails, default 120 s.
+    /// A record that is not acknowledged within this time fails, default 120 s.
     pub delivery_timeout_ms: u64,
-    /// How long the log may be full before records that wait for so long fail as CHIPLOG_FULL, default 5 s.
+    /// While the log is full, records that have waited this long fail with CHIPLOG_FULL, default 5 s.
     pub full_max_ms: u64,
-    /// Goes on in this session instead of opening one: see chiplog_client_open_session. 0, the default: opens one. Records
-    /// are to be given by chiplog_producer_send_batch then; each batch takes one number.
+    /// Continues in this session instead of opening one: see chiplog_client_open_session. 0, the default: opens one.
+    /// With a given session, send records with chiplog_producer_send_batch: each batch takes one number.
     pub session: u64,
     /// The number of the first batch in that session, from 1. Default 0.
     pub session_next: u64,
-    /// A batch goes when it has so many records, 1 to 2^20 and the default.
+    /// A batch with this number of records is sent: 1 to 2^20, which is the default.
     pub batch_records: u32,
-    /// How batches are compressed: CHIPLOG_CODEC_..., default NONE.
+    /// The compression of batches: CHIPLOG_CODEC_..., default NONE.
     pub codec: u32,
-    /// Batches under way at a time, 1 to 1,024, default 32.
+    /// Limit of the batches in flight, 1 to 1,024, default 32.
     pub inflight_max: u16,
-    /// Each record is in the log once, in the order in which it was given, whatever is sent again: 1 or 0. Default 1.
+    /// Each record is in the log once, in the order of sending, even after retries: 1 or 0. Default 1.
     pub exactly_once: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 5],
 }
 
@@ -80,8 +80,9 @@ impl Sized0 for chiplog_producer_options_t {
     }
 }
 
-/// What a producer leaves behind when it ends: called with each record that was not acknowledged. `in_doubt` 1: it was sent
-/// and can be in the log; 0: it surely is not. The bytes end with the call. It must not throw.
+/// Called with each record that was not acknowledged when its producer ended. `in_doubt` is 1 if the record was sent
+/// and may be in the log, and 0 if it certainly is not. The bytes are valid only during the call. The callback must
+/// not throw.
 #[allow(non_camel_case_types)]
 pub type chiplog_left_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, data: *const c_void, length: usize, in_doubt: u8)>;
@@ -107,7 +108,7 @@ fn defaults() -> chiplog_producer_options_t {
     }
 }
 
-/// Rust's options out of what the caller gave.
+/// Converts the caller's options to Rust's.
 ///
 /// # Safety
 /// As [`options`].
@@ -115,10 +116,10 @@ pub(crate) unsafe fn read(given: *const chiplog_producer_options_t) -> Result<Pr
     // SAFETY: this function's condition.
     let given = unsafe { options(given, defaults()) }?;
     if given.exactly_once > 1 || given.reserved != [0; 5] {
-        return Err(invalid("producer options: exactly_once has to be 0 or 1, reserved 0"));
+        return Err(invalid("producer options: exactly_once must be 0 or 1, and reserved must be 0"));
     }
     if (given.session == 0) != (given.session_next == 0) {
-        return Err(invalid("producer options: session and session_next belong together"));
+        return Err(invalid("producer options: set both session and session_next, or neither"));
     }
     let mut options = ProducerOptions::default();
     options.linger = duration(given.linger_ms);
@@ -141,26 +142,27 @@ fn get(producer: *const chiplog_producer_t) -> Result<handle_table::Pinned<Produ
 }
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_producer_options_t).
-/// Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
+/// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_options_init(
     options: *mut chiplog_producer_options_t,
     size: usize,
 ) {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     plain((), || unsafe { init(options, size, defaults()) });
 }
 
-/// Buffers a record, of which a copy is made; waits for room for at most block_max_ms. Whether it got into the log is told by
-/// chiplog_producer_flush.
+/// Buffers a record, which is copied. Waits for space for up to block_max_ms. chiplog_producer_flush reports whether
+/// the record got into the log.
 /// Ownership: borrowed. Any thread, many at once.
-/// Errors: BUSY: no room in time; TOO_LARGE; CLOSED; what ended the producer; FORKED. The record was not taken.
+/// Errors: BUSY: no space in time; TOO_LARGE; CLOSED; the error that ended the producer; FORKED. The record was not
+/// accepted.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_send(
     producer: *mut chiplog_producer_t,
@@ -168,15 +170,15 @@ pub unsafe extern "C" fn chiplog_producer_send(
     length: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(producer)?.0.send(bytes(data, length)?)) }
 }
 
-/// As chiplog_producer_send, but never waits: it may be called in callbacks.
-/// Ownership, threads: as there. Never blocks. Errors: as there; BUSY when there is no room.
+/// As chiplog_producer_send, but never waits: callbacks may call it.
+/// Ownership and threads as chiplog_producer_send. Never blocks. Errors: the same; BUSY if there is no space.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_try_send(
     producer: *mut chiplog_producer_t,
@@ -184,17 +186,17 @@ pub unsafe extern "C" fn chiplog_producer_try_send(
     length: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(producer)?.0.try_send(bytes(data, length)?)) }
 }
 
-/// As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's index, or with why it has
-/// none. SEQUENCE_FORGOTTEN means that it IS IN THE LOG; TIMEOUT and CLOSED that it may be.
+/// As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's index or with an
+/// error. SEQUENCE_FORGOTTEN means that the record IS IN THE LOG; TIMEOUT and CLOSED mean that it may be.
 /// Ownership: `data` borrowed for the call, `context` until the callback was called. Any thread, many at once.
-/// Errors: as there; `callback` is not called then.
+/// Errors: as chiplog_producer_send; `callback` is not called then.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_send_with(
     producer: *mut chiplog_producer_t,
@@ -205,7 +207,7 @@ pub unsafe extern "C" fn chiplog_producer_send_with(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if callback.is_none() {
@@ -217,13 +219,13 @@ pub unsafe extern "C" fn chiplog_producer_send_with(
     }
 }
 
-/// Appends a record and waits until it is in the log: `*index`; NULL: not wanted.
+/// Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index.
 /// Ownership: borrowed. Any thread, many at once. Blocks.
-/// Errors: those of chiplog_producer_send, and of its delivery: SEQUENCE_FORGOTTEN: it IS IN THE LOG; TIMEOUT, CLOSED: it may
-/// be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
+/// Errors: those of chiplog_producer_send, and of the delivery: SEQUENCE_FORGOTTEN: the record IS IN THE LOG;
+/// TIMEOUT, CLOSED: it may be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_append(
     producer: *mut chiplog_producer_t,
@@ -232,7 +234,7 @@ pub unsafe extern "C" fn chiplog_producer_append(
     index: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let (producer, record) = (get(producer)?, bytes(data, length)?);
@@ -242,12 +244,12 @@ pub unsafe extern "C" fn chiplog_producer_append(
     }
 }
 
-/// As chiplog_producer_send, with a ticket for the record's outcome.
-/// Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. Any thread, many at once.
-/// Errors: as there; the ticket's are those of chiplog_producer_append.
+/// As chiplog_producer_send, and returns a ticket for the record's outcome.
+/// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. Any thread, many at once.
+/// Errors: as chiplog_producer_send; the ticket's errors are those of chiplog_producer_append.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_submit(
     producer: *mut chiplog_producer_t,
@@ -256,7 +258,7 @@ pub unsafe extern "C" fn chiplog_producer_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             ticketed(ticket, || Ok(Asked::delivery(get(producer)?.0.submit(bytes(data, length)?)?)))
@@ -265,10 +267,10 @@ pub unsafe extern "C" fn chiplog_producer_submit(
 }
 
 /// As chiplog_producer_submit, but never waits.
-/// Ownership, threads: as there. Never blocks. Errors: as there; BUSY when there is no room.
+/// Ownership and threads as chiplog_producer_submit. Never blocks. Errors: the same; BUSY if there is no space.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_try_submit(
     producer: *mut chiplog_producer_t,
@@ -277,7 +279,7 @@ pub unsafe extern "C" fn chiplog_producer_try_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             ticketed(ticket, || Ok(Asked::delivery(get(producer)?.0.try_submit(bytes(data, length)?)?)))
@@ -285,14 +287,14 @@ pub unsafe extern "C" fn chiplog_producer_try_submit(
     }
 }
 
-/// Buffers `count` records, each from where it lies, that go as a batch of their own: all of them are in the log, at indexes
-/// that follow each other, or none is. `callback` is called once with the index of the first, as with
-/// chiplog_producer_send_with.
-/// Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits for
-/// room. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.
+/// Buffers `count` records as a batch of their own, each copied from the caller's memory. Either all of them are in
+/// the log, at consecutive indexes, or none. Calls `callback` once with the index of the first, as
+/// chiplog_producer_send_with does.
+/// Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits
+/// for space. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_send_batch(
     producer: *mut chiplog_producer_t,
@@ -303,7 +305,7 @@ pub unsafe extern "C" fn chiplog_producer_send_batch(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if callback.is_none() {
@@ -318,26 +320,27 @@ pub unsafe extern "C" fn chiplog_producer_send_batch(
     }
 }
 
-/// Bytes of records that were given and are not settled; 0 if `producer` is no open producer.
+/// Returns the bytes of records that were sent and have no outcome yet; 0 if `producer` is not an open producer.
 /// Ownership: borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_producer_buffered_bytes(producer: *const chiplog_producer_t) -> usize {
     plain(0, || get(producer).map_or(0, |producer| producer.0.buffered_bytes()))
 }
 
-/// Sends at once what lingers, and waits until all records given before the call are settled.
-/// Ownership: borrowed. Any thread. Blocks, for at most `timeout_ms`.
-/// Errors: TIMEOUT: they go on being sent; else why a record failed since the last flush. FORKED, CLOSED.
+/// Sends lingering batches at once, and blocks until all records sent before the call have an outcome.
+/// Ownership: borrowed. Any thread. Blocks for up to `timeout_ms`.
+/// Errors: TIMEOUT: the producer continues to send them; else the reason why a record failed since the last flush.
+/// FORKED, CLOSED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_flush(
     producer: *mut chiplog_producer_t,
     timeout_ms: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let producer = get(producer)?;
@@ -346,14 +349,15 @@ pub unsafe extern "C" fn chiplog_producer_flush(
     }
 }
 
-/// Takes no more records, waits until all are settled, for at most `timeout_ms`, and ends the session. Calls `callback`
-/// (NULL: not wanted) on this thread with each record that was not acknowledged by then; `*left`: how many (NULL: not
-/// wanted). It can be asked again, and tells the same. The handle is still to be closed.
+/// Accepts no more records, waits up to `timeout_ms` until all have an outcome, and ends the session. Then calls
+/// `callback` (may be NULL) on this thread with each record that was not acknowledged. `*left` (may be NULL) is their
+/// number. A second call returns the same. The handle must still be closed.
 /// Ownership: borrowed. Any thread. Blocks.
-/// Errors: why records failed, these or earlier ones, since the last flush; TIMEOUT: some are left and none had failed.
+/// Errors: the reason why records failed since the last flush, these or earlier ones; TIMEOUT: records are left and
+/// none has failed.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_end(
     producer: *mut chiplog_producer_t,
@@ -364,7 +368,7 @@ pub unsafe extern "C" fn chiplog_producer_end(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(left, 0);
@@ -388,18 +392,19 @@ pub unsafe extern "C" fn chiplog_producer_end(
     }
 }
 
-/// Closes a producer, and returns how many records were given to it and are not settled by then, or failed and nobody was
-/// told: by a ticket that was asked, a callback, chiplog_producer_flush or chiplog_producer_end. 0 if it is no open
-/// producer, or its parent's in a forked child. Those that are not settled go on being sent as long as its client, or a
-/// reader or watch of that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before it
-/// waits for them, and says which are left.
-/// With the last handle of the client they are given up, and so they are when the process ends, by exit(), a return from
-/// main or a signal: the library registers nothing with atexit(), and a record that is in memory then is lost. A program
-/// that wants its records in the log calls chiplog_producer_end, or chiplog_producer_flush, before it ends, also when a
-/// signal ends it: not in the signal's handler, but in the loop that the handler stops.
-/// Ownership: takes `producer`. Any thread. Never blocks for long; see chiplog_client_close.
+/// Closes a producer. Returns the number of records without an outcome, plus those that failed without a report by a
+/// ticket that was read, a callback, chiplog_producer_flush or chiplog_producer_end. Returns 0 if `producer` is not
+/// an open producer, or is the parent's in a forked child.
+/// Records without an outcome continue to be sent while the client, or one of its readers or watches, is open. If
+/// they have no callback or ticket, their outcome is not reported. To wait for them, and to learn which are left,
+/// call chiplog_producer_end first.
+/// Closing the last handle of the client drops them. The end of the process also drops them, whether by exit(), a
+/// return from main or a signal, because the library does not register with atexit(). A program that needs its
+/// records in the log calls chiplog_producer_end or chiplog_producer_flush before it ends. That includes an end by a
+/// signal: call it in the loop that the signal handler stops, not in the handler.
+/// Ownership: takes `producer`. Any thread. Does not block for long; see chiplog_client_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_producer_close(producer: *mut chiplog_producer_t) -> u64 {
-    // Counted behind the end of the handle: no later call gives another one.
+    // Counted after the handle is closed: no later call sends another record.
     plain(0, || handle_table::close::<Producing>(producer).map_or(0, |producer| producer.0.unacknowledged()))
 }

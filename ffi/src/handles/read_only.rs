@@ -1,4 +1,4 @@
-//! Read-only logs: a log read-only, also while another process writes it.
+//! Read-only logs: read-only access to a log, also while another process writes it.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
@@ -16,38 +16,38 @@ use crate::support::threads::without_signals;
 use chiplog::{ReadOnlyLog, Result};
 use std::ffi::{c_char, c_void};
 
-/// A read-only log as C holds it.
+/// The read-only log behind a handle.
 pub(crate) struct Viewing(pub(crate) ReadOnlyLog);
 
-/// A log read-only, also while another process writes it. Takes no lock and changes nothing. Any thread may use it, many
-/// at once.
+/// Read-only access to a log, also while another process writes it. Takes no lock and changes nothing. Many threads
+/// may use it at once.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_read_only_log_t {
     _private: crate::support::handle_table::Opaque,
 }
 
-handle!(chiplog_read_only_log_t is Viewing, 9, "read_only");
+handle!(chiplog_read_only_log_t is Viewing, 9, "read-only log");
 
-/// A replica that belongs to a cluster.
+/// A replica of a cluster.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct chiplog_member_t {
-    /// Its number.
+    /// Its node number.
     pub node: u64,
-    /// Where it is reached, NUL behind it.
+    /// The address where it is reached, with a NUL at the end.
     pub address: [c_char; 520],
     /// Whether it votes: 1 or 0.
     pub is_voter: u8,
-    /// Whether it is about to leave: 1 or 0.
+    /// Whether it is leaving: 1 or 0.
     pub is_leaving: u8,
-    /// Not used; 0.
+    /// Not used; must be 0.
     pub reserved: [u8; 6],
-    /// The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
+    /// The directory id that it must have: 32 hexadecimal digits and a NUL. All 0: unknown.
     pub directory_id: [c_char; 40],
 }
 
-/// Called with each member; what it points to ends with the call. It must not throw.
+/// Called with each member; the member is valid only during the call. The callback must not throw.
 #[allow(non_camel_case_types)]
 pub type chiplog_member_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, member: *const chiplog_member_t)>;
@@ -57,18 +57,18 @@ fn get(read_only: *const chiplog_read_only_log_t) -> Result<handle_table::Pinned
 }
 
 /// Opens the log in `directory` for reading.
-/// Ownership: `directory` borrowed for the call; `*read_only`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Ownership: `directory` borrowed for the call; the caller owns `*read_only` and must close it. Any thread. Blocks for the disk.
 /// Errors: NOT_FOUND, CORRUPT, UNSUPPORTED, IO, INVALID_ARGUMENT.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_open(
     directory: *const c_char,
     read_only: *mut *mut chiplog_read_only_log_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(read_only, "read_only")?;
@@ -80,12 +80,12 @@ pub unsafe extern "C" fn chiplog_read_only_log_open(
     }
 }
 
-/// A reader of records that are proven durable: chiplog_log_reader tells the rest.
-/// Ownership: `read_only` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Opens a reader of records that are proven durable; see chiplog_log_reader.
+/// Ownership: `read_only` borrowed; the caller owns `*reader` and must close it. Any thread. Blocks for the disk.
 /// Errors: as chiplog_log_reader.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_reader(
     read_only: *const chiplog_read_only_log_t,
@@ -94,18 +94,18 @@ pub unsafe extern "C" fn chiplog_read_only_log_reader(
     reader: *mut *mut chiplog_reader_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || reader::hand_out(reader, || get(read_only)?.0.reader(self::start(start, value)?)))
     }
 }
 
-/// One record, by its index.
-/// Ownership: `read_only` borrowed; `*records`: the caller's, to be closed. Any thread. Blocks for the disk.
+/// Reads one record by its index.
+/// Ownership: `read_only` borrowed; the caller owns `*records` and must close it. Any thread. Blocks for the disk.
 /// Errors: as chiplog_log_read.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_read(
     read_only: *const chiplog_read_only_log_t,
@@ -113,37 +113,37 @@ pub unsafe extern "C" fn chiplog_read_only_log_read(
     records: *mut *mut chiplog_records_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || records::hand_out_one(records, || get(read_only)?.0.read(index.into()))) }
 }
 
-/// How the log stands, as far as it is proven durable. `info->size` has to be set.
-/// Ownership: `read_only` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the state of the log, as far as it is proven durable. Set `info->size` first.
+/// Ownership: `read_only` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_info(
     read_only: *const chiplog_read_only_log_t,
     info: *mut chiplog_info_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || fill(info, "info", log::info(&get(read_only)?.0.info()))) }
 }
 
-/// How many records stand behind the last one shown, sound and not proven durable: `*count`.
+/// Returns how many records follow the last visible one that are intact but not proven durable: `*count`.
 /// Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_unproven(
     read_only: *const chiplog_read_only_log_t,
     count: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(count, get(read_only)?.0.unproven());
@@ -152,12 +152,13 @@ pub unsafe extern "C" fn chiplog_read_only_log_unproven(
     }
 }
 
-/// Who belongs to the cluster, as far as the files here say: calls `callback` on this thread with each. `*is_cluster`: 0: it
-/// is a log on its own; NULL: not wanted.
-/// Ownership: all borrowed for the call. Any thread. Blocks as long as the callback. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Calls `callback` on this thread with each member of the cluster, as far as these files say. `*is_cluster` (may be
+/// NULL) is 0 for a log on its own.
+/// Ownership: all borrowed for the call. Any thread. Blocks while the callback runs. Errors: INVALID_ARGUMENT,
+/// CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_members(
     read_only: *const chiplog_read_only_log_t,
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn chiplog_read_only_log_members(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
@@ -189,12 +190,12 @@ pub unsafe extern "C" fn chiplog_read_only_log_members(
     }
 }
 
-/// Why the view does not go on, if it met damage: `*cause`, else NULL.
-/// Ownership: `read_only` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Returns why the view stopped, if it met damage: `*cause`, else NULL.
+/// Ownership: `read_only` borrowed; the caller owns `*cause` and must close it. Any thread. Never blocks.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_failure(
     read_only: *const chiplog_read_only_log_t,
@@ -202,10 +203,10 @@ pub unsafe extern "C" fn chiplog_read_only_log_failure(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     if !cause.is_null() && cause == error {
-        // SAFETY: the caller's word. One place cannot hold both.
-        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+        // SAFETY: this function's condition. One place cannot hold both pointers.
+        return unsafe { entry(error, || Err(invalid("cause and error must not point to the same place"))) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(cause, "cause")?;
@@ -217,8 +218,8 @@ pub unsafe extern "C" fn chiplog_read_only_log_failure(
     }
 }
 
-/// Closes a read-only log; its readers keep what they have. NULL, or one that was closed: nothing happens.
-/// Ownership: takes `read_only`. Any thread. Never blocks for long.
+/// Closes a read-only log; its readers keep the records they hold. Does nothing if it is NULL or already closed.
+/// Ownership: takes `read_only`. Any thread. Does not block for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_read_only_log_close(read_only: *mut chiplog_read_only_log_t) {
     plain((), || drop(handle_table::close::<Viewing>(read_only)));

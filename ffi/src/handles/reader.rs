@@ -1,15 +1,15 @@
-//! Reader: one for all logs: the embedded one, a read-only log's, a follower's, and over the network.
+//! Reader: one type for all logs: embedded, a read-only log's, a follower's, and over the network.
 //!
 //! ```text
-//! descriptor: raised ──> take what is there ──> nothing left: lowered, the hook set again ──> raised when there is more
+//! descriptor: raised ──> the caller reads ──> nothing left: lowered, hook set again ──> raised when there is more
 //! ```
 //!
 //! Invariants:
-//! - Where a call that reads found nothing, and there is a descriptor, its hook is set: the descriptor is raised once there
-//!   is something. Where its hook is gone, it is raised.
+//! - If a call that reads found nothing and there is a descriptor, its hook is set: the descriptor is raised once
+//!   there is something to read. If the hook is gone, the descriptor is raised.
 //! - A descriptor that was handed out stays open until the reader is closed.
 //! - No callback runs while the reader is locked.
-//! - Cancelling takes no lock that a call which waits has.
+//! - Cancelling takes no lock that a waiting call holds.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
@@ -28,15 +28,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A reader as C holds it.
+/// The reader behind a handle.
 pub(crate) struct Reading {
     state: Mutex<State>,
-    /// For good: so that also a call that need not wait ends.
+    /// Permanent, so that a call that need not wait ends as well.
     is_cancelled: AtomicBool,
     ends_wait: EndsWait,
 }
 
-/// What ends the wait of a call.
+/// Ends the wait of a call.
 enum EndsWait {
     Local(Canceller),
     Remote(blocking::Canceller),
@@ -44,19 +44,19 @@ enum EndsWait {
 
 struct State {
     source: Source,
-    /// The record that was handed out last over the network: it holds the bytes.
+    /// The record last returned over the network: it holds the bytes.
     last: Option<OwnedRecord>,
-    /// What the descriptor shows, once one was asked for.
+    /// The event descriptor, once one was requested.
     signal: Option<Signal>,
-    /// Whether it is what is called when there is more, and no callback is.
+    /// Whether the hook raises the descriptor, instead of a callback.
     is_watched: bool,
-    /// It is lowered, and its hook set: a call that reads over the network takes that away.
+    /// The descriptor is lowered and its hook set. A call that reads over the network removes the hook.
     is_armed: bool,
-    /// The callback of the moment.
+    /// The current callback.
     gate: Option<Gate>,
-    /// The last step gave UNDECODABLE to the caller. An error that a run left for the next call does not count.
+    /// The last step returned UNDECODABLE to the caller. An error that a run left for the next call does not count.
     may_skip: bool,
-    /// What the last run came to: room for the next one.
+    /// The size of the last run: capacity for the next one.
     room: (usize, usize),
 }
 
@@ -65,7 +65,7 @@ enum Source {
     Remote { reader: blocking::Reader, kept: Option<RecordBatch> },
 }
 
-/// Reads records in order, each checked. One thread at a time: others wait meanwhile. It may outlive its log.
+/// Reads records in order and checks each. One thread at a time: other calls wait. It may outlive its log.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_reader_t {
     _private: crate::support::handle_table::Opaque,
@@ -103,13 +103,13 @@ impl Reading {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a call that reads.
+    /// Locks the reader for a call that reads.
     ///
     /// # Errors
     /// `Cancelled`.
     fn lock_to_read(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
-        // Behind the lock: a call that waited for another one to be over ends, too.
+        // Checked after locking, so that a call that waited for another one ends as well.
         if self.is_cancelled.load(Ordering::Acquire) {
             return Err(Error::new(
                 ErrorKind::Cancelled,
@@ -120,7 +120,7 @@ impl Reading {
     }
 
     fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Release); // first: who is woken looks
+        self.is_cancelled.store(true, Ordering::Release); // first: a woken call checks it
         match &self.ends_wait {
             EndsWait::Local(canceller) => canceller.cancel(),
             EndsWait::Remote(canceller) => without_sigpipe(|| canceller.cancel()),
@@ -131,7 +131,7 @@ impl Reading {
 /// Hands out a reader.
 ///
 /// # Safety
-/// `reader` as [`out`] wants it.
+/// `reader` is as [`out`] requires.
 pub(crate) unsafe fn hand_out(
     reader: *mut *mut chiplog_reader_t,
     make: impl FnOnce() -> Result<Reader>,
@@ -139,7 +139,7 @@ pub(crate) unsafe fn hand_out(
     // SAFETY: this function's condition.
     let place = unsafe { out(reader, "reader") }?;
     let handle = handle_table::insert(Reading::local(make()?))?;
-    // SAFETY: `out` looked at the place.
+    // SAFETY: `out` checked the pointer.
     unsafe { place.write(handle) };
     Ok(())
 }
@@ -149,7 +149,7 @@ fn nothing() -> Error {
 }
 
 impl State {
-    /// The next batch; None: the end of a reader that does not follow. `Timeout`: nothing came.
+    /// The next batch. None: the end of a reader that does not follow. `Timeout`: nothing arrived.
     fn next_batch(&mut self, timeout_ms: u64) -> Result<Option<RecordBatch>> {
         let next = match &mut self.source {
             Source::Local(reader) => next_local(reader, timeout_ms, |reader| reader.next_batch()).map(Some),
@@ -163,7 +163,7 @@ impl State {
         self.after(next)
     }
 
-    /// The next record, in a place that lives until the next call.
+    /// The next record, in memory that is valid until the next call.
     fn next_record(&mut self, timeout_ms: u64) -> Result<Option<chiplog_record_t>> {
         if let Source::Local(reader) = &mut self.source {
             let next = next_local(reader, timeout_ms, |reader| Ok(reader.next_record()?.map(view)));
@@ -183,7 +183,7 @@ impl State {
         Ok(self.last.as_ref().map(shown))
     }
 
-    /// Batches until they have so many bytes, or there are no more now.
+    /// Collects batches until they have `bytes_max` bytes, or there are no more now.
     fn next_run(&mut self, bytes_max: usize, timeout_ms: u64) -> Result<Option<Run>> {
         let Some(first) = self.next_batch(timeout_ms)? else { return Ok(None) };
         let mut run = Run::with_room(self.room.0, self.room.1);
@@ -195,7 +195,7 @@ impl State {
             };
             match more {
                 Ok(Some(batch)) => run.push(batch),
-                // The next call meets it again, and tells.
+                // The next call meets the same error and returns it.
                 Ok(None) | Err(_) => break,
             }
         }
@@ -217,7 +217,7 @@ impl State {
             (Source::Local(reader), Start::Index(index)) => reader.seek(index)?,
             (Source::Local(_), _) => {
                 return Err(invalid(
-                    "a reader of files is moved to CHIPLOG_START_INDEX, else make a new one",
+                    "a reader of files can seek only to CHIPLOG_START_INDEX: for other starts open a new reader",
                 ));
             }
             (Source::Remote { reader, kept }, start) => {
@@ -229,7 +229,7 @@ impl State {
         self.arm()
     }
 
-    /// The record that comes next: behind a batch that was found undecodable, if the last step found one.
+    /// Returns the next record: behind an undecodable batch if the last step found one.
     fn skip_batch(&mut self) -> Result<u64> {
         if std::mem::take(&mut self.may_skip) {
             match &mut self.source {
@@ -241,7 +241,7 @@ impl State {
         Ok(self.position())
     }
 
-    /// Waits until there is something to take.
+    /// Blocks until there is something to read.
     fn wait(&mut self, timeout_ms: u64) -> Result<()> {
         if let Source::Local(reader) = &self.source {
             let there = reader.wait(timeout(timeout_ms));
@@ -269,7 +269,7 @@ impl State {
         }
     }
 
-    /// What a call that reads came to; the descriptor is told.
+    /// Updates the descriptor after a call that reads.
     fn after<T>(&mut self, next: Result<T>) -> Result<T> {
         if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout) {
             self.arm()?;
@@ -279,19 +279,19 @@ impl State {
         next
     }
 
-    /// What is to be raised when there is more.
+    /// The signal to raise when there is more, if there is one.
     fn watched(&self) -> Option<&Signal> {
         self.signal.as_ref().filter(|_| self.is_watched)
     }
 
-    /// Lowers the descriptor, if there is one, until there is something.
+    /// Lowers the descriptor, if there is one, until there is something to read.
     fn arm(&mut self) -> Result<()> {
         let Some(signal) = self.watched().cloned() else { return Ok(()) };
         signal.lower();
         let more = signal.clone();
         let armed = self.on_more(move || more.raise());
         self.is_armed = armed.is_ok();
-        // The next call that reads tells what is the matter.
+        // The next call that reads returns the error.
         armed.inspect_err(|_| signal.raise())
     }
 }
@@ -305,7 +305,7 @@ fn next_local<T>(
         if let Some(found) = next(reader)? {
             return Ok(found);
         }
-        // It tells, too, that nothing will come any more.
+        // The wait also ends when nothing more will arrive.
         if !reader.wait(timeout(timeout_ms))? {
             return Err(nothing());
         }
@@ -320,18 +320,18 @@ fn get(reader: *const chiplog_reader_t) -> Result<handle_table::Pinned<Reading>>
     handle_table::get::<Reading>(reader)
 }
 
-/// Index of the record that comes next. 0: no server has settled it yet.
+/// Returns the index of the next record. 0: no server has determined it yet.
 /// Ownership: borrowed. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_position(
     reader: *const chiplog_reader_t,
     index: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(index, get(reader)?.lock().position());
@@ -340,13 +340,13 @@ pub unsafe extern "C" fn chiplog_reader_position(
     }
 }
 
-/// Goes on elsewhere: back, forward, past damage. A reader of files takes CHIPLOG_START_INDEX only; where it fails, it stays
-/// where it was.
-/// Ownership: borrowed. One thread at a time. Never blocks for long.
+/// Moves to another position: back, forward, past damage. A reader of files accepts only CHIPLOG_START_INDEX. If it
+/// fails, it keeps its position.
+/// Ownership: borrowed. One thread at a time. Does not block for long.
 /// Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_seek(
     reader: *mut chiplog_reader_t,
@@ -354,24 +354,24 @@ pub unsafe extern "C" fn chiplog_reader_seek(
     value: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(reader)?.lock().seek(self::start(start, value)?)) }
 }
 
-/// Goes on behind a batch that the last step of the reader found UNDECODABLE. `*next`, unless it is NULL: the record that
-/// comes next then. Where the last step found something else, nothing changes.
-/// Ownership: borrowed. One thread at a time. Never blocks for long.
+/// Skips a batch that the reader's last step found UNDECODABLE. `*next` (may be NULL) is the index of the record
+/// after it. If the last step returned something else, nothing changes.
+/// Ownership: borrowed. One thread at a time. Does not block for long.
 /// Errors: as chiplog_reader_next_batch, except UNDECODABLE.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_skip_batch(
     reader: *mut chiplog_reader_t,
     next: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(next, get(reader)?.lock_to_read()?.skip_batch()?);
@@ -380,12 +380,12 @@ pub unsafe extern "C" fn chiplog_reader_skip_batch(
     }
 }
 
-/// Which server it reads from now, `host:port`; empty: none, or a reader of files. `length`: how long `text` is, at least 1;
-/// what does not fit is cut off.
-/// Ownership: `text` is the caller's. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns the server that it reads from now, `host:port`; empty if there is none, or for a reader of files. `length`
+/// is the size of `text`, at least 1; a longer text is cut.
+/// Ownership: the caller owns `text`. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_server(
     reader: *const chiplog_reader_t,
@@ -393,11 +393,13 @@ pub unsafe extern "C" fn chiplog_reader_server(
     length: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if text.is_null() || length == 0 {
-                return Err(invalid("no room for the server's name"));
+                return Err(invalid(
+                    "text is NULL or length is 0: the server's name needs at least one byte",
+                ));
             }
             text.write(0);
             let reader = get(reader)?;
@@ -414,16 +416,17 @@ pub unsafe extern "C" fn chiplog_reader_server(
     }
 }
 
-/// The next record. Waits for one for at most `timeout_ms`: 0: not at all; CHIPLOG_FOREVER. Over the network, of a reader
-/// that does not follow, `record->data` is NULL at the end.
-/// Ownership: the record's bytes are borrowed until the next call with this reader, or its end. One thread at a time.
-/// Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it read, or the reader was; DISCARDED: the
-/// record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; UNDECODABLE: the batch
-/// does not unpack, chiplog_reader_skip_batch goes on behind it; CANCELLED; IO, POISONED, FORKED;
-/// over the network also UNAVAILABLE, OUT_OF_RANGE.
+/// Returns the next record. Waits up to `timeout_ms` for one: 0 does not wait; CHIPLOG_FOREVER has no limit. Over the
+/// network, a reader that does not follow sets `record->data` to NULL at the end.
+/// Ownership: the record's bytes are valid until the next call with this reader, or until it is closed. One thread at
+/// a time.
+/// Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it was read, or the reader was closed;
+/// DISCARDED: the record was discarded: open a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader keeps its
+/// position; UNDECODABLE: the batch cannot be decompressed, chiplog_reader_skip_batch skips it; CANCELLED; IO,
+/// POISONED, FORKED; over the network also UNAVAILABLE, OUT_OF_RANGE.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_next_record(
     reader: *mut chiplog_reader_t,
@@ -431,7 +434,7 @@ pub unsafe extern "C" fn chiplog_reader_next_record(
     record: *mut chiplog_record_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if record.is_null() {
@@ -445,13 +448,13 @@ pub unsafe extern "C" fn chiplog_reader_next_record(
     }
 }
 
-/// The rest of the current batch, or the next one whole: the records that were appended together. Waits as
-/// chiplog_reader_next_record. `*records` is NULL, with CHIPLOG_OK, at the end of a reader that does not follow.
-/// Ownership: `*records`: the caller's, to be closed; it may outlive reader and log. One thread at a time.
+/// Returns the rest of the current batch, or the whole next one: records that were appended together. Waits as
+/// chiplog_reader_next_record does. `*records` is NULL, with CHIPLOG_OK, at the end of a reader that does not follow.
+/// Ownership: the caller owns `*records` and must close it; it may outlive reader and log. One thread at a time.
 /// Errors: as chiplog_reader_next_record.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_next_batch(
     reader: *mut chiplog_reader_t,
@@ -459,7 +462,7 @@ pub unsafe extern "C" fn chiplog_reader_next_batch(
     records: *mut *mut chiplog_records_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(records, "records")?;
@@ -473,12 +476,12 @@ pub unsafe extern "C" fn chiplog_reader_next_batch(
     }
 }
 
-/// As chiplog_reader_next_batch, and adds the batches that follow until all have `bytes_max` bytes together or there are no
-/// more now: the fastest way to read. 1 MiB is a good size. It waits only for the first.
-/// Ownership, threads, errors: as there.
+/// As chiplog_reader_next_batch, and adds the following batches until all have `bytes_max` bytes together or there
+/// are no more now. This is the fastest way to read. 1 MiB is a good size. It waits only for the first batch.
+/// Ownership, threads and errors as chiplog_reader_next_batch.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_next_run(
     reader: *mut chiplog_reader_t,
@@ -487,7 +490,7 @@ pub unsafe extern "C" fn chiplog_reader_next_run(
     records: *mut *mut chiplog_records_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let place = out(records, "records")?;
@@ -500,30 +503,31 @@ pub unsafe extern "C" fn chiplog_reader_next_run(
     }
 }
 
-/// Waits until there is something to read, for at most `timeout_ms`. Takes nothing.
+/// Blocks until there is something to read, for up to `timeout_ms`. Reads nothing.
 /// Ownership: borrowed. One thread at a time. Blocks. Errors: as chiplog_reader_next_record.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_wait(
     reader: *mut chiplog_reader_t,
     timeout_ms: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe { entry(error, || get(reader)?.lock_to_read()?.wait(timeout_ms)) }
 }
 
-/// Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
-/// already, else on a thread of the log's, or the client's. It must not use this reader. A reader has one: a new one, or a
-/// descriptor, takes the place of the last; over the network each call that reads takes it away. A descriptor that was handed
-/// out stays open, and shows nothing until it is asked for again.
-/// Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a
-/// time. Never blocks for long. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Calls `callback` once, when there is something to read or an error to return (the log was closed). If that is so
+/// already, the callback runs at once on this thread, else on a thread of the log or the client. It must not use this
+/// reader. A reader has one callback: a new callback, or a descriptor, replaces the last. Over the network each call
+/// that reads removes it. A descriptor that was handed out stays open, but does not change until
+/// chiplog_reader_descriptor is called again.
+/// Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread
+/// at a time. Does not block for long. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_on_more(
     reader: *mut chiplog_reader_t,
@@ -532,14 +536,15 @@ pub unsafe extern "C" fn chiplog_reader_on_more(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
             let reader = get(reader)?;
             let last = reader.lock().gate.take();
-            drop(last); // it does not run beside the new one; without the lock, for whoever it waits for may want it
-            // SAFETY: the caller gave both for each other, to be called once; the reader keeps the gate until then.
+            drop(last); // so that it does not run beside the new one; without the lock, which the running callback may need
+            // SAFETY: the caller promised that the callback may be called once with the context; the reader keeps the
+            // gate until then.
             let gate = Gate::new(callback, context);
             let (hook, held) = later(gate.hook());
             let mut state = reader.lock();
@@ -555,21 +560,22 @@ pub unsafe extern "C" fn chiplog_reader_on_more(
     }
 }
 
-/// A descriptor that is readable (poll, epoll, select) while there may be something to read: then read with a time-out of 0
-/// until TIMEOUT, and wait for it again. It stays readable when there is something to be told, such as CLOSED. Costs nothing
-/// while nobody waits.
-/// Ownership: `*descriptor` is the reader's, the same each time: neither to be read from nor closed; it ends with the
-/// reader. One thread at a time. Never blocks for long. Errors: IO, INVALID_ARGUMENT, CLOSED, FORKED.
+/// Returns a descriptor that is readable (poll, epoll, select) while there may be something to read. When it is
+/// readable, read with a time-out of 0 until TIMEOUT, then wait for it again. It stays readable when there is an
+/// error to return, such as CLOSED. It costs nothing while no thread waits for it.
+/// Ownership: the reader owns `*descriptor`, which is the same each time: do not read from it or close it; it is
+/// closed with the reader. One thread at a time. Does not block for long. Errors: IO, INVALID_ARGUMENT, CLOSED,
+/// FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_descriptor(
     reader: *mut chiplog_reader_t,
     descriptor: *mut i32,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(descriptor, -1);
@@ -582,7 +588,7 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
             if !state.is_watched {
                 state.is_watched = true;
                 if let Err(error) = state.arm() {
-                    state.is_watched = false; // asked again, it is tried again
+                    state.is_watched = false; // a repeated call tries again
                     return Err(error);
                 }
             }
@@ -592,23 +598,24 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
     }
 }
 
-/// Ends reading with this reader for good, to stop a thread that follows the log: the call that reads or waits with it on
-/// another thread is CHIPLOG_CANCELLED at once, and so is every later one; those that wait for their turn, too. A call that
-/// had something to hand out already may still do so. A descriptor becomes readable, a callback of chiplog_reader_on_more
-/// is called. The reader stays where it is: chiplog_reader_position tells where another one goes on. It is still to be
-/// closed: at any time, also at once, while the call on the other thread is just ending. The other way round is of no use:
-/// a reader that was closed cannot be cancelled.
-/// Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, except for
-/// that callback of a reader of files. Again: nothing happens. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+/// Cancels this reader for good, to stop a thread that follows the log. A call that reads or waits with it on another
+/// thread returns CHIPLOG_CANCELLED at once, and so does each later call, and each call that waits for its turn. A
+/// call that already had a result may still return it. A descriptor becomes readable, and a callback of
+/// chiplog_reader_on_more is called. The reader keeps its position: chiplog_reader_position returns where another
+/// reader can continue. It must still be closed. It can be closed at any time, even while the call on the other
+/// thread is ending. The opposite order does not work: a closed reader cannot be cancelled.
+/// Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks,
+/// except while that callback of a reader of files runs. A second call does nothing. Errors: INVALID_ARGUMENT,
+/// CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_reader_cancel(
     reader: *mut chiplog_reader_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             get(reader)?.cancel();
@@ -617,9 +624,9 @@ pub unsafe extern "C" fn chiplog_reader_cancel(
     }
 }
 
-/// Closes a reader. A call of another thread that waits with it goes on waiting: chiplog_reader_cancel ends that, and is to
-/// be called before. NULL, or one that was closed: nothing happens.
-/// Ownership: takes `reader`. Any thread. Never blocks for long.
+/// Closes a reader. A call of another thread that waits with it keeps waiting: call chiplog_reader_cancel first to
+/// end it. Does nothing if it is NULL or already closed.
+/// Ownership: takes `reader`. Any thread. Does not block for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_reader_close(reader: *mut chiplog_reader_t) {
     plain((), || drop(handle_table::close::<Reading>(reader)));

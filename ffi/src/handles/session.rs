@@ -1,4 +1,4 @@
-//! Sessions: appends that happen once each, however often they are tried.
+//! Sessions: each append takes effect exactly once, even if it is repeated.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t};
@@ -14,12 +14,12 @@ use chiplog::{Error, ErrorKind, Result, Session};
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-/// A session as C holds it; None once it was ended.
+/// The session behind a handle. None once it was ended.
 pub(crate) struct Used(Mutex<Option<Session>>);
 
-/// Appends that happen once each, in order, however often they are tried. Its id and the number of the next append are
-/// all that has to be remembered over a crash: see chiplog_log_resume_session. One thread at a time, which is what keeps
-/// the order: others wait meanwhile.
+/// Appends that take effect exactly once and in order, even if they are repeated. To survive a crash, a program must
+/// remember only the session's id and the number of the next append: see chiplog_log_resume_session. One thread at a
+/// time, which preserves the order: other calls wait.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_session_t {
     _private: crate::support::handle_table::Opaque,
@@ -44,18 +44,18 @@ fn get(session: *const chiplog_session_t) -> Result<handle_table::Pinned<Used>> 
     handle_table::get::<Used>(session)
 }
 
-/// The session's name for ever. Ownership: borrowed. One thread at a time. Never blocks for long.
+/// Returns the session's permanent id. Ownership: borrowed. One thread at a time. Does not block for long.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_id(
     session: *const chiplog_session_t,
     id: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(id, get(session)?.with(|session| Ok(session.id().get()))?);
@@ -64,18 +64,18 @@ pub unsafe extern "C" fn chiplog_session_id(
     }
 }
 
-/// The number that the next append gets. Ownership: borrowed. One thread at a time. Never blocks for long.
+/// Returns the number that the next append gets. Ownership: borrowed. One thread at a time. Does not block for long.
 /// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_next_sequence(
     session: *const chiplog_session_t,
     next: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(next, get(session)?.with(|session| Ok(session.next_sequence().get()))?);
@@ -84,13 +84,14 @@ pub unsafe extern "C" fn chiplog_session_next_sequence(
     }
 }
 
-/// Appends one record, once, and waits until it is durable. `*index`: where it stands; NULL: not wanted.
+/// Appends one record, once, and blocks until it is durable. `*index` (may be NULL) is its index.
 /// Ownership: all borrowed. One thread at a time. Blocks.
-/// Errors: SEQUENCE_FORGOTTEN: the record IS IN THE LOG already, only where is forgotten; the session has gone on.
-/// SESSION_EXPIRED, SEQUENCE_GAP, INVALID_ARGUMENT (number 0), and those of chiplog_log_append.
+/// Errors: SEQUENCE_FORGOTTEN: the record IS IN THE LOG already, only its index is no longer known; the session has
+/// moved to the next number. SESSION_EXPIRED, SEQUENCE_GAP, INVALID_ARGUMENT (number 0), and those of
+/// chiplog_log_append.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_append(
     session: *mut chiplog_session_t,
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn chiplog_session_append(
     index: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let record = bytes(data, length)?;
@@ -109,13 +110,13 @@ pub unsafe extern "C" fn chiplog_session_append(
     }
 }
 
-/// Builds the batch, stamped as the session's next, appends it, once, and waits until it is durable. `*placed`: NULL: not
-/// wanted.
+/// Builds the batch with the session's next number, appends it, once, and blocks until it is durable. `*placed` (may
+/// be NULL) is its position.
 /// Ownership: all borrowed; the builder is empty afterwards. One thread at a time. Blocks.
 /// Errors: as chiplog_session_append, and those of chiplog_builder_build.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_append_batch(
     session: *mut chiplog_session_t,
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn chiplog_session_append_batch(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let builder = batch::get(builder)?;
@@ -134,13 +135,13 @@ pub unsafe extern "C" fn chiplog_session_append_batch(
     }
 }
 
-/// Submits one record and returns with a ticket. Waits while as many appends as the session's window allows are in flight.
-/// Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. One thread at a time.
-/// Errors: those of chiplog_log_submit: the record was not taken, and its number goes to the next append; the ticket can hold
-/// those of chiplog_session_append.
+/// Submits one record and returns a ticket. Waits while the number of appends in flight equals the session's window.
+/// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time.
+/// Errors: those of chiplog_log_submit: the record was not accepted, and the next append gets its number. The ticket
+/// can hold those of chiplog_session_append.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_submit(
     session: *mut chiplog_session_t,
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn chiplog_session_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let record = bytes(data, length)?;
@@ -158,12 +159,12 @@ pub unsafe extern "C" fn chiplog_session_submit(
     }
 }
 
-/// Builds the batch, stamped as the session's next, and submits it; see chiplog_session_submit.
-/// Ownership: borrowed, the builder is empty afterwards; `*ticket`: the caller's, to be closed. One thread at a time.
+/// Builds the batch with the session's next number and submits it; see chiplog_session_submit.
+/// Ownership: borrowed, the builder is empty afterwards; the caller owns `*ticket` and must close it. One thread at a time.
 /// Errors: as chiplog_session_submit, and those of chiplog_builder_build.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_submit_batch(
     session: *mut chiplog_session_t,
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn chiplog_session_submit_batch(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             ticketed(ticket, || {
@@ -183,13 +184,13 @@ pub unsafe extern "C" fn chiplog_session_submit_batch(
     }
 }
 
-/// As chiplog_session_submit, but waits for room, in the session's window and in the log's queue, for at most `patience_ms`; 0:
-/// not at all.
-/// Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. One thread at a time.
-/// Errors: as chiplog_session_submit; BUSY: no room in that time, the record was not taken.
+/// As chiplog_session_submit, but waits for up to `patience_ms` for space in the session's window and in the log's
+/// queue. 0: does not wait.
+/// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. One thread at a time.
+/// Errors: as chiplog_session_submit; BUSY: no space in that time, the record was not accepted.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_submit_within(
     session: *mut chiplog_session_t,
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn chiplog_session_submit_within(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let (record, patience) = (bytes(data, length)?, duration(patience_ms));
@@ -211,12 +212,12 @@ pub unsafe extern "C" fn chiplog_session_submit_within(
 }
 
 /// As chiplog_session_submit_batch, but waits for room as chiplog_session_submit_within does.
-/// Ownership: borrowed, the builder is empty afterwards, or where this fails as it was; `*ticket`: the caller's, to be closed.
-/// One thread at a time.
-/// Errors: as chiplog_session_submit_batch; BUSY: no room in that time.
+/// Ownership: borrowed; the builder is empty afterwards, or unchanged if the call fails; the caller owns `*ticket`
+/// and must close it. One thread at a time.
+/// Errors: as chiplog_session_submit_batch; BUSY: no space in that time.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_submit_batch_within(
     session: *mut chiplog_session_t,
@@ -225,7 +226,7 @@ pub unsafe extern "C" fn chiplog_session_submit_batch_within(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             ticketed(ticket, || {
@@ -238,18 +239,18 @@ pub unsafe extern "C" fn chiplog_session_submit_batch_within(
     }
 }
 
-/// Ends the session in the log, durably, once all in flight is answered: the log forgets it. The handle is still to be
-/// closed.
+/// Ends the session in the log, durably, once all appends in flight have an outcome: the log forgets the session. The
+/// handle must still be closed.
 /// Ownership: borrowed. One thread at a time. Blocks. Errors: FULL, POISONED, CLOSED, FORKED.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_session_end(
     session: *mut chiplog_session_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             let used = get(session)?;
@@ -260,9 +261,9 @@ pub unsafe extern "C" fn chiplog_session_end(
     }
 }
 
-/// Closes the handle. The session goes on in the log, and can be taken up again. NULL, or one that was closed: nothing
-/// happens.
-/// Ownership: takes `session`. Any thread. Never blocks for long.
+/// Closes the handle. The session stays open in the log and can be resumed. Does nothing if it is NULL or already
+/// closed.
+/// Ownership: takes `session`. Any thread. Does not block for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_session_close(session: *mut chiplog_session_t) {
     plain((), || drop(handle_table::close::<Used>(session)));

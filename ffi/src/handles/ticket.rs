@@ -1,4 +1,4 @@
-//! Tickets: what becomes of an append or a command that is under way, of the embedded log or of a producer.
+//! Tickets: the outcome of an append or a command in flight, of the embedded log or of a producer.
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
@@ -15,18 +15,18 @@ use chiplog_net::client::blocking::Delivery;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
-/// What was asked for.
+/// The operation behind a ticket.
 enum What {
     Append(Ticket),
     Answer(Answer),
     Delivery(Delivery),
 }
 
-/// A ticket as C holds it; None once a callback has it.
+/// The ticket behind a handle. None once a callback has it.
 pub(crate) struct Asked(RwLock<Option<What>>);
 
-/// An append or a command that is under way. Any thread may use it, many at once. Closing it does not take the append
-/// back: nothing does.
+/// An append or a command in flight. Many threads may use it at once. Closing it does not cancel the append: nothing
+/// does.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_ticket_t {
     _private: crate::support::handle_table::Opaque,
@@ -50,7 +50,7 @@ impl Asked {
     fn with<T>(&self, ask: impl FnOnce(&What) -> Result<T>) -> Result<T> {
         match &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
             Some(what) => ask(what),
-            None => Err(Error::new(ErrorKind::Closed, "a callback has this ticket")),
+            None => Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
         }
     }
 }
@@ -78,14 +78,14 @@ impl What {
     }
 }
 
-/// Waits until the append is durable or has failed, for at most `timeout_ms`; CHIPLOG_FOREVER: as long as it takes. The
-/// answer stays, and can be asked for again. `*placed`: where it stands; NULL: not wanted.
+/// Blocks until the append is durable or has failed, for up to `timeout_ms`; CHIPLOG_FOREVER means no limit. The
+/// result can be read again. `*placed` (may be NULL) is the position.
 /// Ownership: borrowed. Any thread, many at once. Blocks.
-/// Errors: TIMEOUT: still under way, and it MAY STILL BECOME DURABLE: ask this ticket again. Why the append failed: see the
-/// function that gave the ticket. Of a producer's: see chiplog_producer_submit.
+/// Errors: TIMEOUT: the append is still in flight and MAY STILL BECOME DURABLE: wait for this ticket again. Other
+/// errors: see the function that returned the ticket, and for a producer's ticket chiplog_producer_submit.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_wait(
     ticket: *const chiplog_ticket_t,
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn chiplog_ticket_wait(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(placed, handle_table::get::<Asked>(ticket)?.with(|what| what.wait(timeout_ms))?);
@@ -102,11 +102,12 @@ pub unsafe extern "C" fn chiplog_ticket_wait(
     }
 }
 
-/// Looks whether there is an answer: `*done`, 1 or 0. If so, the status is the append's and `*placed` where it stands.
-/// Ownership: borrowed. Any thread. Never blocks. Errors: as chiplog_ticket_wait, but never TIMEOUT for waiting.
+/// Checks whether there is a result: `*done` is 1 or 0. If there is, returns its status, and `*placed` is the
+/// position.
+/// Ownership: borrowed. Any thread. Never blocks. Errors: as chiplog_ticket_wait, except TIMEOUT for waiting.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_poll(
     ticket: *const chiplog_ticket_t,
@@ -114,7 +115,7 @@ pub unsafe extern "C" fn chiplog_ticket_poll(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             put(done, 0);
@@ -128,15 +129,16 @@ pub unsafe extern "C" fn chiplog_ticket_poll(
     }
 }
 
-/// Calls `callback` once with what becomes of it: at once on this thread if that is known already, else on the log's writer
-/// thread as soon as it is. Until it returns nothing else is written: it should only pass the result on. Of a producer's
-/// record use chiplog_producer_send_with.
-/// Ownership: takes `ticket` and closes it, if the status is CHIPLOG_OK; `context` is borrowed until the callback was called.
-/// Any thread. Blocks only as long as the callback does.
-/// Errors: BUSY: another thread waits for the ticket; INVALID_ARGUMENT; CLOSED, FORKED. `callback` is not called then.
+/// Calls `callback` once with the result: at once on this thread if it is known already, else on the log's writer
+/// thread as soon as it is known. The log writes nothing else until the callback returns, so it should only pass the
+/// result on. For a producer's record use chiplog_producer_send_with instead.
+/// Ownership: takes `ticket` and closes it if the status is CHIPLOG_OK; `context` is borrowed until the callback was
+/// called. Any thread. Blocks only while the callback runs.
+/// Errors: BUSY: another thread waits for the ticket; INVALID_ARGUMENT; CLOSED, FORKED. On an error `callback` is not
+/// called.
 ///
 /// # Safety
-/// As said.
+/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_on_complete(
     ticket: *mut chiplog_ticket_t,
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     let context = Context(context);
-    // SAFETY: the caller's word.
+    // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
             if callback.is_none() {
@@ -153,11 +155,16 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
             }
             let asked = handle_table::get::<Asked>(ticket)?;
             let what = {
-                let busy = |_| Error::new(ErrorKind::Busy, "another thread waits for this ticket");
+                let busy = |_| {
+                    Error::new(
+                        ErrorKind::Busy,
+                        "another thread waits for this ticket: only one of the two can have it",
+                    )
+                };
                 let mut place = asked.0.try_write().map_err(busy)?;
                 if let Some(What::Delivery(_)) = *place {
                     return Err(invalid(
-                        "a producer's record: give the callback to chiplog_producer_send_with",
+                        "the ticket is of a producer's record: pass the callback to chiplog_producer_send_with instead",
                     ));
                 }
                 place.take()
@@ -170,24 +177,24 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
                 Some(What::Answer(answer)) => {
                     answer.on_complete(move |result| tell(callback, context, result.map(one)));
                 }
-                _ => return Err(Error::new(ErrorKind::Closed, "a callback has this ticket")),
+                _ => return Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
             }
             Ok(())
         })
     }
 }
 
-/// Closes a ticket; the append goes on. NULL, or one that was closed: nothing happens.
+/// Closes a ticket; the append continues. Does nothing if it is NULL or already closed.
 /// Ownership: takes `ticket`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_ticket_close(ticket: *mut chiplog_ticket_t) {
     plain((), || drop(handle_table::close::<Asked>(ticket)));
 }
 
-/// Hands out the ticket of what was submitted.
+/// Hands out the ticket of a submitted operation.
 ///
 /// # Safety
-/// `ticket` as [`out`] wants it.
+/// `ticket` is as [`out`] requires.
 pub(crate) unsafe fn ticketed(
     ticket: *mut *mut chiplog_ticket_t,
     submit: impl FnOnce() -> Result<Asked>,
@@ -195,7 +202,7 @@ pub(crate) unsafe fn ticketed(
     // SAFETY: this function's condition.
     let place = unsafe { out(ticket, "ticket") }?;
     let handle = handle_table::insert(submit()?)?;
-    // SAFETY: `out` looked at the place.
+    // SAFETY: `out` checked the pointer.
     unsafe { place.write(handle) };
     Ok(())
 }

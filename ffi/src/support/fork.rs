@@ -1,18 +1,19 @@
-//! Fork: which process this is, without a system call: a page that the kernel hands to a forked child as zeros.
+//! Fork: identifies this process without a system call, by a page that the kernel zeroes in a forked child.
 //!
-//! Invariant: two processes of which one is forked from the other never have the same number.
+//! Invariant: a process and one that was forked from it never have the same number.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 const PAGE_BYTES: usize = 4096;
 
-/// The page; null: not made yet, or it cannot be had.
+/// The page. Null if it is not mapped yet or cannot be mapped.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// Grows from parent to child.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A number of this process, from 1. Where the kernel has no such page (Linux before 4.14) it is the process id.
+/// Returns the number of this process, from 1. Where the kernel has no such page (Linux before 4.14) it is the
+/// process id.
 pub(crate) fn process() -> u64 {
     let mut page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
@@ -29,7 +30,7 @@ pub(crate) fn process() -> u64 {
     }
 }
 
-/// The number of a process that has none yet: it was just begun, or forked.
+/// Returns a number for a process that has none yet: it just started, or was just forked.
 fn number(word: &AtomicU64) -> u64 {
     let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     match word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
@@ -39,7 +40,7 @@ fn number(word: &AtomicU64) -> u64 {
 }
 
 fn make() -> *mut AtomicU64 {
-    // SAFETY: asks for new pages at a place of the kernel's choice; touches no memory that anybody has.
+    // SAFETY: maps new pages at an address that the kernel chooses, and touches no memory in use.
     let page = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
@@ -47,7 +48,7 @@ fn make() -> *mut AtomicU64 {
     if page == libc::MAP_FAILED {
         return ptr::null_mut();
     }
-    // SAFETY: the page just mapped; the advice changes only what a child sees of it.
+    // SAFETY: the page just mapped; the advice affects only a child's copy of it.
     let advised = unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } == 0;
     let made = page.cast::<AtomicU64>();
     let won =
@@ -55,7 +56,7 @@ fn make() -> *mut AtomicU64 {
     if won {
         return made;
     }
-    // SAFETY: the page was mapped above and nobody else knows of it.
+    // SAFETY: the page was mapped above and no other code has its address.
     unsafe { libc::munmap(page, PAGE_BYTES) };
     PAGE.load(Ordering::Acquire)
 }

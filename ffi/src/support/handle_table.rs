@@ -1,6 +1,6 @@
-//! Handle: what stands behind the pointers that C holds. A handle is a number in a pointer's clothes: place in a table,
-//! generation, kind. It is never followed as a pointer, so that one that was closed, closed twice, mixed up or made up is
-//! told from one that is open, and is an error.
+//! Handle: the objects behind the pointers that C holds. A handle is a number disguised as a pointer: its place in a
+//! table, a generation, and a kind. It is never dereferenced. So a handle that was closed, closed twice, mixed up or
+//! made up is detected and is an error.
 //!
 //! ```text
 //! chiplog_log_t * = | place in the table: 28 bits | generation: 30 | kind: 6 |
@@ -8,14 +8,16 @@
 //! table of the kind ── chunk ── slot: word | generation: 30 | state: 2 | pins: 32 |, value
 //! ```
 //!
-//! A call pins its handle's slot: closing the handle meanwhile leaves the value to the last pin. Nothing here takes a lock,
-//! so that a forked child, whose other threads are gone, is told so instead of waiting for them.
+//! A call pins the slot of its handle. If the handle is closed meanwhile, the last pin frees the value. Nothing here
+//! takes a lock, so that a forked child, whose other threads no longer exist, gets an error instead of waiting for
+//! them.
 //!
 //! Invariants:
-//! - A slot's value is there from insertion to reclamation; it is touched by those who pinned the slot while it was open
-//!   under their generation, and by the one who reclaims it.
-//! - Who changes the word from (generation, closing, no pins) to (generation + 1, vacant, no pins) reclaims: one does.
-//! - Slots are never given back to the system, so a stale handle can be looked up.
+//! - A slot has its value from insertion to reclamation. The value is touched only by threads that pinned the slot
+//!   while it was open under their generation, and by the thread that reclaims it.
+//! - The thread that changes the word from (generation, closing, no pins) to (generation + 1, vacant, no pins)
+//!   reclaims the slot. Exactly one thread does.
+//! - Slots are never returned to the system, so that a stale handle can be looked up.
 
 use crate::support::fork;
 use chiplog::{Error, ErrorKind, Result};
@@ -26,15 +28,15 @@ use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// What a handle is of: the type of the value and the name for messages.
+/// The kind of a handle: the type of its value and the name for messages.
 pub(crate) trait Kind: Send + Sync + Sized + 'static {
     /// The type that the header shows.
     type Opaque;
-    /// From 1 to 63, another one for each kind.
+    /// From 1 to 63, different for each kind.
     const TAG: u64;
-    /// For messages.
+    /// The name in messages.
     const NAME: &'static str;
-    /// Where they are kept.
+    /// The table of this kind.
     fn table() -> &'static Table<Self>;
 }
 
@@ -47,22 +49,22 @@ const PIN: u64 = 1;
 const PINS: u64 = (1 << 32) - 1;
 const STATE: u64 = 3 << 32;
 const OPEN: u64 = 0;
-/// Closed; pinned still.
+/// Closed but still pinned.
 const CLOSING: u64 = 1 << 32;
 const VACANT: u64 = 2 << 32;
 const GENERATION_SHIFT: u32 = 34;
 const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 
-/// The first chunk has so many slots, each further one twice as many as the one before.
+/// The first chunk has this number of slots; each further chunk has twice as many as the one before.
 const CHUNK_FIRST: u64 = 64;
 const CHUNKS: usize = 23;
 const NONE: u32 = u32::MAX;
 
 struct Slot<T> {
     word: AtomicU64,
-    /// Of a vacant slot: the next vacant one.
+    /// For a vacant slot: the next vacant one.
     next: AtomicU32,
-    /// In which process it was filled.
+    /// The process that filled the slot.
     process: AtomicU64,
     value: UnsafeCell<MaybeUninit<T>>,
 }
@@ -70,29 +72,29 @@ struct Slot<T> {
 /// All handles of one kind.
 pub(crate) struct Table<T> {
     chunks: [AtomicPtr<Slot<T>>; CHUNKS],
-    /// Slots that were ever used.
+    /// The number of slots that were ever used.
     used: AtomicU32,
-    /// The first vacant slot, below a count of changes that tells an old view from a new one.
+    /// The first vacant slot, in the low bits. The high bits count changes, to detect an outdated view.
     vacant: AtomicU64,
 }
 
 // SAFETY: values are shared between threads as `&T` (`T: Sync` by `Kind`) and dropped by whichever thread is last (`Send`).
 unsafe impl<T: Send + Sync> Sync for Table<T> {}
 
-/// A value that stays as long as this lives, closed or not.
+/// Keeps a value alive, even if its handle is closed meanwhile.
 pub(crate) struct Pinned<T: Kind> {
     place: u32,
     slot: &'static Slot<T>,
 }
 
-/// A handle taken apart.
+/// The parts of a handle.
 #[derive(Clone, Copy)]
 struct Parts {
     place: u32,
     generation: u64,
 }
 
-/// Chunk and place in it.
+/// Returns the chunk and the place in it.
 fn locate(place: u32) -> (usize, usize) {
     let shifted = u64::from(place) + CHUNK_FIRST;
     let chunk = shifted.ilog2() - CHUNK_FIRST.ilog2();
@@ -111,7 +113,7 @@ fn decode<T: Kind>(handle: *const T::Opaque) -> Result<Parts> {
         return Err(invalid(format!("{} is NULL", T::NAME)));
     }
     if bits & ((1 << TAG_BITS) - 1) != T::TAG {
-        return Err(invalid(format!("this is no {}", T::NAME)));
+        return Err(invalid(format!("this handle is not a {}", T::NAME)));
     }
     let generation = (bits >> TAG_BITS) & GENERATION_MASK;
     Ok(Parts { place: (bits >> (GENERATION_BITS + TAG_BITS)) as u32, generation })
@@ -126,7 +128,10 @@ fn closed<T: Kind>() -> Error {
 }
 
 fn forked<T: Kind>() -> Error {
-    let what = format!("the {} was made before fork(): it is the parent's", T::NAME);
+    let what = format!(
+        "the {} was made before fork() and belongs to the parent: open another one in the child",
+        T::NAME
+    );
     Error::new(ErrorKind::Forked, what)
 }
 
@@ -139,16 +144,16 @@ impl<T: Kind> Table<T> {
         }
     }
 
-    /// The slot at a place that was used.
+    /// Returns the slot at a place that was used before.
     fn slot(&'static self, place: u32) -> &'static Slot<T> {
         let (chunk, at) = locate(place);
         let base = self.chunks[chunk].load(Ordering::Acquire);
-        assert!(!base.is_null(), "a place that is used has a chunk");
+        assert!(!base.is_null(), "a used place must have a chunk");
         // SAFETY: `chunk` made it with more than `at` slots (see `locate`), and it is never freed.
         unsafe { &*base.add(at) }
     }
 
-    /// Makes the chunk of this place, if there is none.
+    /// Allocates the chunk of this place if it does not exist.
     fn make_chunk(&self, place: u32) {
         let (chunk, _) = locate(place);
         if !self.chunks[chunk].load(Ordering::Acquire).is_null() {
@@ -165,12 +170,13 @@ impl<T: Kind> Table<T> {
         let made = Box::into_raw(slots);
         let (null, new) = (ptr::null_mut(), made.cast::<Slot<T>>());
         if self.chunks[chunk].compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: another thread's was taken; this one was made just now and nobody saw it.
+            // SAFETY: another thread's chunk was stored; this one was allocated just now and no other thread has its
+            // address.
             drop(unsafe { Box::from_raw(made) });
         }
     }
 
-    /// A vacant slot, for the caller alone.
+    /// Returns a vacant slot that no other caller gets.
     fn take_vacant(&'static self) -> Result<u32> {
         let mut seen = self.vacant.load(Ordering::Acquire);
         loop {
@@ -191,9 +197,14 @@ impl<T: Kind> Table<T> {
                 self.make_chunk(place);
                 Ok(place)
             }
-            Err(_) => {
-                Err(Error::new(ErrorKind::Busy, format!("{} of {} are open", 1u64 << PLACE_BITS, T::NAME)))
-            }
+            Err(_) => Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the limit of {} open handles of type {} is reached: close some first",
+                    1u64 << PLACE_BITS,
+                    T::NAME
+                ),
+            )),
         }
     }
 
@@ -209,7 +220,7 @@ impl<T: Kind> Table<T> {
         }
     }
 
-    /// Whether this place was ever used: a made-up handle can name any.
+    /// Returns whether this place was ever used: a made-up handle can hold any place.
     fn is_used(&self, place: u32) -> bool {
         place < self.used.load(Ordering::Acquire) && {
             let (chunk, _) = locate(place);
@@ -218,32 +229,33 @@ impl<T: Kind> Table<T> {
     }
 }
 
-/// Makes a handle.
+/// Inserts a value and returns its handle.
 ///
 /// # Errors
-/// `Busy`: too many are open.
+/// `Busy`: the limit of open handles is reached.
 pub(crate) fn insert<T: Kind>(value: T) -> Result<*mut T::Opaque> {
     let table = T::table();
     let place = table.take_vacant()?;
     let slot = table.slot(place);
-    // SAFETY: the slot is vacant and was taken for this call alone; who pins it meanwhile with a stale handle sees that it
-    // is not open and does not touch the value.
+    // SAFETY: the slot is vacant and only this call has it. A thread that pins it with a stale handle sees that it is
+    // not open and does not touch the value.
     unsafe { (*slot.value.get()).write(value) };
     slot.process.store(fork::process(), Ordering::Relaxed);
-    // Stale pins come and go meanwhile: they are kept. Release: who sees it open sees the value.
+    // Stale pins may be added and removed meanwhile: they are kept. Release: a thread that sees the slot open sees
+    // the value.
     let word = slot.word.fetch_and(!STATE, Ordering::Release);
     Ok(encode::<T>(place, word))
 }
 
-/// What stands behind a handle.
+/// Returns the value behind a handle.
 ///
 /// # Errors
-/// `InvalidArgument`: NULL, or no handle of this kind. `Closed`. `Forked`.
+/// `InvalidArgument`: NULL, or a handle of another kind. `Closed`. `Forked`.
 pub(crate) fn get<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
     let parts = decode::<T>(handle)?;
     let table = T::table();
     if !table.is_used(parts.place) {
-        return Err(invalid(format!("this is no {}", T::NAME)));
+        return Err(invalid(format!("this handle is not a {}", T::NAME)));
     }
     let slot = table.slot(parts.place);
     let word = slot.word.fetch_add(PIN, Ordering::Acquire);
@@ -257,14 +269,14 @@ pub(crate) fn get<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
     Ok(pinned)
 }
 
-/// Closes a handle: no call finds it any more. What stood behind it goes away with the last call that has it.
+/// Closes a handle: later calls do not find it. The value is dropped when the last call that uses it returns.
 ///
 /// # Errors
-/// As [`get`]. In a forked child the handle is closed all the same, and nothing else is touched.
+/// As [`get`]. In a forked child the handle is closed as well, and nothing else is touched.
 pub(crate) fn close<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
     let pinned = match get::<T>(handle) {
         Err(error) if error.kind() == ErrorKind::Forked => {
-            // Its pin in this process goes on for ever: nothing is dropped.
+            // The pin in this process is never removed: nothing is dropped.
             let parts = decode::<T>(handle)?;
             let slot = T::table().slot(parts.place);
             slot.word.fetch_add(PIN, Ordering::Relaxed);
@@ -274,11 +286,11 @@ pub(crate) fn close<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
         pinned => pinned?,
     };
     let parts = decode::<T>(handle)?;
-    // Two threads closing at once: one of them comes second.
+    // Only one of two threads that close at once succeeds.
     if mark(pinned.slot, parts.generation) { Ok(pinned) } else { Err(closed::<T>()) }
 }
 
-/// From open to closing; whether this call did it.
+/// Changes a slot from open to closing. Returns whether this call did it.
 fn mark<T>(slot: &Slot<T>, generation: u64) -> bool {
     let mut word = slot.word.load(Ordering::Relaxed);
     loop {
@@ -296,15 +308,15 @@ impl<T: Kind> Deref for Pinned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: made by `get` with the slot open under the handle's generation, so the value was written before and its
-        // pin, which lives as long as `self`, keeps it: who reclaims needs a word without pins.
+        // SAFETY: `get` made this while the slot was open under the handle's generation, so the value was written
+        // before. The pin, which lives as long as `self`, keeps the value: reclaiming needs a word without pins.
         unsafe { (*self.slot.value.get()).assume_init_ref() }
     }
 }
 
 impl<T: Kind> Drop for Pinned<T> {
     fn drop(&mut self) {
-        // Release: what was done with the value comes before its end. Acquire: who ends it sees all that.
+        // Release: uses of the value happen before its end. Acquire: the thread that ends it sees all of them.
         let word = self.slot.word.fetch_sub(PIN, Ordering::AcqRel) - PIN;
         if word & STATE != CLOSING || word & PINS != 0 {
             return;
@@ -312,17 +324,17 @@ impl<T: Kind> Drop for Pinned<T> {
         let generation = ((word >> GENERATION_SHIFT) + 1) & GENERATION_MASK;
         let vacant = (generation << GENERATION_SHIFT) | VACANT;
         if self.slot.word.compare_exchange(word, vacant, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return; // somebody pinned it meanwhile, and will come by here
+            return; // another thread pinned it meanwhile and will reclaim it
         }
-        // SAFETY: this call alone made the slot vacant, nobody had it pinned, and no handle of its generation pins it any
-        // more: the value is this call's. It is in no list yet, so nobody fills it.
+        // SAFETY: only this call made the slot vacant, no thread had it pinned, and no handle of its generation can
+        // pin it any more. So the value belongs to this call. The slot is in no list yet, so no thread fills it.
         let value = unsafe { (*self.slot.value.get()).assume_init_read() };
         T::table().give_back(self.place, self.slot);
         drop(value);
     }
 }
 
-/// Makes the table of a type of handle. The type that the header shows is written out, for cbindgen looks into no macro.
+/// Defines the table of a handle type. The type in the header is written out because cbindgen does not expand macros.
 macro_rules! handle {
     ($opaque:ident is $value:ty, $tag:literal, $name:literal) => {
         impl $crate::support::handle_table::Kind for $value {
@@ -340,8 +352,8 @@ macro_rules! handle {
 }
 pub(crate) use handle;
 
-/// What no program has one of.
-#[allow(missing_debug_implementations, reason = "nobody has one")]
+/// A type without values.
+#[allow(missing_debug_implementations, reason = "it has no values")]
 pub struct Opaque {
     _not_send: PhantomData<*mut ()>,
 }
@@ -354,7 +366,7 @@ mod tests {
 
     struct Counted(Arc<AtomicUsize>);
 
-    /// For tests.
+    /// A type for these tests.
     #[allow(non_camel_case_types, missing_debug_implementations)]
     pub struct counted_t {
         _private: crate::support::handle_table::Opaque,
@@ -369,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_handle_is_told_from_an_open_one_in_the_same_slot() {
+    fn a_closed_handle_differs_from_an_open_one_in_the_same_slot() {
         let dropped = Arc::new(AtomicUsize::new(0));
         let mut old = Vec::new();
         for n in 0..1000 {
@@ -394,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn places_fill_chunks_without_a_hole() {
+    fn places_fill_chunks_without_a_gap() {
         let mut last = None;
         for place in 0..100_000 {
             let at = locate(place);

@@ -1,4 +1,4 @@
-//! What the entries stand on: the table of handles, the guard against panics, threads, forks.
+//! Support for the entries: the table of handles, the guard against panics, threads, forks.
 
 pub(crate) mod fork;
 pub(crate) mod handle_table;

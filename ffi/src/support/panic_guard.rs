@@ -1,7 +1,8 @@
-//! Panic guard: nothing unwinds into C. A panic, which is a bug, becomes an error.
+//! Panic guard: no panic unwinds into C. A panic is a bug, and becomes an error.
 //!
-//! Rust's own report of a panic reads the environment and writes to the program's standard error. Neither is a library's
-//! business: for panics on chiplog's threads and in its calls it is replaced, and the message goes into the error.
+//! Rust's own report of a panic reads the environment and writes to the program's standard error. A library must do
+//! neither. For panics on chiplog's threads and in its calls the report is replaced, and the message becomes part of
+//! the error.
 
 use chiplog::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
@@ -9,13 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether this thread is in an entry.
+    /// Whether this thread is inside an entry.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// What the last panic here said.
+    /// The message of the last panic on this thread.
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs the body of an entry that cannot fail but by a bug, which gives `otherwise`.
+/// Runs the body of an entry that can fail only by a bug. A panic returns `otherwise`.
 pub(crate) fn plain<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     caught(body).unwrap_or(otherwise)
 }
@@ -24,12 +25,12 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(take_over_reports);
     let was_inside = INSIDE.replace(true);
-    // AssertUnwindSafe: what a panic leaves half-done is behind locks and handles that bear it.
+    // AssertUnwindSafe: state that a panic leaves half-changed is behind locks and handles that tolerate it.
     let outcome = catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(was_inside);
     outcome.map_err(|_| {
         let said = SAID.take();
-        Error::new(ErrorKind::Poisoned, format!("chiplog panicked, which is a bug of its own: {said}"))
+        Error::new(ErrorKind::Poisoned, format!("chiplog panicked, which is a bug in chiplog: {said}"))
     })
 }
 

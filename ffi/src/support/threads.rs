@@ -1,13 +1,14 @@
-//! Threads: chiplog's own take none of the program's signals, and a broken connection ends no program.
+//! Threads: chiplog's threads receive none of the program's signals, and a broken connection ends no program.
 //!
-//! - What starts threads is called on a thread that has all signals blocked: its children have them blocked too.
-//! - What writes to connections on the caller's thread is called with SIGPIPE blocked, and takes back one that it caused.
+//! - Code that starts threads runs on a thread with all signals blocked: its children inherit the mask.
+//! - Code that writes to connections on the caller's thread runs with SIGPIPE blocked, and removes a SIGPIPE that it
+//!   caused.
 
 use chiplog::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Calls `start` on a thread without signals, and waits for it.
+/// Runs `start` on a thread with all signals blocked, and blocks until it returns.
 pub(crate) fn without_signals<T: Send>(start: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let blocked = Mask::block(all());
@@ -16,12 +17,12 @@ pub(crate) fn without_signals<T: Send>(start: impl FnOnce() -> Result<T> + Send)
         drop(blocked);
         let failed = |e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
         let panicked =
-            |_| Err(Error::new(ErrorKind::Poisoned, "chiplog panicked, which is a bug of its own"));
+            |_| Err(Error::new(ErrorKind::Poisoned, "chiplog panicked, which is a bug in chiplog"));
         spawned.map_err(failed)?.join().unwrap_or_else(panicked)
     })
 }
 
-/// Calls `work`, which may write to connections.
+/// Runs `work`, which may write to connections, with SIGPIPE blocked.
 pub(crate) fn without_sigpipe<T>(work: impl FnOnce() -> T) -> T {
     let pipe = only(libc::SIGPIPE);
     let was_pending = is_pending(libc::SIGPIPE);
@@ -29,7 +30,7 @@ pub(crate) fn without_sigpipe<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     if !was_pending && is_pending(libc::SIGPIPE) {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: set and time outlive the call; nothing is wanted of the signal's information.
+        // SAFETY: set and time outlive the call; the signal's information is not needed.
         unsafe { libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const now) };
     }
     drop(blocked);
@@ -47,7 +48,7 @@ fn all() -> libc::sigset_t {
 
 fn only(signal: libc::c_int) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset writes the whole set, then it is one to add to.
+    // SAFETY: sigemptyset writes the whole set, then sigaddset may add to it.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
@@ -61,7 +62,7 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, signal) == 1 }
 }
 
-/// Signals that are blocked on this thread as long as it lives.
+/// Blocks signals on this thread while it lives.
 struct Mask {
     before: libc::sigset_t,
 }
@@ -77,7 +78,7 @@ impl Mask {
 
 impl Drop for Mask {
     fn drop(&mut self) {
-        // SAFETY: puts back what `block` was told, on the same thread: a `Mask` does not leave its function.
+        // SAFETY: restores the mask that `block` saved, on the same thread: a `Mask` does not leave its function.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
     }
 }

@@ -1,5 +1,5 @@
-/* Event loops and callbacks: what readers and followers tell, and when. argv[1]: a directory, argv[2]: a server, argv[3]: a
- * server of another log. */
+/* Event loops and callbacks: what readers and followers report, and when. argv[1]: a directory, argv[2]: a server,
+ * argv[3]: a server of another log. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -44,12 +44,12 @@ static uint64_t append(const char *text) {
 }
 
 static void *appends_later(void *context) {
-    usleep(200 * 1000); /* by then somebody waits, or nearly so: both are well */
+    usleep(200 * 1000); /* by then the other thread waits, or is about to: both are fine */
     append("later");
     return context;
 }
 
-/* A reader over the network of what comes next. */
+/* A reader over the network that starts at the next record. */
 static chiplog_reader_t *tail(void) {
     chiplog_info_t info;
     info.size = sizeof info;
@@ -65,7 +65,7 @@ static void nothing_is_left(chiplog_reader_t *reader, int descriptor) {
     CHECK(!readable(descriptor, 0));
 }
 
-/* A call that waited takes the hook of a remote reader's descriptor away: it was never readable again. */
+/* A call that waits removes the hook of a remote reader's descriptor, which then was never readable again. */
 static void a_descriptor_after_a_wait(void) {
     chiplog_reader_t *reader = tail();
     int descriptor = -1;
@@ -87,7 +87,7 @@ static void a_descriptor_after_a_wait(void) {
     chiplog_reader_close(reader);
 }
 
-/* A descriptor that was handed out is watched by some event loop: its number must not become another file's. */
+/* An event loop may watch a descriptor that was handed out: its number must not become another file's. */
 static void a_descriptor_stays_open(chiplog_reader_t *reader) {
     int descriptor = -1, again = -1;
     FINE(chiplog_reader_descriptor(reader, &descriptor, &error));
@@ -112,8 +112,8 @@ struct others {
     chiplog_reader_t *reader;
 };
 
-/* On a thread of a client or follower nothing can be waited for, of whatever client. */
-static void asks_others(void *context) {
+/* On a thread of a client or follower no call may wait, whichever client it uses. */
+static void calls_others(void *context) {
     struct others *others = context;
     chiplog_info_t info;
     info.size = sizeof info;
@@ -125,10 +125,10 @@ static void asks_others(void *context) {
 
 static void outcome(void *context, chiplog_status_t status, const chiplog_appended_t *placed, const chiplog_error_t *error) {
     CHECK(status == CHIPLOG_OK && placed != NULL && error == NULL);
-    asks_others(context);
+    calls_others(context);
 }
 
-static void a_callback_asks_others(const char *const *servers, chiplog_follower_t *follower) {
+static void a_callback_calls_others(const char *const *servers, chiplog_follower_t *follower) {
     struct others others = {NULL, NULL};
     FINE(chiplog_client_connect(servers, 1, NULL, &others.client, &error));
     FINE(chiplog_client_reader(others.client, CHIPLOG_START_FIRST, 0, NULL, &others.reader, &error));
@@ -141,10 +141,10 @@ static void a_callback_asks_others(const char *const *servers, chiplog_follower_
     uint64_t last = append("copied");
     FINE(chiplog_follower_wait_for(follower, last, LONG_MS, &error));
     FINE(chiplog_follower_reader(follower, CHIPLOG_START_NEXT, 0, &copied, &error));
-    FINE(chiplog_reader_on_more(copied, asks_others, &others, &error));
+    FINE(chiplog_reader_on_more(copied, calls_others, &others, &error));
     append("asks");
     await_call();
-    /* They are none the worse for it. */
+    /* All of them still work. */
     chiplog_record_t record;
     FINE(chiplog_reader_next_record(others.reader, LONG_MS, &record, &error));
     CHECK(record.index == 1);
@@ -199,16 +199,16 @@ int main(int argc, char **argv) {
     chiplog_reader_t *copied = NULL;
     FINE(chiplog_follower_reader(follower, CHIPLOG_START_NEXT, 0, &copied, &error));
     a_descriptor_stays_open(copied);
-    a_callback_asks_others(servers, follower);
+    a_callback_calls_others(servers, follower);
     events(follower);
     FINE(chiplog_follower_close(follower, &error));
 
-    /* Its servers have another log by now. */
+    /* Its servers now have another log. */
     FINE(chiplog_follower_open(path, others, 1, CHIPLOG_START_FIRST, 0, &following, &follower, &error));
     GIVES(CHIPLOG_DIVERGED, chiplog_follower_wait_for(follower, last + 1000, LONG_MS, &error));
     chiplog_follower_close(follower, NULL);
 
-    /* Times of a follower have bounds. */
+    /* A follower's times have bounds. */
     following.keep_alive_ms = CHIPLOG_FOREVER;
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_follower_open(path, servers, 1, CHIPLOG_START_FIRST, 0, &following, &follower, &error));
     FINE(chiplog_producer_end(producer, LONG_MS, NULL, NULL, NULL, &error));

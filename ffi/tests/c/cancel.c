@@ -1,4 +1,4 @@
-/* chiplog_reader_cancel: a call that waits on one thread is ended from another one. argv[1]: a directory, argv[2]: a server. */
+/* chiplog_reader_cancel: one thread ends a call that waits on another. argv[1]: a directory, argv[2]: a server. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <poll.h>
@@ -16,7 +16,7 @@ struct waiter {
     chiplog_status_t status;
 };
 
-/* Reads until it is told otherwise. */
+/* Reads until a call fails. */
 static void *waits(void *context) {
     struct waiter *waiter = context;
     do {
@@ -49,13 +49,13 @@ static chiplog_reader_t *tail(int is_remote) {
     return reader;
 }
 
-/* Each way to wait; a second thread that waits for its turn; and every call that comes later. */
+/* Each way to wait, a second thread that waits for its turn, and each later call. */
 static void a_call_that_waits(int is_remote) {
     for (int call = 0; call < CALLS; call++) {
         chiplog_reader_t *reader = tail(is_remote);
         struct waiter one, other;
         pthread_t first = start(&one, reader, (enum call)call), second = start(&other, reader, NEXT_BATCH);
-        if (call % 2) usleep(100 * 1000); /* by then they wait, or nearly so: both are well */
+        if (call % 2) usleep(100 * 1000); /* by then they wait, or are about to: both are fine */
         FINE(chiplog_reader_cancel(reader, &error));
         pthread_join(first, NULL);
         pthread_join(second, NULL);
@@ -67,7 +67,7 @@ static void a_call_that_waits(int is_remote) {
     }
 }
 
-/* The reader is closed while the call on the other thread is just ending. */
+/* The reader is closed while the call on the other thread is ending. */
 static void closed_at_once(int is_remote) {
     for (int n = 0; n < 20; n++) {
         struct waiter waiter;
@@ -77,7 +77,7 @@ static void closed_at_once(int is_remote) {
         FINE(chiplog_reader_cancel(reader, &error));
         chiplog_reader_close(reader);
         pthread_join(thread, NULL);
-        /* Where the call had not begun it finds the handle closed. */
+        /* If the call had not begun, it finds the handle closed. */
         CHECK(waiter.status == CHIPLOG_CANCELLED || waiter.status == CHIPLOG_CLOSED);
     }
 }
@@ -87,14 +87,14 @@ static void *appends(void *context) {
     return context;
 }
 
-/* A busy log: whatever the writer does just then, a reader that is cancelled ends. */
+/* A busy log: a cancelled reader ends, whatever the writer does at that moment. */
 static void beside_a_writer(void) {
     pthread_t writer;
     CHECK(pthread_create(&writer, NULL, appends, NULL) == 0);
     for (int n = 0; n < 300; n++) {
         struct waiter waiter;
         chiplog_reader_t *reader = tail(0);
-        pthread_t thread = start(&waiter, reader, (enum call)(n % WAIT)); /* WAIT alone takes nothing, and would not wait again */
+        pthread_t thread = start(&waiter, reader, (enum call)(n % WAIT)); /* not WAIT: it reads nothing and would not wait again */
         FINE(chiplog_reader_cancel(reader, &error));
         pthread_join(thread, NULL);
         CHECK(waiter.status == CHIPLOG_CANCELLED);
@@ -103,7 +103,7 @@ static void beside_a_writer(void) {
     pthread_join(writer, NULL);
 }
 
-/* Also where there is something to read: nothing is taken, and another reader goes on there. */
+/* Also if there is something to read: nothing is read, and another reader continues there. */
 static void what_was_not_read_stays(void) {
     FINE(chiplog_log_append(log_here, "there", 5, NULL, &error));
     chiplog_reader_t *reader = NULL;
@@ -135,7 +135,7 @@ static int readable(int descriptor, int timeout_ms) {
     return poll(&fd, 1, timeout_ms) == 1;
 }
 
-/* What waits without a thread hears of it, too. */
+/* Descriptors and callbacks are notified as well. */
 static void event_loops(int is_remote) {
     chiplog_reader_t *reader = tail(is_remote);
     chiplog_record_t record;

@@ -1,24 +1,24 @@
-/* What the tests in C and C++ share. */
+/* Shared by the tests in C and C++. */
 #ifndef CHIPLOG_TESTS_CHECK_H
 #define CHIPLOG_TESTS_CHECK_H
 #include "chiplog.h"
-#include "chiplog.h" /* twice does no harm */
+#include "chiplog.h" /* including it twice does no harm */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* How long a test waits for what has to happen: no machine is as slow. */
+/* How long a test waits for something that must happen: longer than any machine needs. */
 #define LONG_MS ((uint64_t)120 * 1000)
 
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
         if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);       \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition);       \
             exit(1);                                                                      \
         }                                                                                 \
     } while (0)
 
-/* The call gives this status, its error says the same, and a message goes with it. */
+/* The call returns this status, and its error has the same status and a message. */
 #define GIVES(wanted, call)                                                               \
     do {                                                                                  \
         chiplog_error_t *error = NULL;                                                    \

@@ -1,5 +1,5 @@
-// The same header in C++17: handles with owners, threads, and what C++ takes for granted. argv[1]: a directory; argv[3], if
-// given: how many records each thread appends.
+// The same header in C++17: owned handles, threads, and C++ idioms. argv[1]: a directory; argv[3], if given: the number
+// of records that each thread appends.
 #include "check.h"
 #include <atomic>
 #include <cstdlib>
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     for (auto &thread : threads) thread.join();
     tail.join();
     CHECK(done && seen == std::uint64_t(kThreads * kEach));
-    log.reset(); // what was submitted is told by then
+    log.reset(); // each submitted append has its outcome by then
     CHECK(told == std::uint64_t(kThreads * kEach / 3));
     std::puts("all is well");
 }

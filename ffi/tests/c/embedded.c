@@ -1,5 +1,5 @@
-/* The embedded log from C: every function of it, every way to go wrong that a program can cause. argv[1]: a directory.
- * "no-fork" as the last one: valgrind takes what a forked child has of its parent's for lost. */
+/* The embedded log from C: each of its functions, and each error that a program can cause. argv[1]: a directory.
+ * Last argument "no-fork": skips forks, because valgrind reports a child's copy of its parent's memory as lost. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -124,7 +124,7 @@ static void append_and_read(void) {
     FINE(chiplog_ticket_wait(ticket, LONG_MS, NULL, &error));
     chiplog_ticket_close(ticket);
 
-    /* What was read lives on, whatever is discarded or closed. */
+    /* Records that were read stay valid after a discard and a close. */
     FINE(chiplog_log_close(log, &error));
     FINE(chiplog_records_view(rest, &array, &count, &error));
     CHECK(count == 3 && is(&array[0], 3, "two") && is(&array[1], 4, "") && is(&array[2], 5, "three"));
@@ -252,7 +252,7 @@ static void an_event_loop(void) {
         GIVES(CHIPLOG_TIMEOUT, chiplog_reader_next_record(reader, 0, &record, &error));
         CHECK(poll(&fd, 1, 0) == 0);
     }
-    /* The end is something to be told. */
+    /* The end of the log is reported, too. */
     struct told told = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 99, {0, 0}};
     chiplog_reader_t *second = NULL;
     FINE(chiplog_log_reader(log, CHIPLOG_START_NEXT, 0, &second, &error));
@@ -281,7 +281,7 @@ static void touches_the_other(void *context) {
     __atomic_add_fetch(&pair->calls, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Who asked to be called ran the callbacks of all others, too, with its own reader locked: the two waited for each other. */
+/* A thread that set a callback also ran all others' callbacks while its own reader was locked: two such threads deadlocked. */
 static void callbacks_that_touch_another_reader(void) {
     enum { ROUNDS = 2000 };
     chiplog_log_t *log = small("touched");
@@ -301,7 +301,7 @@ static void callbacks_that_touch_another_reader(void) {
     FINE(chiplog_log_close(log, &error));
 }
 
-/* Keeps the writer thread: 1: it stands still; 2: it may go on. */
+/* Stops the writer thread. 1: it is stopped; 2: it may continue. */
 struct held {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -343,7 +343,7 @@ static void sessions(void) {
     FINE(chiplog_session_append(session, "pay 10", 6, &index, &error));
     FINE(chiplog_session_next_sequence(session, &next, &error));
     CHECK(id > 0 && next == 2 && index == 2);
-    /* One that never appended would make room. */
+    /* A session that never appended would be evicted. */
     GIVES(CHIPLOG_TOO_MANY_SESSIONS, chiplog_log_open_session(log, &third, &error));
     FINE(chiplog_log_resume_session(log, id, 1, &again, &error));
     FINE(chiplog_session_append(again, "pay 10", 6, &index, &error));
@@ -362,7 +362,7 @@ static void sessions(void) {
         FINE(chiplog_session_submit(again, "z", 1, &ticket, &error));
         chiplog_ticket_close(ticket);
     }
-    /* The writer stands still: two are in flight, and there is no room for a third. */
+    /* The writer is stopped: two appends are in flight, and there is no space for a third. */
     struct held held = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
     FINE(chiplog_log_submit(log, "held", 4, &ticket, &error));
     FINE(chiplog_ticket_on_complete(ticket, stands_still, &held, &error));
@@ -439,7 +439,7 @@ static void from_outside(void) {
 
 static uint64_t fixed_clock(void *context) { return *(uint64_t *)context; }
 
-static void what_goes_wrong(void) {
+static void errors(void) {
     chiplog_log_t *log = small("wrong"), *second = NULL;
     chiplog_log_options_t options;
     chiplog_log_options_init(&options, sizeof options);
@@ -456,7 +456,7 @@ static void what_goes_wrong(void) {
     CHECK(second == NULL);
     CHECK(chiplog_log_open(NULL, NULL, &second, NULL) == CHIPLOG_INVALID_ARGUMENT);
 
-    /* A file where a directory should be; a segment that is garbage. */
+    /* A file in place of a directory; a segment full of garbage. */
     FILE *file = fopen(below("file"), "w");
     CHECK(file != NULL && fclose(file) == 0);
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_open(below("file"), NULL, &second, &error));
@@ -477,7 +477,7 @@ static void what_goes_wrong(void) {
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_append(log, NULL, 5, &index, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_append(NULL, "x", 1, &index, &error));
     CHECK(index == 77);
-    /* Another kind of handle, a made-up one, one that was closed. */
+    /* A handle of another kind, a made-up one, a closed one. */
     chiplog_reader_t *reader = NULL;
     FINE(chiplog_log_reader(log, CHIPLOG_START_FIRST, 0, &reader, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_append((chiplog_log_t *)(void *)reader, "x", 1, &index, &error));
@@ -527,7 +527,7 @@ static void what_goes_wrong(void) {
     chiplog_log_options_for_segments(&options, sizeof options, 1 << 20);
     GIVES(CHIPLOG_CORRUPT, chiplog_log_open(below("damaged"), &options, &log, &error));
 
-    /* More than the queue takes. */
+    /* More than the queue accepts. */
     chiplog_log_options_for_segments(&options, sizeof options, 1 << 20);
     options.queue_appends_max = 1;
     FINE(chiplog_log_open(below("busy"), &options, &log, &error));
@@ -540,7 +540,7 @@ static void what_goes_wrong(void) {
     FINE(chiplog_log_close(log, &error));
 }
 
-/* A write that the system refuses. What was under way has an unknown outcome, and the log takes nothing more. */
+/* The system refuses a write. Appends in flight have an unknown outcome, and the log accepts no more. */
 static void a_disk_that_fails(void) {
     chiplog_log_t *log = small("failing");
     append(log, "x", 1);
@@ -572,7 +572,7 @@ static void put32(unsigned char *place, uint32_t value) {
     for (int n = 0; n < 4; n++) place[n] = (unsigned char)(value >> 8 * n);
 }
 
-/* Three records of 102,000 zeros in all, packed well, without the table that says where they end. */
+/* Three records of 102,000 zeros in all, compressed, without the table of their ends. */
 static size_t zeros_without_a_table(unsigned char *batch) {
     memset(batch, 0, 450);
     size_t n = 40;
@@ -585,7 +585,7 @@ static size_t zeros_without_a_table(unsigned char *batch) {
     return n;
 }
 
-static void a_batch_that_does_not_unpack(void) {
+static void an_undecodable_batch(void) {
     chiplog_log_t *log = small("undecodable");
     append(log, "before", 1);
     unsigned char bytes[512];
@@ -615,7 +615,7 @@ static void a_batch_that_does_not_unpack(void) {
     FINE(chiplog_log_close(log, &error));
 }
 
-/* A directory that says that it needs a reader of a later version: docs/format.md. */
+/* A directory whose header requires a reader of a later version: docs/format.md. */
 static void a_log_of_a_later_version(void) {
     chiplog_log_t *log = small("later");
     FINE(chiplog_log_close(log, &error));
@@ -685,7 +685,7 @@ static void threads(void) {
     info.size = sizeof info;
     FINE(chiplog_log_info(shared, &info, &error));
     CHECK(info.last == THREADS * 200);
-    /* Closed under the hands of those who append. */
+    /* The log is closed while other threads append. */
     for (int n = 0; n < THREADS; n++) CHECK(pthread_create(&all[n], NULL, n % 4 == 3 ? closes : appends, NULL) == 0);
     for (int n = 0; n < THREADS; n++) pthread_join(all[n], NULL);
     GIVES(CHIPLOG_CLOSED, chiplog_log_info(shared, &info, &error));
@@ -791,9 +791,9 @@ int main(int argc, char **argv) {
     callbacks_that_touch_another_reader();
     sessions();
     from_outside();
-    what_goes_wrong();
+    errors();
     a_disk_that_fails();
-    a_batch_that_does_not_unpack();
+    an_undecodable_batch();
     a_log_of_a_later_version();
     structs_that_grow();
     options_of_the_log();

@@ -1,5 +1,5 @@
 /* A cluster from C: client, producer, reader, watch, follower. argv[1]: a directory, argv[2]: a server of an empty log.
- * "no-fork" as the last one: valgrind takes what a forked child has of its parent's for lost. */
+ * Last argument "no-fork": skips forks, because valgrind reports a child's copy of its parent's memory as lost. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <poll.h>
@@ -14,7 +14,7 @@ static void outcome(void *context, chiplog_status_t status, const chiplog_append
     chiplog_producer_t *producer = context;
     CHECK(status == wanted && (placed != NULL) == (status == CHIPLOG_OK) && (error == NULL) == (status == CHIPLOG_OK));
     if (error != NULL) return;
-    /* On the client's thread nothing can be waited for, and that is told. */
+    /* On the client's thread a call that would wait returns an error. */
     chiplog_info_t info;
     info.size = sizeof info;
     CHECK(chiplog_client_info(client, &info, NULL) == CHIPLOG_INVALID_ARGUMENT);
@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
     chiplog_records_close(batch);
     chiplog_reader_close(reader);
 
-    /* Ends where the log ends. */
+    /* The reader ends where the log ends. */
     reading.follow = 0;
     FINE(chiplog_client_reader(client, CHIPLOG_START_INDEX, 8, &reading, &reader, &error));
     FINE(chiplog_reader_next_record(reader, CHIPLOG_FOREVER, &record, &error));
@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
     FINE(chiplog_client_open_session(client, &session, &error));
     CHECK(bytes > 1000 && session > 0);
 
-    /* A producer that goes on in a session. Its end is the session's: the number is not taken again after that. */
+    /* A producer that continues in a session. It ends the session: the log then refuses the number. */
     for (int n = 0; n < 2; n++) {
         chiplog_producer_options_init(&producing, sizeof producing);
         producing.session = session;
@@ -147,7 +147,7 @@ int main(int argc, char **argv) {
         chiplog_producer_t *resumed = NULL;
         FINE(chiplog_client_producer(client, &producing, &resumed, &error));
         chiplog_slice_t nine[1] = {{"nine", 4}};
-        /* What a resumed producer sent may be there from before: that is told as open. */
+        /* The log may already hold what a resumed producer sends: such records are reported as in doubt. */
         wanted = n == 0 ? CHIPLOG_OK : CHIPLOG_CLOSED;
         FINE(chiplog_producer_send_batch(resumed, nine, 1, outcome, resumed, &error));
         GIVES(wanted, chiplog_producer_flush(resumed, LONG_MS, &error));
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     FINE(chiplog_client_info(client, &info, &error));
     CHECK(info.last == 9);
 
-    /* A copy in the program. */
+    /* A follower. */
     char path[4096];
     snprintf(path, sizeof path, "%s/copy", argv[1]);
     chiplog_log_options_t files;
@@ -208,7 +208,7 @@ int main(int argc, char **argv) {
     chiplog_error_close(cause);
     FINE(chiplog_client_discard(client, 3, &error));
 
-    /* In a forked child all of it is refused. */
+    /* In a forked child each call is refused. */
     int forks = strcmp(argv[argc - 1], "no-fork") != 0;
     pid_t pid = forks ? fork() : -1;
     CHECK(pid >= 0 || !forks);
@@ -231,7 +231,7 @@ int main(int argc, char **argv) {
     GIVES(CHIPLOG_CLOSED, chiplog_reader_next_record(reader, LONG_MS, &record, &error));
     chiplog_reader_close(reader);
 
-    /* A producer that is closed with records unsent says how many; they go on being sent while the client is open. */
+    /* Closing a producer returns the number of unsent records. They continue to be sent while the client is open. */
     chiplog_producer_options_init(&producing, sizeof producing);
     producing.linger_ms = 60 * 1000;
     chiplog_producer_t *lingers = NULL;

@@ -1,5 +1,5 @@
-/* What a library keeps its hands off: the environment, signals, standard streams. argv[1]: a directory, argv[2]: a server
- * that goes away when this program prints "now". */
+/* The library does not touch the environment, signals or standard streams. argv[1]: a directory, argv[2]: a server that
+ * stops when this program prints "now". */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>
@@ -8,18 +8,18 @@
 
 static int asked;
 
-/* In front of libc's: whoever looks something up comes by here. */
+/* Replaces libc's getenv: each lookup calls this one. */
 char *getenv(const char *name) {
-    /* tokio's runtime looks for this one, whatever it is told. Nothing else is. */
+    /* tokio's runtime always looks up this one. No other lookup is allowed. */
     if (strcmp(name, "TOKIO_UNSTABLE_SHARDED_BLOCKING_QUEUE") == 0) return NULL;
-    fprintf(stderr, "the environment was asked for %s\n", name);
+    fprintf(stderr, "the library looked up the environment variable %s\n", name);
     asked++;
     return NULL;
 }
 
 char *secure_getenv(const char *name) { return getenv(name); }
 
-/* Of each thread but this one: all signals that can be are blocked. */
+/* Each thread except this one blocks all signals that can be blocked. Returns the number of such threads. */
 static int threads_without_signals(void) {
     int seen = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -29,7 +29,7 @@ static int threads_without_signals(void) {
         char path[300], line[300];
         snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
         FILE *file = fopen(path, "r");
-        if (file == NULL) continue; /* it has ended meanwhile */
+        if (file == NULL) continue; /* the thread has ended meanwhile */
         while (fgets(line, sizeof line, file) != NULL) {
             unsigned long long blocked;
             if (sscanf(line, "SigBlk: %llx", &blocked) == 1) {
@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
     FINE(chiplog_follower_wait_for(follower, 1, LONG_MS, &error));
     CHECK(threads_without_signals() >= 4);
 
-    /* The server goes away under a connection that is written to: no signal kills this program. */
+    /* The server stops while its connection is written to: no signal kills this program. */
     puts("now");
     fflush(stdout);
     static char large[100 << 10];
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     uint64_t left = 0;
     status = chiplog_producer_end(producer, 100, NULL, NULL, &left, NULL);
     CHECK(status != CHIPLOG_OK);
-    CHECK(chiplog_producer_close(producer) == 0); /* what is left was told */
+    CHECK(chiplog_producer_close(producer) == 0); /* what is left was reported */
     chiplog_client_close(client);
     FINE(chiplog_follower_close(follower, &error));
     chiplog_read_only_log_close(read_only);

@@ -1,9 +1,9 @@
-/* Certificates and tokens, of clients and followers. argv[1]: a directory that has authority.pem, client.pem, client.key and
- * stranger.pem, an authority that nobody knows; argv[2]: a server that wants a certificate and a token. Its tokens are the names
- * of their roles. */
+/* Certificates and tokens of clients and followers. argv[1]: a directory with authority.pem, client.pem, client.key and
+ * stranger.pem, an unknown authority; argv[2]: a server that requires a certificate and a token. Its tokens are the names of
+ * their roles. */
 #include "check.h"
 
-/* The whole of a file. */
+/* Reads a whole file. */
 static char *bytes(const char *directory, const char *name, size_t *length) {
     static char path[4096];
     snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -28,7 +28,7 @@ static chiplog_status_t connects(const chiplog_client_options_t *options, chiplo
     return status;
 }
 
-/* The same settings, of a follower. */
+/* The same settings for a follower. */
 static chiplog_status_t follows(const chiplog_client_options_t *options, chiplog_error_t **error) {
     chiplog_follower_options_t following;
     chiplog_follower_options_init(&following, sizeof following);
@@ -54,7 +54,7 @@ static chiplog_status_t follows(const chiplog_client_options_t *options, chiplog
 
 static void both_give(chiplog_status_t status, const chiplog_client_options_t *options) {
     GIVES(status, connects(options, &error));
-    /* A follower goes on asking until its time is up, and tells then what it heard last: it has to have heard something. */
+    /* A follower retries until its time-out and then returns the last error: there must have been one. */
     chiplog_client_options_t asked = *options;
     chiplog_status_t told;
     asked.timeout_ms = 1000;
@@ -70,7 +70,7 @@ static void unreachable(const char *whom, chiplog_status_t status) {
     CHECK(status == CHIPLOG_UNAVAILABLE || status == CHIPLOG_TIMEOUT);
 }
 
-/* Nobody who is not let in by TLS hears why. */
+/* TLS does not say why it refuses a client. */
 static void neither_gets_in(chiplog_client_options_t options) {
     options.timeout_ms = 1000;
     unreachable("a client", connects(&options, NULL));
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
     options.tls_authority_length = stranger_length;
     neither_gets_in(options);
 
-    /* What belongs together and what is empty. */
+    /* Options that must be set together, and empty ones. */
     options = good;
     options.tls_key = NULL;
     both_give(CHIPLOG_INVALID_ARGUMENT, &options);

@@ -1,4 +1,4 @@
-/* What chiplog notices on its own, told to a callback. argv[1]: a directory; "no-fork" as the last argument: see embedded.c. */
+/* chiplog's notices reach a callback. argv[1]: a directory; "no-fork" as the last argument: see embedded.c. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -9,7 +9,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static chiplog_log_t *log_of_all;
 
-/* What a callback was told. */
+/* The notices that a callback received. */
 struct heard {
     int calls, discards, wrong;
     uint32_t least;
@@ -19,7 +19,7 @@ static void hear(void *context, uint32_t severity, const char *target, const cha
     struct heard *heard = context;
     chiplog_info_t info;
     info.size = sizeof info;
-    /* Nothing of chiplog can be used here, and this cannot be ended here. */
+    /* Calls that can fail are refused here, also the one that removes this callback. */
     int refused = chiplog_log_info(log_of_all, &info, NULL) == CHIPLOG_INVALID_ARGUMENT &&
                   chiplog_trace(NULL, NULL, 0, NULL) == CHIPLOG_INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
@@ -31,7 +31,7 @@ static void hear(void *context, uint32_t severity, const char *target, const cha
     pthread_mutex_unlock(&lock);
 }
 
-/* Makes something to notice: the writer tells of each discard. */
+/* Causes a notice: the writer reports each discard. */
 static void discard_one(chiplog_log_t *log) {
     uint64_t index = 0;
     for (int n = 0; n < 2; n++) FINE(chiplog_log_append(log, "x", 1, &index, &error));
@@ -54,22 +54,22 @@ static chiplog_log_t *open_log(const char *directory, const char *name) {
     return log;
 }
 
-static void what_is_wanted_is_told(void) {
+static void notices_of_the_chosen_severity_arrive(void) {
     struct heard heard = {0, 0, 0, 0};
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_trace(hear, &heard, 0, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_trace(hear, &heard, 6, &error));
     FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_INFO, &error));
     discard_one(log_of_all);
     await_discards(&heard, 1);
-    /* Another severity takes the place of the last. */
+    /* A new severity replaces the last. */
     FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_ERROR, &error));
-    int calls = heard.calls; /* nobody is in the callback any more */
+    int calls = heard.calls; /* no thread is in the callback any more */
     CHECK(heard.wrong == 0 && heard.least == CHIPLOG_SEVERITY_INFO);
     discard_one(log_of_all);
     discard_one(log_of_all);
     FINE(chiplog_trace(NULL, NULL, 0, &error));
     CHECK(heard.calls == calls);
-    FINE(chiplog_trace(NULL, NULL, 0, &error)); /* again: nothing happens */
+    FINE(chiplog_trace(NULL, NULL, 0, &error)); /* a second time: nothing happens */
 }
 
 static void *discards(void *context) {
@@ -77,7 +77,7 @@ static void *discards(void *context) {
     return NULL;
 }
 
-/* A context is freed as soon as the callback has been taken away, and events go on: under AddressSanitizer a call too many shows. */
+/* The context is freed as soon as the callback is removed, while notices continue: AddressSanitizer detects a late call. */
 static void a_context_is_freed_at_once(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, discards, log_of_all) == 0);
@@ -92,7 +92,7 @@ static void a_context_is_freed_at_once(void) {
     pthread_join(thread, NULL);
 }
 
-static void a_forked_child_tells_for_itself(const char *directory) {
+static void a_forked_child_sets_its_own_callback(const char *directory) {
     struct heard heard = {0, 0, 0, 0};
     FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_INFO, &error));
     discard_one(log_of_all);
@@ -125,9 +125,9 @@ static void a_forked_child_tells_for_itself(const char *directory) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     log_of_all = open_log(argv[1], "log");
-    what_is_wanted_is_told();
+    notices_of_the_chosen_severity_arrive();
     a_context_is_freed_at_once();
-    if (strcmp(argv[argc - 1], "no-fork") != 0) a_forked_child_tells_for_itself(argv[1]);
+    if (strcmp(argv[argc - 1], "no-fork") != 0) a_forked_child_sets_its_own_callback(argv[1]);
     FINE(chiplog_log_close(log_of_all, &error));
     puts("all is well");
     return 0;

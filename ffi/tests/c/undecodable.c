@@ -1,5 +1,5 @@
-/* A batch that does not unpack, in the log of a server. argv[2]: a server whose log has a record, three records that do not
- * unpack, and a record. */
+/* An undecodable batch in a server's log. argv[2]: a server whose log has one record, three records that cannot be
+ * decompressed, and one record. */
 #include "check.h"
 
 int main(int argc, char **argv) {
@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
     FINE(chiplog_reader_skip_batch(reader, NULL, &error));
     FINE(chiplog_reader_next_record(reader, LONG_MS, &record, &error));
     CHECK(record.index == 1 && record.length == 6 && memcmp(record.data, "before", 6) == 0);
-    /* Nobody was told of it yet. */
+    /* No call has returned UNDECODABLE yet. */
     uint64_t next = 0;
     FINE(chiplog_reader_skip_batch(reader, &next, &error));
     CHECK(next == 2);
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
     CHECK(next == 5);
     FINE(chiplog_reader_next_record(reader, LONG_MS, &record, &error));
     CHECK(record.index == 5 && record.length == 6 && memcmp(record.data, "behind", 6) == 0);
-    /* At the tail it drops nothing of what comes. */
+    /* At the end of the log it skips no later record. */
     FINE(chiplog_reader_skip_batch(reader, &next, &error));
     CHECK(next == 6);
     chiplog_producer_t *producer = NULL;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files that say what the crates export to programs.
+/// The files that list what the crates export.
 pub const DOORS: &[&str] =
     &["core/src/lib.rs", "net/src/client/mod.rs", "net/src/client/blocking.rs", "net/src/follower/mod.rs"];
 
@@ -28,7 +28,7 @@ pub fn entries(manifest: &toml::Table, kind: &str) -> Vec<toml::Table> {
     list.iter().map(|entry| entry.as_table().unwrap().clone()).collect()
 }
 
-/// One name or several.
+/// Reads one name or several.
 pub fn names(entry: &toml::Table, key: &str) -> Vec<String> {
     let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
     match entry.get(key) {
@@ -42,7 +42,7 @@ pub fn text(entry: &toml::Table, key: &str) -> String {
     names(entry, key).concat()
 }
 
-/// The types that a file exports: those it declares, and those it lets through from its modules.
+/// Returns the types that a file exports: those it declares and those it re-exports from its modules.
 pub fn exported(file: &str) -> BTreeSet<String> {
     let mut found = Vec::new();
     for item in syn::parse_file(&source(file)).unwrap().items {
@@ -52,7 +52,7 @@ pub fn exported(file: &str) -> BTreeSet<String> {
             syn::Item::Trait(item) => (&item.vis, &item.ident),
             syn::Item::Type(item) => (&item.vis, &item.ident),
             syn::Item::Use(item) => {
-                // What a feature alone exports is for tests of these crates.
+                // Items behind a feature are for tests of these crates.
                 if is_public(&item.vis) && item.attrs.is_empty() {
                     leaves(&item.tree, &mut found);
                 }
@@ -64,7 +64,7 @@ pub fn exported(file: &str) -> BTreeSet<String> {
             found.push(name.to_string());
         }
     }
-    // Constants are not looked at.
+    // Constants are skipped.
     found.into_iter().filter(|name| name.chars().any(char::is_lowercase)).collect()
 }
 

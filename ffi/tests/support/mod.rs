@@ -1,4 +1,4 @@
-//! What the tests share: the library as it is installed, programs built against it, a server to talk to.
+//! Shared by the tests: the installed library, programs built against it, a server.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "as above")]
 
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// The library, installed below a directory of this test's.
+/// The library, installed below this test's directory.
 pub struct Installed {
     dir: tempfile::TempDir,
     pub prefix: PathBuf,
@@ -25,13 +25,13 @@ pub struct Said {
     pub err: String,
 }
 
-/// A compiler by its usual variable, or its usual name.
+/// A compiler, from its usual variable or by its usual name.
 pub fn compiler(tool: &str) -> Command {
     let variable = if tool == "cc" { "CC" } else { "CXX" };
     Command::new(std::env::var_os(variable).unwrap_or_else(|| tool.into()))
 }
 
-/// The static library that cargo built beside this test.
+/// The static library that cargo built next to this test.
 pub fn archive() -> PathBuf {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
     let places = [deps.join("libchiplog_ffi.a"), deps.parent().unwrap().join("libchiplog_ffi.a")];
@@ -43,7 +43,7 @@ pub fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// As `make install` does it.
+/// Installs as `make install` does.
 pub fn install(prefix: &Path) {
     let mut install = Command::new(here().join("install.sh"));
     run(install.arg(archive()).arg(prefix).arg(env!("CARGO_PKG_VERSION")));
@@ -60,7 +60,7 @@ impl Installed {
         })
     }
 
-    /// Builds one of `tests/c`.
+    /// Builds a program of `tests/c`.
     pub fn build(&self, source: &str, language: &[&str], more: &[&str]) -> PathBuf {
         self.build_at(&here().join("tests/c").join(source), language, more)
     }
@@ -92,13 +92,13 @@ impl Installed {
     }
 }
 
-/// Runs a program to its end, which has to be a good one within five minutes.
+/// Runs a program until it exits, which must be with success and within five minutes.
 #[track_caller]
 pub fn run(command: &mut Command) -> Said {
     run_with(command, |_| ())
 }
 
-/// As [`run`], and hands each line that it says to `heard`.
+/// As [`run`], and passes each printed line to `heard`.
 #[track_caller]
 pub fn run_with(command: &mut Command, mut heard: impl FnMut(&str)) -> Said {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -121,7 +121,7 @@ pub fn run_with(command: &mut Command, mut heard: impl FnMut(&str)) -> Said {
     Said { out, err }
 }
 
-/// A log of its own and its server, on threads of their own.
+/// A log and its server, on their own threads.
 pub struct Server {
     pub address: String,
     pub log: chiplog::Log,
@@ -134,7 +134,8 @@ impl Server {
         Self::start_with(Settings::default(), None)
     }
 
-    /// One that wants a certificate and a token. `dir` gets what a client needs; the tokens are the names of their roles.
+    /// A server that requires a certificate and a token. `dir` receives the files that a client needs. The tokens
+    /// are the names of their roles.
     pub fn start_guarded(dir: &Path) -> Self {
         let (ours, stranger) = (Authority::new(), Authority::new());
         let (certificate, key) = ours.sign("127.0.0.1");
@@ -180,7 +181,7 @@ impl Server {
         Self { address, log, runtime: Mutex::new(Some(runtime)), _dir: dir }
     }
 
-    /// Goes away: connections break.
+    /// Stops the server: connections break.
     pub fn stop(&self) {
         if let Some(runtime) = self.runtime.lock().unwrap().take() {
             runtime.shutdown_timeout(Duration::from_secs(5));
@@ -194,7 +195,7 @@ impl Drop for Server {
     }
 }
 
-/// Three records of 102,000 zeros in all, packed well, without the table that says where they end. Too large to be unpacked
+/// Three records of 102,000 zeros in all, compressed, without the table of their ends. Too large to be decompressed
 /// where they are appended.
 pub fn zeros_without_a_table() -> chiplog::Batch {
     // One literal, then a match of 4 + 15 + 399 * 255 + 230 bytes; the last five bytes are literals.
@@ -212,7 +213,7 @@ pub fn zeros_without_a_table() -> chiplog::Batch {
     chiplog::Batch::decode(bytes.into()).unwrap()
 }
 
-/// Who signs certificates.
+/// An authority that signs certificates.
 struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -227,7 +228,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate and its key.
+    /// Returns a certificate and its key.
     fn sign(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();

@@ -1,4 +1,4 @@
-/// A log of its own and its server, for examples: its directory, which has to be kept, and its address.
+/// Starts a log and its server, for examples. Returns its directory, which must be kept, and its address.
 pub async fn serve() -> Result<(tempfile::TempDir, String), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let host = chiplog_net::served::log_slot::Host::new();

@@ -1,9 +1,8 @@
-//! Blocking: the client for programs without an async runtime. Each [`Client`] has a thread of its own that does the
-//! network's work; calls wait for it on the caller's thread. Not to be used from async code. In a callback of any client or
-//! follower, which runs on that one's thread, nothing can be waited for: what never waits is allowed there, all else is
-//! refused as `InvalidArgument`.
+//! Blocking: the client for programs without an async runtime. Each [`Client`] has its own thread for network work;
+//! calls block the caller's thread. Not for async code. A callback of any client or follower runs on that object's
+//! thread and must not block: calls that never block are allowed there, all others fail as `InvalidArgument`.
 //!
-//! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
+//! Invariant: in a forked child, which has no such thread, no call waits: calls fail as `Forked`.
 
 mod canceller;
 mod reader;
@@ -25,7 +24,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A runtime on a thread of its own. Dropping it ends it.
+/// A runtime on its own thread. Dropping it ends the thread.
 struct Runtime {
     handle: Handle,
     end: Option<oneshot::Sender<()>>,
@@ -48,7 +47,7 @@ impl Runtime {
         let run = move || {
             let _at_work = AtWork::begin(For::Client);
             let _ = runtime.block_on(ended);
-            runtime.shutdown_background(); // a name that is looked up for long holds up nothing
+            runtime.shutdown_background(); // does not wait for a slow name lookup
         };
         let thread = own_thread::builder("chiplog-client").spawn(run).map_err(failed)?;
         Ok(Arc::new(Self { handle, end: Some(end), thread: Some(thread), fork }))
@@ -56,14 +55,13 @@ impl Runtime {
 
     fn check_fork(&self) -> Result<()> {
         if self.fork.is_child() {
-            let what =
-                "this client was made before fork(): its thread is in the parent; connect again in the child";
+            let what = "the client was created before fork() and its thread runs in the parent; connect again in the child";
             return Err(Error::new(ErrorKind::Forked, what));
         }
         Ok(())
     }
 
-    /// Whether anything can be waited for here.
+    /// Checks that this thread may block.
     fn check(&self) -> Result<()> {
         self.check_fork()?;
         own_thread::check()
@@ -78,12 +76,12 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         if self.fork.is_child() {
-            std::mem::forget(self.end.take()); // whom it would wake is in the parent
+            std::mem::forget(self.end.take()); // the thread that it would wake is in the parent
             return;
         }
         self.end = None;
-        // The last handle can go away in a callback, on this very thread or on that of a client whose last handle goes away
-        // here: the thread ends when that returns.
+        // The last handle can be dropped in a callback, on this thread or on the thread of another client whose last
+        // handle is dropped here. The thread then ends when the callback returns.
         if let Some(thread) = self.thread.take()
             && own_thread::works_for().is_none()
         {
@@ -123,7 +121,7 @@ impl Client {
     /// See [`super::Client::connect`].
     ///
     /// # Errors
-    /// As there; `Io`: no thread could be had.
+    /// Those of the async method; `Io`: no thread could be started.
     pub fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,
         options: ClientOptions,
@@ -136,7 +134,7 @@ impl Client {
     /// See [`super::Client::producer`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn producer(&self, options: ProducerOptions) -> Result<Producer> {
         let producer = self.runtime.wait(self.client.producer(options))?;
         Ok(Producer { producer, runtime: self.runtime.clone() })
@@ -155,7 +153,7 @@ impl Client {
     /// See [`super::Client::info`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn info(&self) -> Result<RemoteInfo> {
         self.runtime.wait(self.client.info())
     }
@@ -163,7 +161,7 @@ impl Client {
     /// See [`super::Client::info_stale`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn info_stale(&self) -> Result<RemoteInfo> {
         self.runtime.wait(self.client.info_stale())
     }
@@ -171,7 +169,7 @@ impl Client {
     /// See [`super::Client::discard`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn discard(&self, first: Index) -> Result<()> {
         self.runtime.wait(self.client.discard(first))
     }
@@ -179,7 +177,7 @@ impl Client {
     /// See [`super::Client::open_session`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn open_session(&self) -> Result<SessionId> {
         self.runtime.wait(self.client.open_session())
     }
@@ -195,10 +193,10 @@ impl Client {
     }
 }
 
-/// As [`super::Producer`], for threads. Cheap to clone. To be closed: when the last handle of its client is dropped,
-/// what was not acknowledged is given up, and what nobody was told of is told of by `tracing`, as an error.
+/// As [`super::Producer`], for threads. Cheap to clone. Must be closed: when the last handle of its client is dropped,
+/// unacknowledged records are given up, and unreported failures are reported by `tracing`, as an error.
 ///
-/// In a forked child every call is refused as `Forked`.
+/// In a forked child every call fails as `Forked`.
 ///
 /// ```
 /// fn takes_any_thread<T: Send + Sync + Clone>() {}
@@ -214,7 +212,7 @@ impl Producer {
     /// See [`super::Producer::send`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn send(&self, record: &[u8]) -> Result<()> {
         self.runtime.check_fork()?;
         match self.producer.try_send(record) {
@@ -223,10 +221,10 @@ impl Producer {
         }
     }
 
-    /// See [`super::Producer::try_send`]: never waits.
+    /// See [`super::Producer::try_send`]: never blocks.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn try_send(&self, record: &[u8]) -> Result<()> {
         self.runtime.check_fork()?;
         self.producer.try_send(record)
@@ -235,7 +233,7 @@ impl Producer {
     /// See [`super::Producer::send_with`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn send_with(
         &self,
         record: &[u8],
@@ -244,7 +242,7 @@ impl Producer {
         self.runtime.wait(self.producer.send_with(record, callback))
     }
 
-    /// Appends a record and waits until it is in the log.
+    /// Appends a record and blocks until it is in the log.
     ///
     /// # Errors
     /// As [`super::Producer::append`] and its delivery.
@@ -252,7 +250,7 @@ impl Producer {
         self.runtime.wait(async { self.producer.append(record).await?.await })
     }
 
-    /// As [`send`](Self::send), and gives what tells the record's index.
+    /// As [`send`](Self::send), and returns a handle for the record's result.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -267,7 +265,7 @@ impl Producer {
         Ok(Delivery { delivery, runtime: self.runtime.clone() })
     }
 
-    /// As [`submit`](Self::submit), but never waits.
+    /// As [`submit`](Self::submit), but never blocks.
     ///
     /// # Errors
     /// As [`submit`](Self::submit); `Busy` when there is no room.
@@ -280,7 +278,7 @@ impl Producer {
     /// See [`super::Producer::send_batch`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn send_batch(
         &self,
         records: &[impl AsRef<[u8]>],
@@ -289,7 +287,7 @@ impl Producer {
         self.runtime.wait(self.producer.send_batch(records, callback))
     }
 
-    /// Appends records as one batch, and waits until they are in the log. The index of the first.
+    /// Appends records as one batch, and blocks until they are in the log. Returns the index of the first.
     ///
     /// # Errors
     /// As [`super::Producer::append_batch`] and its delivery.
@@ -315,22 +313,22 @@ impl Producer {
     /// See [`super::Producer::flush`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn flush(&self, deadline: Duration) -> Result<()> {
         self.runtime.wait(self.producer.flush(deadline))
     }
 
-    /// See [`super::Producer::close`]. In a forked child it tells `Forked` as the reason of a failure, and no records:
-    /// they are the parent's.
+    /// See [`super::Producer::close`]. In a forked child it returns `Forked` as the failure, and no records: they
+    /// belong to the parent.
     pub fn close(&self, deadline: Duration) -> Closed {
         let closed = self.runtime.wait(async { Ok(self.producer.close(deadline).await) });
         closed.unwrap_or_else(|error| Closed { left: Vec::new(), failed: Some(error), untold: 0 })
     }
 }
 
-/// As [`super::Delivery`], for threads: tells what became of a record, to as many threads as ask. May be dropped: the
-/// record is appended all the same. A record that fails and whose result nobody takes, by [`wait`](Self::wait) or by
-/// [`poll`](Self::poll), counts as one that nobody was told of.
+/// As [`super::Delivery`], for threads: the result of one record, for any number of threads. May be dropped: the record
+/// is appended all the same. If a record fails and its result is not taken, by [`wait`](Self::wait) or by
+/// [`poll`](Self::poll), it counts as unreported.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -346,14 +344,14 @@ impl Producer {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
+#[must_use = "without the delivery's result it is unknown whether the record was appended"]
 pub struct Delivery {
     delivery: super::Delivery,
     runtime: Arc<Runtime>,
 }
 
 impl Delivery {
-    /// Waits until the record is settled. The answer stays.
+    /// Blocks until the record has a result, and returns it. The result never changes.
     ///
     /// # Errors
     /// Those of [`super::Delivery`].
@@ -364,10 +362,11 @@ impl Delivery {
         }
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`.
+    /// As [`wait`](Self::wait), for up to `timeout`.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); `Timeout` also: it is still under way. [`poll`](Self::poll) tells which.
+    /// As [`wait`](Self::wait); also `Timeout` if there is no result yet. [`poll`](Self::poll) distinguishes this from
+    /// a record that failed as `Timeout`.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Index> {
         if let Some(result) = self.poll() {
             return result;
@@ -375,20 +374,19 @@ impl Delivery {
         let delivery = self.delivery.clone();
         self.runtime.wait(async {
             let late = |_| {
-                let what = format!("the record was not settled within {timeout:?}; it may still be appended");
+                let what = format!("the record has no result after {timeout:?}; it may still be appended");
                 Error::new(ErrorKind::Timeout, what)
             };
             tokio::time::timeout(timeout, delivery).await.map_err(late)?
         })
     }
 
-    /// The result, if there is one yet. Never waits.
+    /// Returns the result, if there is one yet. Never blocks.
     pub fn poll(&self) -> Option<Result<Index>> {
         self.delivery.try_result()
     }
 
-    /// Whether there is a result, which is not taken: a record that failed still counts as one that nobody was told of. Never
-    /// waits.
+    /// Whether there is a result. Does not take it: a failed record still counts as unreported. Never blocks.
     pub fn is_settled(&self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         pin!(self.delivery.settled()).poll(&mut context).is_ready()
@@ -419,13 +417,13 @@ impl Watch {
     /// See [`super::Watch::next`].
     ///
     /// # Errors
-    /// As there.
-    #[allow(clippy::should_implement_trait, reason = "it waits")]
+    /// Those of the async method.
+    #[allow(clippy::should_implement_trait, reason = "it blocks")]
     pub fn next(&mut self) -> Result<RemoteInfo> {
         self.runtime.wait(self.watch.next())
     }
 
-    /// As [`next`](Self::next), for at most so long.
+    /// As [`next`](Self::next), for up to `timeout`.
     ///
     /// # Errors
     /// As [`next`](Self::next); and `Timeout`: nothing changed.
@@ -444,14 +442,14 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Whoever dropped the last handle waited for a name that was just being looked up.
+    /// Dropping the last handle waited for a name lookup in progress.
     #[test]
-    fn the_end_waits_for_no_look_up() {
+    fn shutdown_does_not_wait_for_name_lookup() {
         const PATIENCE: Duration = Duration::from_secs(60);
         let runtime = Runtime::start().unwrap();
         let (begins, begun) = mpsc::channel();
         let (ends, end) = mpsc::channel::<()>();
-        // As a look-up does it: on a thread of the runtime's for what blocks.
+        // As a lookup does it: on a thread for blocking work.
         runtime.handle.spawn_blocking(move || {
             begins.send(()).unwrap();
             let _ = end.recv();

@@ -1,13 +1,14 @@
-//! Client: a log over the network: finds and follows the leader, appends exactly once, reads from any replica.
+//! Client: a log over the network. Finds and follows the leader, appends exactly once, reads from any replica.
 //!
 //! ```text
-//! Client ─┬─ calls (info, discard, sessions) ──> the leader, again until it answers or the time is up
-//!         ├─ Producer: accumulator ──> sender ──> append stream ──> the leader; what is not acknowledged is sent again
-//!         └─ RemoteReader <── read stream <── one replica; another one when it fails, at the same index
+//! Client ─┬─ calls (info, discard, sessions) ──> the leader, retried until it answers or the deadline passes
+//!         ├─ Producer: accumulator ──> sender ──> append stream ──> the leader; unacknowledged batches are sent again
+//!         └─ RemoteReader <── read stream <── one replica; after a failure another one, at the same index
 //! ```
 //!
-//! Every wait has a deadline. What needs the leader waits for one until then; what only reads needs none: `info_stale`,
-//! readers and watches also work where a majority is lost. Must not know: how a server works; the log's files.
+//! Every wait has a deadline. A call that needs the leader waits for one until then. A call that only reads needs no
+//! leader: `info_stale`, readers and watches also work without a majority. Must not know: how a server works; the log's
+//! files.
 
 pub(crate) mod cluster;
 pub(crate) mod credentials;
@@ -53,32 +54,32 @@ use tonic::{Response, Status};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// Which log; empty, the default: the server's only one.
+    /// The log's name; empty, the default: the server's only log.
     pub log: String,
-    /// How long a call may take with all its attempts, default 30 s.
+    /// The time limit of a call with all its attempts, default 30 s.
     pub timeout: Duration,
-    /// How long one attempt may take, default 10 s.
+    /// The time limit of one attempt, default 10 s.
     pub attempt_timeout: Duration,
-    /// How long a connection may take to come about, default 2 s.
+    /// The time limit of connecting, default 2 s.
     pub connect_timeout: Duration,
-    /// How long a server is waited for when all are asked who leads, default 1 s. A leader that owes an answer for so
-    /// long is asked after: when the others say that another one leads by now, it is not waited for any longer.
+    /// How long to wait for servers when all are asked for the leader, default 1 s. If a leader does not answer for
+    /// this long, the client asks the other servers. When they name another leader, it stops waiting for this one.
     pub probe_timeout: Duration,
-    /// The wait after a first failure, default 10 ms; twice as long after each further one, with jitter. While a leader is
-    /// looked for, an eighth longer each time.
+    /// The wait after a first failure, default 10 ms. It doubles after each further failure, with jitter; during a
+    /// search for the leader it grows by an eighth each time.
     pub backoff_min: Duration,
-    /// The longest such wait, default 1 s.
+    /// The longest wait between attempts, default 1 s.
     pub backoff_max: Duration,
-    /// After so long without a sign of the other side a connection is tested, and given up when it stays silent for as
-    /// long again. Default 5 s.
+    /// A connection that receives nothing for this long is tested, and closed if it stays silent for the same time
+    /// again. Default 5 s.
     pub keep_alive: Duration,
     /// Bytes that a server may send ahead on a stream, default 4 MiB.
     pub window_bytes: u32,
-    /// TLS; default: none.
+    /// TLS settings; default: no TLS.
     pub tls: Option<ClientTls>,
-    /// The token that is shown with every call, where servers want one; default: none.
+    /// The token that is sent with every call, if servers require one; default: none.
     pub token: Option<Secret>,
-    /// Whether the token may go to other machines without TLS; default: no, such a server is not asked.
+    /// Whether the token may be sent to other machines without TLS; default: no, calls to them fail.
     pub token_in_plain_text: bool,
 }
 
@@ -101,8 +102,8 @@ impl Default for ClientOptions {
     }
 }
 
-/// A log over the network. Cheap to clone, `Send + Sync`; to be used within a tokio runtime that has time and I/O.
-/// Without one, see [`blocking`].
+/// A log over the network. Cheap to clone, `Send + Sync`. Must be used within a tokio runtime with time and I/O
+/// enabled. Without a runtime, see [`blocking`].
 ///
 /// ```
 /// use chiplog::Start;
@@ -115,7 +116,7 @@ impl Default for ClientOptions {
 /// let producer = client.producer(ProducerOptions::default()).await?;
 /// let index = producer.append(b"hello").await?.await?;
 /// let mut reader = client.reader(Start::First, ReadFrom::Any);
-/// let record = reader.next_record().await?.expect("it follows");
+/// let record = reader.next_record().await?.expect("the reader follows");
 /// assert_eq!((record.index, &record.data[..]), (index, &b"hello"[..]));
 /// # Ok(())
 /// # }
@@ -131,26 +132,29 @@ struct Inner {
     servers: Servers,
 }
 
-/// A call that was begun.
+/// A call in progress.
 type Call<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
 
 impl Client {
-    /// Finds the cluster that these servers, `host:port`, are part of. One that answers is enough, whether it knows a
-    /// leader or not; the others are learnt from it.
+    /// Connects to the cluster of these servers, `host:port`. One that answers is enough, whether it knows a leader or
+    /// not; the client learns the others from it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or not one; no certificates or no key in `options.tls`; or the servers are of different
-    /// logs, and nothing tells which is meant. `Unauthenticated`,
-    /// `PermissionDenied`: the token. `Unavailable`, `Timeout`: none answered within `options.timeout`; at once, if none of them
-    /// means the same by TLS as `options.tls`. `NotFound`: they
-    /// have no log of that name. `Unsupported`: they speak another revision.
+    /// `InvalidArgument`: no address, or an invalid one; no certificates or no key in `options.tls`; or the servers
+    /// have different logs, and it is unclear which one to use. `Unauthenticated`, `PermissionDenied`: the token was
+    /// rejected. `Unavailable`, `Timeout`: no server answered within `options.timeout`; at once, if the TLS settings of
+    /// no server fit `options.tls`. `NotFound`: the servers have no log of that name. `Unsupported`: the servers use
+    /// another revision of the protocol.
     pub async fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,
         options: ClientOptions,
     ) -> Result<Self> {
         let seeds: Vec<String> = servers.into_iter().map(Into::into).collect();
         if seeds.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "a client needs the address of a server"));
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "no server address was given; a client needs at least one",
+            ));
         }
         for seed in &seeds {
             check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
@@ -178,33 +182,33 @@ impl Client {
         self.options().log.clone()
     }
 
-    /// A producer: gathers records into batches and appends them, by default once each.
+    /// Creates a producer: it collects records into batches and appends them, by default exactly once.
     ///
     /// # Errors
-    /// `InvalidArgument`: an option; those of a call.
+    /// `InvalidArgument`: an option is invalid; those of [`Self::info`].
     pub async fn producer(&self, options: ProducerOptions) -> Result<Producer> {
         Producer::start(self.clone(), options).await
     }
 
-    /// A reader that follows the log from `start` on. It connects when it is first asked.
+    /// Creates a reader that follows the log from `start`. It connects at its first call.
     pub fn reader(&self, start: Start, from: ReadFrom) -> RemoteReader {
         self.reader_with(start, ReaderOptions { from, ..ReaderOptions::default() })
     }
 
-    /// A reader with these options.
+    /// Creates a reader with these options.
     pub fn reader_with(&self, start: Start, options: ReaderOptions) -> RemoteReader {
         RemoteReader::new(self.clone(), start, options)
     }
 
-    /// The largest batch that the servers take, in bytes, as they told last.
+    /// The largest batch that the servers accept, in bytes, as they last reported.
     pub fn batch_bytes_max(&self) -> usize {
         self.servers().limits().batch_bytes_max
     }
 
-    /// How the log stands: with everything that was acknowledged before the call.
+    /// Returns the state of the log, with every append that was acknowledged before the call.
     ///
     /// # Errors
-    /// Those of a call: `Timeout` or `Unavailable` when no leader answers in time, and whatever it refuses with.
+    /// `Timeout`, `Unavailable`: no leader answered in time. Any error that the leader returns.
     pub async fn info(&self) -> Result<RemoteInfo> {
         let request = InfoRequest { log: self.log_name(), allow_stale: false };
         let info = self
@@ -212,12 +216,13 @@ impl Client {
         Ok(RemoteInfo::from(info.await?))
     }
 
-    /// How the log stands as the replicas know it, without a majority: what the leader tells, if one answers as such;
-    /// else whoever has most of those that answer within `options.probe_timeout` of the first. It can be late by an
-    /// election; without a majority it is all that is left.
+    /// Returns the state of the log as the replicas know it; needs no majority. If a server answers as the leader, this
+    /// is its answer. Otherwise it is the answer of the replica with the most records, among those that answer within
+    /// `options.probe_timeout` of the first. It can be outdated by an election; without a majority it is the best state
+    /// known.
     ///
     /// # Errors
-    /// `Unavailable`, `Timeout`: no server answered in time; whatever all refuse with.
+    /// `Unavailable`, `Timeout`: no server answered in time. An error that all servers return.
     pub async fn info_stale(&self) -> Result<RemoteInfo> {
         cluster::local_info::info(self, self.deadline()).await.map(RemoteInfo::from)
     }
@@ -233,13 +238,14 @@ impl Client {
             .map(drop)
     }
 
-    /// How the log stands, now and whenever that changes: as the leader tells, or without one as another replica knows.
+    /// Watches the state of the log: returns it now and at each change, from the leader, or without a leader from
+    /// another replica.
     pub fn watch(&self, interval: Duration) -> Watch {
         Watch::new(self.clone(), interval)
     }
 
-    /// Opens a session, for a producer that is to go on in it after a restart of the program: see
-    /// [`ProducerOptions::session`]. It expires when it is not used for long. Other producers open their own.
+    /// Opens a session, for a producer that continues in it after a restart of the program: see
+    /// [`ProducerOptions::session`]. It expires when it is unused for long. Other producers open their own sessions.
     ///
     /// # Errors
     /// As [`Self::info`]; `TooManySessions`.
@@ -262,7 +268,7 @@ impl Client {
         .map(drop)
     }
 
-    /// Asks the leader, and whoever comes to be it, until there is an answer or the time is up.
+    /// Calls the leader, and any new leader, until one answers or the deadline passes.
     async fn at_leader<Q: Clone, A>(
         &self,
         request: Q,
@@ -284,7 +290,7 @@ impl Client {
             let (error, hint) = match answered {
                 Some(Ok(answer)) => return Ok(answer.into_inner()),
                 Some(Err(status)) => (from_status(&status), leader_of(&status)),
-                // Silence may be a dead connection or a leader that was cut off.
+                // A silent server: the connection is dead, or the leader was cut off.
                 None => {
                     (Error::new(ErrorKind::Unavailable, format!("{leader} did not answer in time")), None)
                 }

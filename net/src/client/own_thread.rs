@@ -1,5 +1,5 @@
-//! Own threads: those that blocking clients and followers live on. How they are started, and how one is told from the
-//! program's: in a callback, which runs there, nothing can be waited for.
+//! Threads that blocking clients and followers run on: starting them, and recognizing them. Callbacks run on these
+//! threads, so a callback must not block.
 //!
 //! Must not know: what they do.
 
@@ -7,10 +7,10 @@ use chiplog::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::thread;
 
-/// Of each. With it said, nothing is read from the environment.
+/// Stack size of each thread. With an explicit size, the standard library reads no environment variable.
 pub(crate) const STACK_BYTES: usize = 2 << 20;
 
-/// For whom a thread works.
+/// The kind of object that a thread works for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
     Client,
@@ -25,7 +25,7 @@ pub(crate) fn builder(name: &str) -> thread::Builder {
     thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES)
 }
 
-/// While it lives, this thread works for somebody.
+/// A guard: while it lives, the current thread works for a client or a follower.
 pub(crate) struct AtWork {
     before: Option<For>,
 }
@@ -42,21 +42,22 @@ impl Drop for AtWork {
     }
 }
 
-/// For whom this thread works, if it is no thread of the program's.
+/// Returns what this thread works for, or None if it is the program's own thread.
 pub(crate) fn works_for() -> Option<For> {
     AT_WORK.get()
 }
 
-/// Whether anything can be waited for on this thread.
+/// Checks that the current thread may block.
 ///
 /// # Errors
-/// `InvalidArgument`: no, this is a callback.
+/// `InvalidArgument`: the call was made from a callback.
 pub(crate) fn check() -> Result<()> {
     let whose = match works_for() {
         None => return Ok(()),
         Some(For::Client) => "client",
         Some(For::Follower) => "follower",
     };
-    let what = format!("called in a callback, on a {whose}'s thread, where nothing can be waited for");
+    let what =
+        format!("blocking call from a callback, which runs on a {whose}'s thread; wait on another thread");
     Err(Error::new(ErrorKind::InvalidArgument, what))
 }

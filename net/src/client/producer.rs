@@ -1,4 +1,4 @@
-//! Producer: takes records, and tells what became of them. Its pump does the sending.
+//! Producer: accepts records and reports their results. Its sender task does the sending.
 
 pub(crate) mod accumulator;
 pub(crate) mod close_report;
@@ -21,14 +21,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Appends records: gathers them into batches, keeps several under way, sends again what a failure left open. Cheap to
-/// clone, `Send + Sync`: clones share everything, and a record costs its caller a lock and a copy.
+/// Appends records: collects them into batches, keeps several batches in flight, and sends a batch again when a failure
+/// leaves its result open. Cheap to clone, `Send + Sync`: clones share everything. A record costs its caller one lock
+/// and one copy.
 ///
-/// Records given one after the other are in the log in that order. A batch that the servers refuse for what it is fails
-/// alone, and the producer goes on. Dropping the last clone lets what was given be sent in the background, as long as the
-/// runtime lives; [`close`](Self::close) waits for that. Records that are not acknowledged in the end and that nobody was
-/// told of, by a delivery's result, a callback, a flush or a close, are told of by `tracing`, as an error with their number,
-/// once the producer and the deliveries are dropped; that a producer was dropped with records under way, as a warning. Of no use in a forked child: its task is in the parent.
+/// Records passed one after the other are in the log in that order. A batch that the servers reject because of its
+/// content fails alone, and the producer continues. When the last clone is dropped, records are still sent in the
+/// background, as long as the runtime lives; [`close`](Self::close) waits for them. A drop with unacknowledged records
+/// is reported by `tracing`, as a warning. If records fail and no delivery's result, callback, flush or close reports
+/// it, `tracing` reports their number, as an error, once the producer and the deliveries are dropped. A producer cannot
+/// be used in a forked child: its task runs in the parent.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -50,7 +52,7 @@ use tokio::time::timeout;
 /// ```
 pub struct Producer {
     handle: Arc<Handle>,
-    /// Failures that a flush of this handle, or of the one it was cloned from before, has told.
+    /// Failures that a flush of this handle, or of the handle that it was cloned from, had reported by then.
     heard: AtomicU64,
 }
 
@@ -62,7 +64,7 @@ struct Handle {
 impl Producer {
     pub(super) async fn start(client: Client, options: ProducerOptions) -> Result<Self> {
         options.check()?;
-        // It tells the limits; and whether there is a log to append to is known from the start.
+        // This call returns the limits, and fails early if there is no log to append to.
         let session = match options.session {
             Some((session, _)) => Some(session),
             None if options.exactly_once => Some(client.open_session().await?),
@@ -78,16 +80,17 @@ impl Producer {
         &self.handle.gather
     }
 
-    /// Buffers a record, and waits for room for at most `options.block_max`. Whether it got into the log is told by
-    /// [`flush`](Self::flush).
+    /// Buffers a record. Waits for room for up to `options.block_max`. [`flush`](Self::flush) reports whether the
+    /// record got into the log.
     ///
     /// # Errors
-    /// `Busy`: there was no room in time. `TooLarge`. `Closed`. What ended the producer. The record was not taken.
+    /// `Busy`: there was no room in time. `TooLarge`. `Closed`. The error that ended the producer. In each case the
+    /// record was not accepted.
     pub async fn send(&self, record: &[u8]) -> Result<()> {
         self.gather().push_wait(record, Tell::Nobody, self.handle.block_max).await.map(drop)
     }
 
-    /// As [`send`](Self::send), but never waits, and needs no runtime.
+    /// As [`send`](Self::send), but never blocks, and needs no runtime.
     ///
     /// # Errors
     /// As [`send`](Self::send); `Busy` when there is no room.
@@ -95,27 +98,27 @@ impl Producer {
         self.gather().push(record, Tell::Nobody).map(drop).map_err(|(error, _)| error)
     }
 
-    /// As [`send`](Self::send), and gives a future of the record's index.
+    /// As [`send`](Self::send), and returns a future of the record's index.
     ///
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn append(&self, record: &[u8]) -> Result<Delivery> {
         let delivery = self.gather().push_wait(record, Tell::Delivery, self.handle.block_max).await?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
-    /// As [`append`](Self::append), but never waits, and needs no runtime.
+    /// As [`append`](Self::append), but never blocks, and needs no runtime.
     ///
     /// # Errors
     /// As [`send`](Self::send); `Busy` when there is no room.
     pub fn try_append(&self, record: &[u8]) -> Result<Delivery> {
         let delivery = self.gather().push(record, Tell::Delivery).map_err(|(error, _)| error)?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
-    /// As [`send`](Self::send), and calls `callback` once with the record's index, or with why it has none, on the
-    /// producer's task: it should only pass the result on. Of the reasons `SequenceForgotten` means that the record **is
-    /// in the log**; see [`Delivery`]. A panic in it is caught and reported.
+    /// As [`send`](Self::send), and calls `callback` once with the record's index or an error. The callback runs on the
+    /// producer's task and should only pass the result on. The error `SequenceForgotten` means that the record **is in
+    /// the log**; see [`Delivery`]. A panic in the callback is caught and logged.
     ///
     /// # Errors
     /// As [`send`](Self::send); `callback` is not called then.
@@ -128,13 +131,13 @@ impl Producer {
         self.gather().push_wait(record, Tell::Callback(callback), self.handle.block_max).await.map(drop)
     }
 
-    /// Buffers records that go as a batch of their own: all of them are in the log, at indexes that follow each other, or
-    /// none is. Waits for room for at most `options.block_max`. `callback` is called once with the index of the first, as
-    /// with [`send_with`](Self::send_with).
+    /// Buffers records that are sent as one batch: either all of them are in the log, at consecutive indexes, or none
+    /// is. Waits for room for up to `options.block_max`. `callback` is called once with the index of the first record,
+    /// as with [`send_with`](Self::send_with).
     ///
     /// # Errors
-    /// As [`send_with`](Self::send_with); `TooLarge`: together they are more than the servers, or `options.batch_bytes`,
-    /// allow; `InvalidArgument`: there are none.
+    /// As [`send_with`](Self::send_with); `TooLarge`: the batch is larger than the servers or `options.batch_bytes`
+    /// allow; `InvalidArgument`: there are no records.
     pub async fn send_batch(
         &self,
         records: &[impl AsRef<[u8]>],
@@ -144,45 +147,45 @@ impl Producer {
         self.gather().push_batch_wait(records, tell, self.handle.block_max).await.map(drop)
     }
 
-    /// As [`send_batch`](Self::send_batch), and gives a future of the index of the first record.
+    /// As [`send_batch`](Self::send_batch), and returns a future of the index of the first record.
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch).
     pub async fn append_batch(&self, records: &[impl AsRef<[u8]>]) -> Result<Delivery> {
         let delivery = self.gather().push_batch_wait(records, Tell::Delivery, self.handle.block_max).await?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
-    /// Sends at once what lingers, and waits until all records given before the call are settled.
+    /// Sends lingering records at once, and waits until all records accepted before the call have a result.
     ///
     /// # Errors
-    /// `Timeout`: not within `deadline`; they go on being sent. Else why a record failed, of any clone, since this one last
-    /// flushed: each clone is told.
+    /// `Timeout`: some have no result within `deadline`; they are still being sent. Otherwise the error of the last
+    /// record that failed, of any clone, since this clone last flushed: each clone gets it.
     pub async fn flush(&self, deadline: Duration) -> Result<()> {
         self.gather().flush(within(deadline), &self.heard).await
     }
 
-    /// Bytes of records that were given and are not settled.
+    /// Bytes of records that were accepted and have no result yet.
     pub fn buffered_bytes(&self) -> usize {
         self.gather().buffered()
     }
 
-    /// How many records were given and are not settled; and those that failed and nobody was told of: by a delivery whose
-    /// result was taken, a callback, a flush or a close.
+    /// The number of records that have no result yet, plus those whose failure was not reported by a delivery's result,
+    /// a callback, a flush or a close.
     pub fn unacknowledged(&self) -> u64 {
         self.gather().unacknowledged()
     }
 
-    /// The largest batch that is taken, in bytes as it is encoded: `options.batch_bytes`, or what the servers take, as they
-    /// told last.
+    /// The largest batch that is accepted, in encoded bytes: `options.batch_bytes`, or the limit that the servers last
+    /// reported.
     pub fn batch_bytes_max(&self) -> usize {
         self.gather().batch_bytes_max()
     }
 
-    /// Takes no more records, waits until all are settled, for at most `deadline`, and ends the session. Tells which
-    /// records were not acknowledged by then, or when the producer failed, and whether others failed earlier; the futures
-    /// and callbacks of those that are left get `Closed`, or what it failed with. Can be cancelled and repeated, by any
-    /// clone: each is told the same records. The first deadline to pass ends the producer.
+    /// Stops accepting records, waits until all have a result, for up to `deadline`, and closes the session. Returns
+    /// which records were not acknowledged by then or when the producer failed, and whether others failed earlier. The
+    /// futures and callbacks of the remaining records get `Closed`, or the producer's error. May be cancelled and
+    /// repeated, by any clone: each gets the same records. The first deadline to pass ends the producer.
     pub async fn close(&self, deadline: Duration) -> Closed {
         let gather = self.gather();
         gather.end(Error::new(ErrorKind::Closed, "the producer was closed"));
@@ -207,7 +210,7 @@ impl Drop for Handle {
         if records > 0 {
             tracing::warn!(
                 records,
-                "a producer was dropped with records that are not acknowledged: they are sent as long as its runtime lives"
+                "a producer was dropped with unacknowledged records; they are sent as long as its runtime lives"
             );
         }
         self.gather.dropped();

@@ -1,10 +1,11 @@
-//! Reader: the log's records from any replica, each checked, without a gap or a repeat, whatever fails.
+//! Reader: the log's records from any replica, each checked, without a gap or a repeat, across failures.
 //!
 //! Invariants:
-//! - Once `next` is known, the records given out are `next`, `next + 1`, …; a server that sends anything else is left.
-//! - A replica is read only when it has everything before `next`: a reader never goes back.
-//! - What takes its time (a connection, a question, a wait between attempts) is an errand, which goes on when a caller
-//!   gives up waiting: however short the calls are, the reader gets on.
+//! - Once `next` is known, the reader returns the records `next`, `next + 1`, …; it leaves a server that sends anything
+//!   else.
+//! - It reads only from a replica that has everything before `next`: a reader never goes back.
+//! - Slow work (a connection, a request, a wait between attempts) is a background job that continues when a caller
+//!   stops waiting. A reader makes progress however short the calls are.
 
 pub(crate) mod tasks;
 
@@ -24,12 +25,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
 
-/// No server says more often that it is there.
+/// The shortest interval of a server's keep-alives.
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-/// What came while nobody asked has so long to be seen before a server counts as silent.
+/// Messages that arrived between two calls are read for up to this long before the server counts as silent.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// Whom a reader reads from.
+/// The replica that a reader reads from.
 ///
 /// ```
 /// let near = chiplog_net::client::ReadFrom::Nearest("west".into());
@@ -37,17 +38,18 @@ const GRACE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadFrom {
-    /// The leader: what was acknowledged is there at once. While there is none it is waited for, and when another one comes
-    /// to lead the reader goes there, within about `keep_alive`.
+    /// The leader, which has every acknowledged record at once. Without a leader the reader waits for one. When another
+    /// leader is elected, the reader switches to it within about `keep_alive`.
     Leader,
-    /// Any replica: what was acknowledged is there a moment later.
+    /// Any replica. It gets acknowledged records with a short delay.
     #[default]
     Any,
-    /// A replica of this zone, if one answers; else any, until one of the zone answers again and has as much.
+    /// A replica of this zone, if one answers. Otherwise any replica, until one of the zone answers again and has as
+    /// many records.
     Nearest(String),
 }
 
-/// Where and how a [`RemoteReader`] reads.
+/// Options of a [`RemoteReader`].
 ///
 /// ```
 /// let mut options = chiplog_net::client::ReaderOptions::default();
@@ -56,17 +58,17 @@ pub enum ReadFrom {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReaderOptions {
-    /// Whom it reads from, default any replica.
+    /// The replica to read from, default any.
     pub from: ReadFrom,
-    /// Waits at the end for what comes, default true; false: ends there.
+    /// Whether to wait for new records at the end, default true. If false, the reader ends there.
     pub follow: bool,
-    /// Nothing below this record's state is read: a replica that is not so far yet is waited for. For reading what
-    /// was just written, at any replica. Default 0.
+    /// Read only from a replica that has everything up to this record; wait for a replica that is behind. Useful to
+    /// read one's own writes from any replica. Default 0.
     pub min_index: Index,
-    /// How often an idle server says that it is there, default 3 s. One that is silent for three times as long is left.
-    /// At least 10 ms.
+    /// How often an idle server sends a keep-alive, default 3 s, at least 10 ms. The reader leaves a server that is
+    /// silent for three times as long.
     pub keep_alive: Duration,
-    /// How long servers are tried before an error is given, default 30 s.
+    /// How long servers are tried before an error is returned, default 30 s.
     pub timeout: Duration,
 }
 
@@ -82,8 +84,8 @@ impl Default for ReaderOptions {
     }
 }
 
-/// Reads records in order, over the network. When its server fails it goes on at another one, at the next record.
-/// `Send`; made by [`Client::reader`](super::Client::reader).
+/// Reads records in order, over the network. When its server fails, it continues with the next record at another
+/// server. `Send`; made by [`Client::reader`](super::Client::reader).
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -110,38 +112,39 @@ pub struct RemoteReader {
     options: ReaderOptions,
     place: Place,
     stream: Option<Open>,
-    /// Came, and not looked at yet.
+    /// Received, not yet checked.
     waiting: VecDeque<Wire>,
-    /// The batch that holds the next record, checked, and not unpacked yet. One that does not unpack stays here.
+    /// The batch that holds the next record, checked but not decompressed. A batch that cannot be decompressed stays
+    /// here.
     received: Option<StoredBatch>,
-    /// Of which records were given out one by one; and how many.
+    /// The batch whose records are returned one by one, and how many of them were.
     current: Option<(RecordBatch, u32)>,
     backoff: Backoff,
-    /// Failed lately.
+    /// Servers that failed recently.
     avoid: Avoid,
-    /// A server has said that nobody can repair the next record.
+    /// A server reported that the next record cannot be repaired.
     lost: Option<Error>,
     /// Since when nothing has worked.
     failing: Option<Instant>,
-    /// When the next stream may be opened.
+    /// The earliest time for the next stream.
     not_before: Instant,
-    /// At most one, while there is no stream.
+    /// The background job; at most one, while there is no stream.
     errand: JoinSet<Done>,
-    /// When the last errand began.
+    /// When the last background job began.
     errand_since: Instant,
 }
 
-/// What an errand brought.
+/// The result of a background job.
 enum Done {
     Opened(Opened),
-    /// How far the log is, asked since the start is beyond what a replica has, which said this.
+    /// A replica returned this error because the start is beyond its end; the info shows how far the log is.
     Told(Error, Result<RemoteInfo>),
 }
 
-/// Where it reads next.
+/// Where the reader continues.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// No server has said yet which record that is.
+    /// No server has resolved it to a record yet.
     Start(Start),
     Next(Index),
 }
@@ -150,17 +153,17 @@ enum Place {
 struct Open {
     server: String,
     stream: Streaming<ReadResponse>,
-    /// When something last came.
+    /// When the last message arrived.
     heard: Instant,
-    /// Nothing came in time; when it is left, unless something is found to have come meanwhile.
+    /// Set when nothing arrived in time: when to leave the server, unless a message is found to have arrived meanwhile.
     silent_at: Option<Instant>,
-    /// The first response came; those without records are keep-alives from now on.
+    /// The first response arrived; later responses without records are keep-alives.
     begun: bool,
-    /// How often in a row another replica had more.
+    /// The number of times in a row that another replica had more records.
     behind: u32,
-    /// What the replicas have, asked at a keep-alive and looked at when the next one comes: nothing waits for it.
+    /// The replicas' last index: requested at one keep-alive and read at the next, so that nothing waits for it.
     newest: JoinSet<Option<Index>>,
-    /// Whether it should be read elsewhere; asked now and then, and looked at likewise.
+    /// Whether another server should be read instead: requested from time to time, and read the same way.
     better: JoinSet<bool>,
     ask_at: Instant,
 }
@@ -190,7 +193,7 @@ impl RemoteReader {
         }
     }
 
-    /// Index of the record that comes next; None: no server has settled it yet.
+    /// The index of the next record. None: no server has resolved it yet.
     pub fn position(&self) -> Option<Index> {
         match (&self.current, self.place) {
             (Some((batch, given)), _) => Some(batch.first().plus((*given).into())),
@@ -199,7 +202,7 @@ impl RemoteReader {
         }
     }
 
-    /// Goes on elsewhere. Past damage, or at the first record when others were discarded.
+    /// Continues at another position: behind damage, or at the first record after others were discarded.
     pub fn seek(&mut self, start: Start) {
         self.place = Place::Start(start);
         (self.stream, self.current, self.received, self.failing) = (None, None, None, None);
@@ -210,12 +213,13 @@ impl RemoteReader {
         self.lost = None;
     }
 
-    /// Which server it reads from now.
+    /// The server that it reads from now.
     pub fn server(&self) -> Option<&str> {
         self.stream.as_ref().map(|s| &*s.server)
     }
 
-    /// The next record; `None` at the end, if it does not follow. Waits as [`next_batch`](Self::next_batch).
+    /// Returns the next record, or `None` at the end if it does not follow. Waits like
+    /// [`next_batch`](Self::next_batch).
     ///
     /// # Errors
     /// As [`next_batch`](Self::next_batch).
@@ -231,7 +235,7 @@ impl RemoteReader {
         }
     }
 
-    /// The next record, if it was received already. Never waits.
+    /// Returns the next record if it was received already. Never blocks.
     pub fn buffered_record(&mut self) -> Option<OwnedRecord> {
         let (batch, given) = self.current.as_mut()?;
         let record = batch.get_owned(*given);
@@ -242,15 +246,16 @@ impl RemoteReader {
         record
     }
 
-    /// The rest of the current batch, or the next one; `None` at the end, if it does not follow. Waits for records as
-    /// long as it takes; for a server, as long as `options.timeout`. Can be cancelled: nothing is lost.
+    /// Returns the rest of the current batch, or the next one; `None` at the end if it does not follow. Waits for
+    /// records without a time limit, and for a server for up to `options.timeout`. Can be cancelled: nothing is lost.
     ///
     /// # Errors
-    /// `Discarded`: the next record is gone: [`seek`](Self::seek) to [`Start::First`]. `OutOfRange`: the start is beyond
-    /// the end. `Corrupt`: no replica that is read from had it whole; at once, and [`Error::is_lasting`], where a server says that
-    /// nobody can repair it and no other server has it. `Undecodable`: it is as it was appended, and does not
-    /// unpack: [`skip_batch`](Self::skip_batch) goes on behind it. `Unavailable`, `Timeout`: no server could be had. The
-    /// reader stays where it was and can be asked again.
+    /// `Discarded`: the next record was discarded; [`seek`](Self::seek) to [`Start::First`]. `OutOfRange`: the start is
+    /// beyond the end. `Corrupt`: no replica that may be read has the record undamaged. `Corrupt` is returned at once,
+    /// with [`Error::is_lasting`], if a server reports that it cannot be repaired and no other server has it.
+    /// `Undecodable`: the batch is as it was appended, and cannot be decompressed; [`skip_batch`](Self::skip_batch)
+    /// continues behind it. `Unavailable`, `Timeout`: no server could be reached. The reader keeps its position, and
+    /// the call can be repeated.
     pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if let Some((mut batch, given)) = self.current.take() {
             let index = batch.first().plus(given.into());
@@ -260,18 +265,19 @@ impl RemoteReader {
         self.receive().await
     }
 
-    /// Goes on behind a batch that the last step of this reader found `Undecodable`. Where the last step found something
-    /// else, nothing changes. Returns the record that comes next, as [`position`](Self::position). Never waits.
+    /// Continues behind a batch that the last step of this reader found `Undecodable`. If the last step had another
+    /// result, nothing changes. Returns the index of the next record, like [`position`](Self::position). Never blocks.
     ///
     /// # Errors
     /// None today.
-    #[expect(clippy::unused_async, reason = "as the other steps, and free to wait one day")]
+    #[expect(clippy::unused_async, reason = "like the other steps; may wait in a later version")]
     pub async fn skip_batch(&mut self) -> Result<Option<Index>> {
         self.go_behind_received();
         Ok(self.position())
     }
 
-    /// Waits as [`next_batch`](Self::next_batch), and keeps what comes for it. False: the end. Can be cancelled.
+    /// Waits like [`next_batch`](Self::next_batch), and keeps what it receives for that call. False: the end. Can be
+    /// cancelled.
     ///
     /// # Errors
     /// As [`next_batch`](Self::next_batch).
@@ -282,7 +288,7 @@ impl RemoteReader {
         Ok(self.current.is_some())
     }
 
-    /// Whether a record was received and not given out yet.
+    /// Whether a record was received and not returned yet.
     pub(super) fn is_filled(&self) -> bool {
         self.current.is_some()
     }
@@ -301,7 +307,7 @@ impl RemoteReader {
         Ok(Some(batch))
     }
 
-    /// The batch that was received is done with. Between two steps, only a batch that did not unpack is there.
+    /// Drops the received batch. Between two steps only a batch that cannot be decompressed is there.
     fn go_behind_received(&mut self) {
         if let Some(stored) = self.received.take() {
             self.place = Place::Next(stored.last().next());
@@ -329,13 +335,13 @@ impl RemoteReader {
         Ok(true)
     }
 
-    /// Can be cancelled wherever it waits.
+    /// Can be cancelled at every wait.
     async fn step(&mut self) -> Result<Step> {
         if let Some(wire) = self.waiting.pop_front() {
             return Ok(Step::Batch(self.accept(wire)?));
         }
         if let Some(done) = self.errand.join_next().await {
-            let died = |_| Error::new(ErrorKind::Unavailable, "the reader's task was ended");
+            let died = |_| Error::new(ErrorKind::Unavailable, "the reader's task ended");
             return match done.map_err(died)? {
                 Done::Opened(opened) => self.opened(opened),
                 Done::Told(error, info) => Ok(self.told(error, info?)),
@@ -363,7 +369,7 @@ impl RemoteReader {
         let message = match timeout_at(silent_at, open.stream.message()).await {
             Ok(message) => message.map_err(|status| from_status(&status))?,
             Err(_) => {
-                let what = format!("{} was silent for {silence:?}", open.server);
+                let what = format!("{} sent nothing for {silence:?}", open.server);
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
         };
@@ -411,11 +417,11 @@ impl RemoteReader {
         Err(error)
     }
 
-    /// `error`: a replica does not have the record that is to be started at; `info`: what the leader has.
+    /// `error`: a replica does not have the start record yet; `info`: the leader's info.
     fn told(&mut self, error: Error, info: RemoteInfo) -> Step {
         match self.place {
             Place::Start(Start::Index(index)) if index <= info.last.next() => {
-                self.place = Place::Next(index); // from now on a replica is waited for
+                self.place = Place::Next(index); // from now on the reader waits for a replica
                 Step::Again
             }
             _ => Step::Fail(error),
@@ -424,7 +430,7 @@ impl RemoteReader {
 
     fn take(&mut self, response: ReadResponse) -> Result<()> {
         if self.has_better() {
-            tracing::debug!(server = self.server(), "goes on at a server that is nearer to what is wanted");
+            tracing::debug!(server = self.server(), "switching to a preferred server");
             self.stream = None;
             self.avoid.clear();
         }
@@ -445,11 +451,11 @@ impl RemoteReader {
             let mut others = self.avoid.clone();
             others.insert(open.server.clone());
             if self.client.servers().has_other(&self.options.from, &others, may_read_copies(self.place)) {
-                let what = format!("{} has no room for what is new", open.server);
+                let what = format!("{} cannot store new records: it is full", open.server);
                 return Err(Error::new(ErrorKind::Full, what));
             }
         }
-        // A keep-alive. A replica that is cut off from the others has nothing new, for ever.
+        // A keep-alive. A replica that is cut off from the others never has new records.
         let next = match self.place {
             Place::Next(next) => next,
             Place::Start(_) => self.options.min_index,
@@ -464,7 +470,7 @@ impl RemoteReader {
             open.newest.spawn(tasks::newest(self.client.clone()));
         }
         if open.behind >= 3 {
-            let what = format!("{} does not get what others have", open.server);
+            let what = format!("{} does not receive records that other servers have", open.server);
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
         if level {
@@ -473,7 +479,7 @@ impl RemoteReader {
         Ok(())
     }
 
-    /// Whether another server is what is wanted; asks that now and then, and waits for no answer.
+    /// Whether another server is preferred. Checks this from time to time, without waiting for an answer.
     fn has_better(&mut self) -> bool {
         let next = self.request_from().1.next();
         let Some(open) = &mut self.stream else { return false };
@@ -486,30 +492,33 @@ impl RemoteReader {
         matches!(open.better.try_join_next(), Some(Ok(true)))
     }
 
-    /// The server does what it should.
+    /// The server works as it should.
     fn works(&mut self) {
         (self.failing, self.lost) = (None, None);
         self.avoid.clear();
         self.backoff.reset();
     }
 
-    /// What a server sent, checked, and not unpacked.
+    /// Checks a message that a server sent; does not decompress it.
     fn accept(&mut self, wire: Wire) -> Result<StoredBatch> {
         let timestamp = Timestamp(wire.timestamp_nanos / NANOS_PER_MILLI);
         let stored = StoredBatch::decode(Index(wire.first), timestamp, wire.batch)?;
         let Place::Next(next) = self.place else {
-            return Err(Error::new(ErrorKind::Unavailable, "the server did not say where it begins"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the server did not send the start of the stream",
+            ));
         };
         if stored.first() > next || stored.last() < next {
-            let what = format!("records {} to {} came where {next} was due", stored.first(), stored.last());
+            let what = format!("received records {} to {}, expected {next}", stored.first(), stored.last());
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        // Only what is sound says that the server is well again, or that there is nothing more.
+        // Only a valid message shows that the server works, or that there is nothing more.
         self.works();
         Ok(stored)
     }
 
-    /// Where a stream is to start, and what the replica has to have.
+    /// Where a stream must start, and what the replica must have.
     fn request_from(&self) -> (Start, Index) {
         let (start, min_index) = match self.place {
             Place::Next(next) => (Start::Index(next), next.previous()),
@@ -538,25 +547,28 @@ impl RemoteReader {
         }
     }
 
-    /// Whether a copy will do, which may keep less than the log.
+    /// Whether a follower's copy may be read, which may hold fewer records than the log.
     fn may_read_copies(&self) -> bool {
         may_read_copies(self.place)
     }
 
-    /// When it is given up, if nothing works until then.
+    /// When to give up if nothing works until then.
     fn deadline(&self) -> Instant {
         after(self.failing.unwrap_or_else(Instant::now), self.options.timeout)
     }
 
-    /// A copy may keep less than the log: what is gone there need not be gone.
+    /// A copy may hold fewer records than the log: a record that is discarded there may still be in the log.
     fn of_copy(&self, server: &str, error: Error) -> Error {
         if error.kind() != ErrorKind::Discarded || !self.client.servers().is_mere_copy(server) {
             return error;
         }
-        Error::new(ErrorKind::Unavailable, format!("{server}, a copy, keeps less than the log: {error}"))
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("{server} is a copy that holds fewer records than the log: {error}"),
+        )
     }
 
-    /// Leaves a server that failed. Some: it is of no use to look for another one.
+    /// Leaves a server that failed. Some: an error that no other server can avoid.
     fn leave(&mut self, mut error: Error) -> Option<Error> {
         let now = Instant::now();
         let mut since = self.errand_since;
@@ -566,11 +578,11 @@ impl RemoteReader {
             if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
                 self.client.servers().doubt(&server);
             }
-            tracing::debug!(server, %error, "left a server");
+            tracing::debug!(server, %error, "leaving a server");
             self.avoid.insert(server);
         }
         if error.kind() == ErrorKind::OutOfRange {
-            // Perhaps the leader has the record.
+            // The leader may have the record.
             self.errand_since = since;
             let client = self.client.clone();
             self.errand.spawn(async move {
@@ -595,13 +607,14 @@ impl RemoteReader {
             (self.failing, self.avoid) = (None, Avoid::default());
             return Some(error);
         }
-        // It is left at once as long as there is one that did not fail; then each gets its turn, with waits between.
+        // The first failure switches servers at once, while there is one that did not fail. After that each server gets
+        // its turn, with waits between.
         self.not_before = if first_failure { now } else { now + wait };
         None
     }
 }
 
-/// Whether a copy will do for reading from there.
+/// Whether a follower's copy may be read at this place.
 fn may_read_copies(place: Place) -> bool {
     matches!(place, Place::Next(_) | Place::Start(Start::Index(_)))
 }
@@ -610,6 +623,6 @@ enum Step {
     Batch(StoredBatch),
     Again,
     End,
-    /// For whoever asked.
+    /// An error for the caller.
     Fail(Error),
 }

@@ -1,7 +1,7 @@
-//! Events: what happens to a follower, for whoever wants to know, in order.
+//! Events: the events of a follower, in order.
 //!
 //! Invariants:
-//! - Bounded. Who does not take them loses the oldest, and is told how many.
+//! - The queue is bounded. When it is full, the oldest events are dropped and counted.
 //! - No foreign code runs while the lock is held.
 
 use chiplog::{Error, ErrorKind, Index, Result};
@@ -11,10 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many wait to be taken.
+/// The largest number of waiting events.
 const EVENTS_MAX: usize = 1024;
 
-/// Something that happened to a [`Follower`](super::Follower).
+/// An event of a [`Follower`](super::Follower).
 ///
 /// ```
 /// use chiplog_net::follower::FollowerEvent;
@@ -25,22 +25,22 @@ const EVENTS_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FollowerEvent {
-    /// A server sends what it has; the first one since the follower was opened.
+    /// A server sends records; the first one since the follower was opened.
     Connected {
         /// `host:port`.
         server: String,
     },
-    /// Another server than before sends what it has, from the very next block on.
+    /// Another server than before sends records; the stream continues with the next block.
     Switched {
-        /// The one before.
+        /// The previous server.
         from: String,
-        /// The one from now on.
+        /// The new server.
         to: String,
     },
-    /// Records are missing here: all servers had discarded what came next. A view that holds what it made of earlier
-    /// records has to start over from `to`, or to know what was discarded from elsewhere.
+    /// Records are missing here: all servers had discarded the next ones. A view of earlier records must start over
+    /// from `to`, or learn elsewhere what the missing records contained.
     Jumped {
-        /// The record that was due.
+        /// The record that was expected.
         from: Index,
         /// The record that comes next instead.
         to: Index,
@@ -50,21 +50,21 @@ pub enum FollowerEvent {
         /// The first record that is left.
         first: Index,
     },
-    /// What came from a server was cut off, or no server could be had. The follower goes on trying.
+    /// A server's stream failed, or no server could be reached. The follower keeps trying.
     Failed {
-        /// The server, if it was one.
+        /// The server, if the failure was at a server.
         server: Option<String>,
         /// Why.
         error: Error,
     },
-    /// The follower has ended by itself: what is the matter does not pass. The last event.
+    /// The follower stopped because of a permanent error. The last event.
     Stopped {
         /// Why.
         error: Error,
     },
-    /// So many events were not taken in time, and are gone.
+    /// Events were dropped because they were not taken in time.
     Missed {
-        /// How many.
+        /// Their number.
         events: u64,
     },
 }
@@ -79,12 +79,12 @@ pub(super) struct Events {
 struct State {
     waiting: VecDeque<FollowerEvent>,
     missed: u64,
-    /// None comes any more.
+    /// No more events will follow.
     ended: bool,
     hook: Option<Hook>,
 }
 
-/// Called once, when there is an event to be taken, or will be none.
+/// A hook that is called once, when there is an event, or when no more will follow.
 struct Hook(Box<dyn FnOnce() + Send>);
 
 impl Hook {
@@ -129,8 +129,8 @@ impl Events {
         hook.into_iter().for_each(Hook::call);
     }
 
-    /// Calls `hook` once there is an event, or will be none any more; at once if so already. It takes the place of the
-    /// last one.
+    /// Calls `hook` once there is an event, or no more will follow; at once if that is so already. Replaces the
+    /// previous hook.
     pub(super) fn on_next(&self, hook: impl FnOnce() + Send + 'static) {
         let hook = Hook(Box::new(hook));
         let replaced = {
@@ -147,7 +147,7 @@ impl Events {
         }
     }
 
-    /// The next one, once it is there.
+    /// Returns the next event; blocks for up to `timeout`.
     pub(super) fn next(&self, timeout: Duration) -> Result<FollowerEvent> {
         let end = Instant::now().checked_add(timeout);
         let mut state = self.state();
@@ -164,7 +164,7 @@ impl Events {
             state = match end.map(|end| end.saturating_duration_since(Instant::now())) {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => {
-                    let what = format!("nothing happened within {timeout:?}");
+                    let what = format!("no event within {timeout:?}");
                     return Err(Error::new(ErrorKind::Timeout, what));
                 }
                 Some(left) => {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_counted_and_the_end_comes_last() {
+    fn dropped_events_are_counted_and_the_end_comes_last() {
         let events = Events::default();
         let none = events.next(Duration::ZERO);
         assert_eq!(none.map(discarded).map_err(|e| e.kind()), Err(ErrorKind::Timeout));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_is_called_once_for_what_comes_and_at_once_for_what_is_there() {
+    fn hook_runs_once_and_at_once_if_an_event_waits() {
         let events = Events::default();
         let (tx, rx) = std::sync::mpsc::channel();
         let hook = |n| {

@@ -1,5 +1,5 @@
-//! Heard: counts the bytes of answers as they arrive. A message can take long on a slow line: a server is silent when no
-//! byte comes, not when no message does.
+//! Heard: counts the bytes of answers as they arrive. A message can take long on a slow connection: a server is silent
+//! when no byte arrives, not when no message is complete.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -25,7 +25,7 @@ impl<S> Heard<S> {
         Self { channel, bytes: Arc::default() }
     }
 
-    /// Bytes that have arrived, growing.
+    /// Bytes that have arrived so far.
     pub(super) fn bytes(&self) -> Arc<AtomicU64> {
         self.bytes.clone()
     }
@@ -51,7 +51,7 @@ where
     }
 }
 
-/// The body of such an answer.
+/// The body of a counted answer.
 #[derive(Debug)]
 pub(super) struct Counted<B> {
     body: B,

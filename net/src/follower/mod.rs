@@ -1,19 +1,21 @@
-//! Follower: a copy of a log in the caller's process. It does not vote and nobody has to know it: it dials out to any
-//! server, takes what is committed, block by block as it stands in the log, checks it and keeps it in the same format.
+//! Follower: a copy of a log in the caller's process. It does not vote, and no replica needs to know it: it connects to
+//! any server, receives committed blocks as they are in the log, checks them, and stores them in the same format.
 //!
 //! ```text
 //! Follower ── thread chiplog-follower: a runtime of its own
-//!               sources.rs   which server: asked about themselves, best first; whoever fails, another one next
-//!               task.rs      one stream after the other: Follow ──> FollowMessage::decode ──> FollowerLog::take ──> files
-//!          ── log(), reader() ──> the files, without a copy, as any log's
-//!          ── host() ──> services: other followers and readers can be served from here
+//!               sources.rs   which server: asks servers about themselves and picks the best; after a failure the next one
+//!               task.rs      one stream at a time: Follow ──> FollowMessage::decode ──> FollowerLog::apply ──> files
+//!          ── log(), reader() ──> the files, without a copy, like any log's
+//!          ── host() ──> services: serves other followers and readers
 //! ```
 //!
 //! Invariants:
-//! - What is stored follows what was stored before, block by block: another stream begins behind the last one.
-//! - What a server sends is checked before it is stored; a server that sends anything else is left.
-//! - What passes is tried again for ever, and shown; what does not pass ends the follower, once, and all who wait hear why.
-//! - Nothing grows: one response at a time is held, besides the stream's window.
+//! - Stored blocks are consecutive: each stream starts behind the last stored block.
+//! - Everything that a server sends is checked before it is stored; the follower leaves a server that sends anything
+//!   else.
+//! - Temporary errors are retried forever and shown. A permanent error stops the follower, once, and every waiting call
+//!   returns it.
+//! - Memory is bounded: one response at a time, and the stream's window.
 
 mod events;
 mod heard;
@@ -42,7 +44,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// A copy of a log in this process, kept up to date from any server of its cluster, or from another follower. Cheap to
-/// clone, `Send + Sync`; for synchronous and asynchronous code: its network has a thread of its own. It is closed when
+/// clone, `Send + Sync`. For synchronous and asynchronous code: its network work runs on its own thread. It ends when
 /// [`close`](Self::close) is called or the last clone is dropped.
 ///
 /// ```
@@ -55,13 +57,13 @@ use tokio::sync::watch;
 /// # let (_dir, address) = runtime.block_on(serve())?;
 /// # let client = chiplog_net::client::blocking::Client::connect([address.clone()], Default::default())?;
 /// # let producer = client.producer(Default::default())?;
-/// let index = producer.append(b"hello")?; // somewhere else
+/// let index = producer.append(b"hello")?; // in another process
 ///
 /// let dir = tempfile::tempdir()?;
 /// let follower = Follower::open(dir.path(), [address], Start::First, FollowerOptions::default())?;
 /// follower.wait_for(index, Duration::from_secs(30))?;
-/// let mut reader = follower.reader(Start::First)?; // of the files here: no server is asked
-/// let record = reader.next_record()?.expect("it was waited for");
+/// let mut reader = follower.reader(Start::First)?; // reads the local files, without a server
+/// let record = reader.next_record()?.expect("wait_for has returned");
 /// assert_eq!((record.index, record.data), (index, &b"hello"[..]));
 /// follower.close()?;
 /// # Ok(())
@@ -78,25 +80,25 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the handle and the thread share.
+/// The state that the handles and the thread share.
 #[derive(Debug)]
 struct Shared {
     dir: PathBuf,
     from: Start,
     options: FollowerOptions,
-    /// None: nothing has come yet.
+    /// None: nothing was received yet.
     followed: OnceLock<FollowerLog>,
     host: Arc<LogSlot>,
     state: Mutex<State>,
     events: Events,
-    /// Told when the copy is there, or will not be.
+    /// Notified when the copy exists, or the follower has stopped.
     changed: Condvar,
-    /// Held while something is stored.
+    /// Held while a block is stored.
     storing: Mutex<()>,
     closing: watch::Sender<bool>,
 }
 
-/// What the thread knows and handles show.
+/// The thread's state, which handles show.
 #[derive(Debug, Default)]
 struct State {
     server: Option<String>,
@@ -111,7 +113,7 @@ struct State {
     received_records: u64,
 }
 
-/// Whatever the thread ends by: all who wait hear of it.
+/// Stops the follower when the thread ends for any reason, so that waiting calls return.
 struct AtTheEnd(Arc<Shared>);
 
 impl Drop for AtTheEnd {
@@ -126,21 +128,21 @@ impl Drop for AtTheEnd {
 const THREAD: &str = "chiplog-follower";
 
 impl Follower {
-    /// Goes on with the copy in `dir`, or begins one there. `cluster`: servers, `host:port`; one that runs is enough, the
-    /// others are learnt from it. No leader is needed.
+    /// Opens the copy in `dir`, or creates one there. `cluster`: servers, `host:port`. One that runs is enough; the
+    /// follower learns the others from it. No leader is needed.
     ///
-    /// `from` says where a new copy begins, and means nothing to one that is there. It begins with the block that holds that
-    /// record, which can begin before it. The server that feeds it says which record [`Start::Last`], [`Start::Timestamp`]
-    /// and [`Start::Next`] are.
+    /// `from` is where a new copy starts; it is ignored if there is a copy already. A copy starts with the block that
+    /// holds that record, so it can start before the record. The server resolves [`Start::Last`], [`Start::Timestamp`]
+    /// and [`Start::Next`] to a record.
     ///
-    /// A copy that is there is opened without a server. For a new one, this waits for a server to say where the log
-    /// stands, for at most `options.open_timeout`. Blocks: not to be called on a runtime's thread.
+    /// An existing copy is opened without a server. For a new one, this call waits for up to `options.open_timeout` for
+    /// a server to return the state of the log. Blocks: must not be called on a runtime's thread.
     ///
     /// # Errors
-    /// `InvalidArgument`: no server, or no address; an option; a log that is no copy in `dir`. `Locked`,
-    /// `Corrupt`, `Unsupported`, `Io`: the directory. For a new copy also `Discarded`, `OutOfRange`: there is no such
-    /// record; `Unavailable`, `Timeout`: no server answered, and whatever one refused with; `Unsupported`: the servers are of
-    /// an earlier version, which knows no such start, or of a later one.
+    /// `InvalidArgument`: no server, or an invalid address or option; or `dir` holds a log that is not a copy.
+    /// `Locked`, `Corrupt`, `Unsupported`, `Io`: the directory. For a new copy also `Discarded`, `OutOfRange`: there is
+    /// no such record; `Unavailable`, `Timeout`: no server answered; any error that a server returned; `Unsupported`:
+    /// the servers have an earlier version that does not know this kind of start, or a later version.
     pub fn open<S: Into<String>>(
         dir: impl AsRef<Path>,
         cluster: impl IntoIterator<Item = S>,
@@ -150,7 +152,7 @@ impl Follower {
         let invalid = |what: String| Error::new(ErrorKind::InvalidArgument, what);
         let seeds: Vec<String> = cluster.into_iter().map(Into::into).collect();
         if seeds.is_empty() {
-            return Err(invalid("a follower needs the address of a server".into()));
+            return Err(invalid("no server address was given; a follower needs at least one".into()));
         }
         for seed in &seeds {
             check_host_port(seed).map_err(|e| invalid(e.to_string()))?;
@@ -185,7 +187,7 @@ impl Follower {
         let failed = |e| Error::new(ErrorKind::Io, format!("cannot start the follower's thread: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(16) // one writes; names are looked up
+            .max_blocking_threads(16) // one for writes, others for name lookups
             .thread_name(THREAD)
             .thread_stack_size(own_thread::STACK_BYTES)
             .build()
@@ -196,7 +198,7 @@ impl Follower {
                 let _at_work = AtWork::begin(For::Follower);
                 let _at_the_end = AtTheEnd(shared.clone());
                 runtime.block_on(task::run(shared, sources));
-                runtime.shutdown_background(); // a name that is looked up for long holds up nothing
+                runtime.shutdown_background(); // does not wait for a slow name lookup
             }
         };
         let thread = own_thread::builder(THREAD).spawn(run).map_err(failed)?;
@@ -205,17 +207,18 @@ impl Follower {
         Ok(follower)
     }
 
-    /// The copy: an ordinary handle, to read from. Appends and commands are refused as `NotLeader`.
+    /// The copy: an ordinary handle for reading. Appends and commands fail as `NotLeader`.
     pub fn log(&self) -> &Log {
         match self.inner.shared.followed.get() {
             Some(followed) => followed.log(),
-            None => unreachable!("a follower is handed out once its copy is there"),
+            None => unreachable!("a follower is returned only once its copy exists"),
         }
     }
 
-    /// A reader of what is here, as [`Log::reader`]: slices of the files, no server is asked. At the tail it waits for what
-    /// comes; once the follower was closed or has ended by itself that wait is `Closed`, and [`Self::status`] says why. When
-    /// it meets a jump, its next record is `Discarded`: go on with a new one at [`Start::First`].
+    /// Returns a reader of the copy, as [`Log::reader`]: it returns slices of the local files, without a server. At the
+    /// end it waits for new records. Once the follower is closed or has stopped, that wait fails as `Closed`;
+    /// [`Self::status`] has the reason. At a jump its next record is `Discarded`: open a new reader at
+    /// [`Start::First`].
     ///
     /// # Errors
     /// As [`Log::reader`].
@@ -223,10 +226,10 @@ impl Follower {
         self.log().reader(start)
     }
 
-    /// Waits until record `index` is here, or is known to be discarded.
+    /// Blocks until the copy has record `index`, or the record is known to be discarded.
     ///
     /// # Errors
-    /// `Timeout`; `Closed`; why the follower has ended by itself.
+    /// `Timeout`; `Closed`; the error that stopped the follower.
     pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
         let waited = self.log().wait_for(index, timeout);
         waited.map_err(|error| match error.kind() {
@@ -235,7 +238,7 @@ impl Follower {
         })
     }
 
-    /// How it stands. Never waits.
+    /// Returns the follower's status. Never blocks.
     pub fn status(&self) -> FollowerStatus {
         let info = self.log().info();
         let state = self.inner.shared.state();
@@ -255,18 +258,18 @@ impl Follower {
         }
     }
 
-    /// What has happened since this was last asked, one event after the other; waits for one. Each event is given once,
-    /// whichever clone asks; of those that nobody takes the newest 1,024 are kept.
+    /// Returns the next event; blocks for up to `timeout`. Each event is returned once, to one of the clones. Up to
+    /// 1,024 events wait to be taken; then the oldest are dropped.
     ///
     /// # Errors
-    /// `Timeout`: nothing happened. `Closed`: nothing will any more.
+    /// `Timeout`: there was no event. `Closed`: there will be no more events.
     pub fn next_event(&self, timeout: Duration) -> Result<FollowerEvent> {
         self.inner.shared.events.next(timeout)
     }
 
-    /// Calls `hook` once there is an event to be taken, or will be none any more: at once if so already, else on the
-    /// follower's thread, where it must not block. For event loops: see [`chiplog::Signal`]. A follower has one hook, of
-    /// whichever clone: a new one takes the place of the last.
+    /// Calls `hook` once there is an event, or no more will follow. If that is so already, `hook` runs at once;
+    /// otherwise on the follower's thread, where it must not block. For event loops: see [`chiplog::Signal`]. A
+    /// follower has one hook for all clones: a new one replaces it.
     ///
     /// ```
     /// # fn watch(follower: &chiplog_net::follower::Follower, signal: chiplog::Signal) {
@@ -277,7 +280,7 @@ impl Follower {
         self.inner.shared.events.on_next(hook);
     }
 
-    /// The copy as servers want it: whoever serves this host's services feeds other followers, and readers.
+    /// The copy for servers: services on this host serve other followers and readers.
     ///
     /// ```no_run
     /// # fn serve(follower: &chiplog_net::follower::Follower) -> tonic::transport::server::Router {
@@ -293,8 +296,8 @@ impl Follower {
         &self.inner.shared.host
     }
 
-    /// Ends following, makes durable what was taken, and lets the directory go. Prompt: no server is waited for. Blocks
-    /// for the disk; may be called from any thread, and again. Readers go on to the end of what is here.
+    /// Stops following, makes received blocks durable, and unlocks the directory. Waits for no server. Blocks for the
+    /// disk. May be called from any thread, and repeatedly. Readers can still read to the end of the copy.
     ///
     /// # Errors
     /// `Poisoned`: a write had failed.
@@ -308,16 +311,16 @@ impl Inner {
     fn close(&self) {
         self.shared.closing.send_replace(true);
         if own_thread::works_for() == Some(For::Follower) {
-            return; // a hook of a reader, or of events, has the last handle: the end comes after it
+            return; // called from a reader's or event hook, which has the last handle: the thread ends after the hook
         }
-        // Held meanwhile, so that whoever closes a second time waits as well.
+        // Held during the join, so that a second close waits as well.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take()
             && thread.join().is_err()
         {
             tracing::error!(dir = %self.shared.dir.display(), "a follower's thread panicked");
         }
-        // Said where it is asked for: by `Follower::close`, and in the log.
+        // `Follower::close` returns the error, and the log shows it.
         let _ = self.shared.followed.get().map(FollowerLog::close);
     }
 }
@@ -333,7 +336,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The copy is there.
+    /// The copy exists now.
     fn begin(&self, followed: FollowerLog) {
         self.host.open(followed.log().clone());
         let _ = self.followed.set(followed);
@@ -341,27 +344,27 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// What does not pass has happened.
+    /// A permanent error occurred.
     fn stop(&self, error: Error) {
         tracing::error!(dir = %self.dir.display(), %error, "a follower has ended");
         self.state().stopped = Some(error.clone());
         self.events.push(FollowerEvent::Stopped { error });
     }
 
-    /// Nothing is taken any more, once what is being stored is.
+    /// Stores nothing more after the block that is being stored.
     fn end(&self) {
         self.closing.send_replace(true);
         drop(self.storing.lock().unwrap_or_else(PoisonError::into_inner));
         self.host.drain();
         self.host.set_fed(false);
         if let Some(followed) = self.followed.get().cloned() {
-            // Not waited for here: a hook on one of the copy's own threads may have the last handle, and wait for this one.
+            // Does not wait: a hook on one of the copy's own threads may hold the last handle and wait for this thread.
             let close = move || {
                 if let Err(error) = followed.close() {
-                    tracing::warn!(dir = %followed.log().path().display(), %error, "a copy was not closed in order");
+                    tracing::warn!(dir = %followed.log().path().display(), %error, "closing the copy failed");
                 }
             };
-            // Without a thread to be had, the last handle closes it.
+            // If no thread can be started, the last handle closes the copy.
             let _ = own_thread::builder(THREAD).spawn(close);
         }
         let mut state = self.state();
@@ -370,10 +373,10 @@ impl Shared {
         state.last_error.get_or_insert_with(closed);
         drop(state);
         self.changed.notify_all();
-        self.events.end(); // a hook may ask how the follower stands
+        self.events.end(); // a hook may read the follower's status
     }
 
-    /// Waits until the copy is there.
+    /// Waits until the copy exists.
     fn wait_for_copy(&self) -> Result<()> {
         let end = Instant::now().checked_add(self.options.open_timeout);
         let mut state = self.state();
@@ -393,8 +396,8 @@ impl Shared {
     }
 }
 
-/// There is another log at `place` than the one that is wanted.
+/// The error for another log at `place` than the wanted one.
 fn other_log(place: &str, wanted: LogId, found: LogId) -> Error {
     let (wanted, found) = (to_hex(wanted.get()), to_hex(found.get()));
-    Error::new(ErrorKind::Diverged, format!("{place} has log {found}, and log {wanted} is wanted"))
+    Error::new(ErrorKind::Diverged, format!("{place} has log {found}, not log {wanted}"))
 }

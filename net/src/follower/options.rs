@@ -1,4 +1,4 @@
-//! Options of a follower: times, limits, whom it prefers.
+//! Options of a follower: times, limits, preferred servers.
 
 use crate::client::{ClientOptions, ClientTls, Secret};
 use chiplog::{Error, ErrorKind, Options, Result};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Deadlines and limits of a [`Follower`](super::Follower), and those of its files.
+/// Deadlines and limits of a [`Follower`](super::Follower), and options of its files.
 ///
 /// ```
 /// let mut options = chiplog_net::follower::FollowerOptions::default();
@@ -16,39 +16,41 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FollowerOptions {
-    /// Those of the copy's own files: how large they are, what is kept (`retention_bytes`, `retention_age`) besides what
-    /// the log itself discards. `segment_bytes` has to be at least that of the servers if their blocks are that large.
-    /// `cluster` has to be none.
+    /// Options of the copy's own files: their size, and how much is kept (`retention_bytes`, `retention_age`) in
+    /// addition to the log's own discards. If the servers' blocks fill their segments, `segment_bytes` must be at least
+    /// that of the servers. `cluster` must be None.
     pub files: Options,
-    /// Which log; empty, the default: the servers' only one.
+    /// The log's name; empty, the default: the servers' only log.
     pub log: String,
-    /// A server of this zone is preferred to one that does not lead, and that to the leader. Default: no zone.
+    /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader. Default: no
+    /// zone.
     pub zone: String,
-    /// TLS towards servers; default: none.
+    /// TLS settings; default: no TLS.
     pub tls: Option<ClientTls>,
-    /// The token that is shown to servers, where they want one; default: none.
+    /// The token that is sent to servers, if they require one; default: none.
     pub token: Option<Secret>,
-    /// Whether the token may go to other machines without TLS; default: no, such a server is not asked.
+    /// Whether the token may be sent to other machines without TLS; default: no, those servers are not used.
     pub token_in_plain_text: bool,
-    /// How long opening an empty directory waits for a server, default 30 s. One that holds a copy needs none.
+    /// How long a new copy waits for a server, default 30 s. An existing copy needs none to open.
     pub open_timeout: Duration,
-    /// How often an idle server says that it is there, default 3 s. One that is silent for three times as long is left.
+    /// How often an idle server sends a keep-alive, default 3 s. The follower leaves a server that is silent for three
+    /// times as long.
     pub keep_alive: Duration,
-    /// How often another server is asked how far it is, default 10 s. A server that has less than what others had for
-    /// three times as long is left.
+    /// How often the follower asks another server for its last record, default 10 s. It leaves a server that is behind
+    /// others for three times as long.
     pub compare_interval: Duration,
-    /// How long a connection may take to come about, default 2 s.
+    /// The time limit of connecting, default 2 s.
     pub connect_timeout: Duration,
-    /// How long a server may take to begin to send, default 10 s.
+    /// How long a server may take to start sending, default 10 s.
     pub attempt_timeout: Duration,
-    /// How long a server is waited for when it is asked about itself, default 1 s.
+    /// How long to wait for a server's answer about itself, default 1 s.
     pub probe_timeout: Duration,
-    /// The wait after a second failure in a row (after the first, another server is tried at once), default 10 ms; twice
-    /// as long after each further one, with jitter.
+    /// The wait after a second failure in a row, default 10 ms; it doubles after each further one, with jitter. After
+    /// the first failure another server is tried at once.
     pub backoff_min: Duration,
-    /// The longest such wait, default 2 s.
+    /// The longest wait between attempts, default 2 s.
     pub backoff_max: Duration,
-    /// Bytes that a server may send ahead, default 4 MiB: what a follower whose disk is slow holds in memory, besides one
+    /// Bytes that a server may send ahead, default 4 MiB. A follower with a slow disk holds these in memory, plus one
     /// response of 1 MiB or one block.
     pub window_bytes: u32,
 }
@@ -77,7 +79,7 @@ impl Default for FollowerOptions {
 
 impl FollowerOptions {
     /// # Errors
-    /// `InvalidArgument`: a time is out of its bounds; no certificates or no key in `tls`.
+    /// `InvalidArgument`: a time is out of bounds; the certificates or the key in `tls` are invalid.
     pub(super) fn check(&self) -> Result<()> {
         for (name, time) in [
             ("keep_alive", self.keep_alive),
@@ -89,14 +91,14 @@ impl FollowerOptions {
             ("backoff_max", self.backoff_max),
         ] {
             if time < Duration::from_millis(1) || time > DAY {
-                let what = format!("option {name} is {time:?}; it has to be from 1 ms to a day");
+                let what = format!("option {name} is {time:?}; it must be from 1 ms to 24 h");
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }
         self.tls.as_ref().map_or(Ok(()), ClientTls::check)
     }
 
-    /// How its servers are reached.
+    /// The options for connections to its servers.
     pub(super) fn client(&self) -> ClientOptions {
         ClientOptions {
             log: self.log.clone(),

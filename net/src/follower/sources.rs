@@ -1,16 +1,16 @@
-//! Sources: which server a follower is fed by. Any that has the log will do; nobody has to lead.
+//! Sources: the choice of the server that a follower receives from. Any server with the log will do; it need not lead.
 //!
 //! ```text
-//! asked about themselves: those that were given, and those that these named when they were asked before
-//!   another log, or too old a program:  not asked for the log
-//!   else, best first:  has what comes next | did not fail lately | in the zone that was asked for | does not lead | by chance
+//! asked about themselves: the given servers, and the servers that these named before
+//!   another log, or a version that is too old:  not used
+//!   otherwise, best first:  has the next records | did not fail recently | in the preferred zone | does not lead | random
 //! ```
 //!
 //! Invariants:
-//! - Servers of another log are never learnt from.
-//! - A question's connection ends with the question: the servers that a follower is not fed by have nothing to do for it.
+//! - The follower never learns servers from a server of another log.
+//! - The connection of a request ends with the request: servers that do not feed the follower have no work for it.
 //!
-//! Must not know: what is sent, files.
+//! Must not know: the contents of messages, files.
 
 use crate::client::ClientOptions;
 use crate::client::Shown;
@@ -25,11 +25,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The first good answer does not decide alone: others that come within this time are heard too, so that not all followers
-/// hang on the quickest server.
+/// After the first good answer, other answers are awaited for this long, so that not all followers use the fastest
+/// server.
 const GRACE: Duration = Duration::from_millis(30);
 
-/// A server that has failed is not chosen for this time, if there is another.
+/// A server that failed is not chosen for this long, if there is another.
 const AVOID: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -37,19 +37,19 @@ pub(super) struct Sources {
     seeds: Vec<String>,
     zone: String,
     options: ClientOptions,
-    /// What a server has to be capable of for a copy to begin.
+    /// The feature that a server needs to start a copy.
     needs: &'static str,
-    /// As the servers named each other when they were last asked: where each is, and whether it led.
+    /// The servers as they named each other in their last answers: address, and whether it led.
     known: BTreeMap<String, bool>,
-    /// Failed lately.
+    /// Servers that failed recently.
     failed: BTreeMap<String, Instant>,
-    /// Will not do, ever; and why.
+    /// Servers that can never be used, with the reason.
     refused: BTreeMap<String, Error>,
-    /// Have discarded what comes next here. Asked again when nobody else answers.
+    /// Servers that have discarded the next records. Asked again when no other server answers.
     without: BTreeSet<String>,
 }
 
-/// A server that can be asked for the log.
+/// A server that can feed the follower.
 struct Usable {
     address: String,
     told: ServerInfoResponse,
@@ -57,7 +57,7 @@ struct Usable {
 
 type Rank = [bool; 5];
 
-/// The rank of a server with nothing against it.
+/// The rank of a server without any disadvantage.
 const BEST: Rank = [false; 5];
 
 impl Sources {
@@ -74,28 +74,29 @@ impl Sources {
         }
     }
 
-    /// It did not do what it should: another one next time, if there is one.
+    /// The server failed: the next choice is another one, if there is one.
     pub(super) fn failed(&mut self, server: &str) {
         self.failed.insert(server.to_owned(), Instant::now());
     }
 
-    /// It does what it should.
+    /// The server works as it should.
     pub(super) fn works(&mut self, server: &str) {
         self.failed.remove(server);
     }
 
-    /// It has discarded what comes next here. Whether all who answered have: then it is gone.
+    /// The server has discarded the next records. Returns whether all servers that answered have: then the records are
+    /// gone.
     pub(super) fn is_gone(&mut self, server: &str) -> bool {
         let known = !self.without.insert(server.to_owned());
         known || self.usable().len() == 1
     }
 
-    /// What comes next is another record now.
+    /// The position has moved: the next record is another one now.
     pub(super) fn came(&mut self) {
         self.without.clear();
     }
 
-    /// Whether there is a server, other than this one, that has not failed lately.
+    /// Whether there is a server, other than this one, that has not failed recently.
     pub(super) fn has_other(&self, server: &str) -> bool {
         let failed = |other: &String| self.failed.get(other).is_some_and(|since| since.elapsed() < AVOID);
         self.usable().into_iter().any(|other| other != server && !failed(other))
@@ -105,13 +106,13 @@ impl Sources {
         self.seeds.iter().chain(self.known.keys()).filter(|s| !self.refused.contains_key(*s)).collect()
     }
 
-    /// It has something else: it is not asked again.
+    /// The server has another log or history: it is not asked again.
     pub(super) fn refuse(&mut self, server: &str, error: Error) {
         self.known.remove(server);
         self.refused.insert(server.to_owned(), error);
     }
 
-    /// Some: all servers have something else; what the last of those that were given said.
+    /// Some: no server can be used; the error of the last given one.
     pub(super) fn nobody_left(&self) -> Option<Error> {
         if !self.usable().is_empty() {
             return None;
@@ -119,10 +120,10 @@ impl Sources {
         self.seeds.iter().rev().find_map(|seed| self.refused.get(seed).cloned())
     }
 
-    /// Asks all servers about themselves, and chooses one. `log`: the one that is held already.
+    /// Asks all servers about themselves, and chooses one. `log`: the log of an existing copy.
     ///
     /// # Errors
-    /// `Unavailable` and the like: nobody answered; why they refused, when nobody is left to be asked.
+    /// `Unavailable` and similar: no server answered. If no server can be used: the last reason.
     pub(super) async fn choose(&mut self, log: Option<LogId>) -> Result<String> {
         self.failed.retain(|_, since| since.elapsed() < AVOID);
         let servers = Servers::new(self.seeds.clone(), self.options.clone());
@@ -140,7 +141,7 @@ impl Sources {
             let Ok(answer) = answer else { continue };
             match self.hear(answer, log) {
                 Ok(answer) => {
-                    // Whom it names is asked as well.
+                    // Servers that the answer names are asked as well.
                     let named = answer.told.servers.iter().map(|s| s.address.clone());
                     let new: Vec<_> = named.filter(|a| !self.refused.contains_key(a)).collect();
                     let new = new.into_iter().filter(|a| asked.insert(a.clone()));
@@ -162,8 +163,8 @@ impl Sources {
         })
     }
 
-    /// The lower the better: lacks what comes next, failed lately, is a copy that may have less than the log where a `new`
-    /// one is to begin, is of another zone, leads.
+    /// Lower is better. In this order: it lacks the next records, failed recently, is a copy that may hold fewer
+    /// records than the log (counts for a `new` copy), is in another zone, leads.
     fn rank(&self, Usable { address, told }: &Usable, new: bool) -> Rank {
         let far = !self.zone.is_empty() && told.zone != self.zone;
         let leads = told.servers.iter().any(|s| s.leader && s.node == told.node);
@@ -171,13 +172,13 @@ impl Sources {
         [self.without.contains(address), failed, new && told.follows, far, leads]
     }
 
-    /// What a server said, if it can be used.
+    /// Checks a server's answer: whether the server can be used.
     fn hear(&mut self, answer: Answer, log: Option<LogId>) -> Result<Usable> {
         let Answer { address, told, .. } = answer;
         let of = |kind, what: String| Error::new(kind, format!("{address}: {what}"));
         let told = told.map_err(|e| of(e.kind(), e.to_string()))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
-            let what = format!("it speaks revisions {} to {} only", told.protocol_min, told.protocol_max);
+            let what = format!("it supports only revisions {} to {}", told.protocol_min, told.protocol_max);
             return Err(of(ErrorKind::Unsupported, what));
         }
         if told.logs.is_empty() {
@@ -190,7 +191,7 @@ impl Sources {
         }
         if log.is_none() && !has(self.needs) {
             let what = format!(
-                "version {} cannot begin a copy at a time, or so many records before the end: upgrade it, or begin at an index",
+                "version {} cannot start a copy at a time or a number of records before the end; upgrade it, or start at an index",
                 told.version
             );
             return Err(of(ErrorKind::Unsupported, what));
@@ -206,22 +207,22 @@ impl Sources {
         Ok(Usable { address, told })
     }
 
-    /// Keeps who there is, as the one says whose election is the newest.
+    /// Stores the servers that the answer with the newest term names.
     fn learn(&mut self, found: &[Usable]) {
         let Some(newest) = found.iter().max_by_key(|answer| answer.told.term) else { return };
         let usable = newest.told.servers.iter().filter(|s| !self.refused.contains_key(&s.address));
         self.known = usable.map(|s| (s.address.clone(), s.leader)).collect();
     }
 
-    /// How far another server is than the one that feeds the follower: one that does not lead, if one answers. `fed`:
-    /// that one knows a leader; one that knows none may be cut off together with others, so anybody is asked then.
+    /// Asks another server, preferably one that does not lead, for its last record. `fed`: the current server knows a
+    /// leader. If it knows none, it may be cut off together with others, so any server is asked.
     pub(super) fn last_elsewhere(
         &self,
         server: &str,
         fed: bool,
         log: Option<LogId>,
     ) -> impl Future<Output = Option<Index>> + Send + use<> {
-        // Copies are named by nobody: those that were given are asked as well.
+        // No server names followers: the given ones are asked as well.
         let others = self.usable().into_iter().filter(|address| *address != server);
         let leads = |address| fed && self.known.get(address).copied().unwrap_or_default();
         let mut others: Vec<(bool, String)> =
@@ -236,7 +237,7 @@ impl Sources {
                 let request = InfoRequest { log: options.log.clone(), allow_stale: true };
                 if let Ok(Ok(info)) = timeout(options.probe_timeout, client.info(request)).await {
                     let info = info.into_inner();
-                    // One that came up with another log says nothing of this one.
+                    // A server that was restarted with another log says nothing about this one.
                     let theirs = from_hex(&info.log_id).ok().map(LogId);
                     if log.is_none() || theirs == log {
                         return Some(Index(info.last));
@@ -247,15 +248,15 @@ impl Sources {
         }
     }
 
-    /// A connection of its own.
+    /// Opens a separate connection.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or no certificates.
+    /// `InvalidArgument`: an invalid address or certificate.
     pub(super) fn channel(&self, server: &str) -> Result<Shown> {
         Servers::new(Vec::new(), self.options.clone()).channel(server)
     }
 
-    /// A server's refusal, as an error that names it.
+    /// A server's error, with its address.
     pub(super) fn error(server: &str, status: &tonic::Status) -> Error {
         let error = from_status(status);
         Error::new(error.kind(), format!("{server}: {error}"))
@@ -267,10 +268,10 @@ mod tests {
     use super::*;
     use crate::wire::protocol::FEATURE_FOLLOW_PLACES;
 
-    /// A server is avoided for a while after it has failed. While one server fed it a copy did not notice that the while
-    /// was over, and stayed with that one for good, whatever it lacked.
+    /// A server that failed is avoided for a while. While one server fed it, a copy did not notice the end of that
+    /// time. It stayed with that server for good, whatever the server lacked.
     #[tokio::test(start_paused = true)]
-    async fn what_failed_long_ago_is_another_server() {
+    async fn server_that_failed_long_ago_is_an_alternative() {
         let seeds = vec!["a:1".to_owned(), "b:1".to_owned()];
         let mut sources = Sources::new(seeds, String::new(), ClientOptions::default(), FEATURE_FOLLOW);
         assert!(sources.has_other("a:1") && sources.has_other("c:1"));
@@ -280,9 +281,9 @@ mod tests {
         assert!(sources.has_other("a:1"));
     }
 
-    /// Source and follower are not upgraded in one moment.
+    /// Source and follower are not upgraded at the same moment.
     #[test]
-    fn a_server_that_does_not_know_a_place_to_begin_at_says_what_to_do() {
+    fn older_server_error_says_what_to_do() {
         let told = |features: &[&str]| Answer {
             address: "a:1".to_owned(),
             told: Ok(ServerInfoResponse {

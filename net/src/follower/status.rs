@@ -1,9 +1,9 @@
-//! Status: how a follower stands, as its thread last saw it.
+//! Status: a follower's state, as its thread last saw it.
 
 use chiplog::{Error, Index};
 use std::time::Instant;
 
-/// How a [`Follower`](super::Follower) stands.
+/// The state of a [`Follower`](super::Follower).
 ///
 /// ```
 /// # use chiplog_net::follower::FollowerStatus;
@@ -17,34 +17,34 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FollowerStatus {
-    /// The server that feeds it, `host:port`; None: it looks for one.
+    /// The server that feeds it, `host:port`; None: it is looking for one.
     pub server: Option<String>,
-    /// Since when that server does.
+    /// Since when this server feeds it.
     pub connected_since: Option<Instant>,
-    /// The first record here; of an empty copy, the first one to come.
+    /// The first record of the copy; in an empty copy, the first one to come.
     pub first: Index,
-    /// The last record here; of an empty copy `first - 1`.
+    /// The last record of the copy; in an empty copy `first - 1`.
     pub last: Index,
-    /// The last record that a server was known to have: of the one that feeds it, when that last said so.
+    /// The last record that the current server reported to have.
     pub source_last: Index,
-    /// Whether that server is kept up to date itself: it knows a leader. False without a server.
+    /// Whether this server is itself up to date: it knows a leader. False without a server.
     pub fed: bool,
-    /// What went wrong last, and was or will be tried again.
+    /// The last temporary error.
     pub last_error: Option<Error>,
-    /// Why it has ended by itself. None: it has not.
+    /// The permanent error that stopped the follower. None: it is running or was closed.
     pub stopped: Option<Error>,
-    /// Times that a server began to send, since it was opened.
+    /// The number of times that a server started to send, since it was opened.
     pub connects: u64,
-    /// Times that it jumped over what all servers had discarded.
+    /// The number of jumps over records that all servers had discarded.
     pub jumps: u64,
-    /// Bytes of blocks that came from servers since it was opened.
+    /// Bytes of blocks received since it was opened.
     pub received_bytes: u64,
-    /// Records that came from servers since it was opened.
+    /// Records received since it was opened.
     pub received_records: u64,
 }
 
 impl FollowerStatus {
-    /// Records that the server is known to have and that are not here yet.
+    /// The number of records that the server is known to have and the copy does not.
     pub fn lag(&self) -> u64 {
         self.source_last.get().saturating_sub(self.last.get())
     }

@@ -1,18 +1,18 @@
-//! Task: feeds the copy, from one server after the other, until it is closed or something does not pass.
+//! Task: feeds the copy, from one server at a time, until the follower is closed or a permanent error occurs.
 //!
 //! ```text
-//! choose a server ──> Follow, from behind the last block here ──> decode ──> take (on a thread that may wait for the disk)
+//! choose a server ──> Follow, from behind the last block here ──> decode ──> take (on a thread that may block on the disk)
 //!       ^                                                                       |
-//!       └── leave it: silent, ended, damaged, behind the others; a pause if nobody fresh is left
+//!       └── leave it: silent, ended, damaged, behind the others; wait if all others failed recently
 //! ```
 //!
-//! | what went wrong | then |
+//! | error | reaction |
 //! |---|---|
-//! | the network; a server ends, is silent, damaged, behind others | another server, at once if there is one; later the same |
-//! | a server has discarded what comes next | others are asked first; when all who answer have, the copy jumps |
-//! | a server of another log, or with another history | that one never again; when nobody is left, the end |
-//! | the disk here is full | the same again, after a pause |
-//! | the files here fail, are closed, cannot hold a block | the end |
+//! | the network; a server ends the stream, is silent, damaged, or behind others | another server, at once if there is one; later the same |
+//! | a server has discarded the next records | ask others first; when all that answer have, the copy jumps |
+//! | a server has another log or history | never use that server again; when none is left, stop |
+//! | the local disk is full | the same again, after a wait |
+//! | the local files fail, are closed, or cannot hold a block | stop |
 
 use super::heard::Heard;
 use super::sources::Sources;
@@ -31,10 +31,10 @@ use std::sync::{Arc, PoisonError};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tonic::Streaming;
 
-/// The largest message: whatever fits into a segment of any size, as between replicas.
+/// The largest message: anything that fits into a segment of any size, as between replicas.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 
-/// Feeds the copy until it is closed, or ends with what does not pass.
+/// Feeds the copy until the follower is closed or a permanent error occurs.
 pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
     let mut closing = shared.closing.subscribe();
     let backoff = Backoff::new(shared.options.backoff_min, shared.options.backoff_max);
@@ -57,17 +57,17 @@ pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
     }
 }
 
-/// Why a server feeds the copy no more.
+/// Why the current server no longer feeds the copy.
 enum Failure {
-    /// It is the server's, or the way's.
+    /// The error is the server's or the network's.
     Server(Error),
-    /// The server has something else.
+    /// The server has another log or history.
     Refused(Error),
-    /// The server has discarded what comes next; others may have it.
+    /// The server has discarded the next records; others may have them.
     Elsewhere(Error),
-    /// It is ours, and passes.
+    /// The error is local and temporary.
     Here(Error),
-    /// It does not pass.
+    /// The error is permanent.
     Fatal(Error),
 }
 
@@ -75,27 +75,27 @@ struct Task {
     shared: Arc<Shared>,
     sources: Sources,
     backoff: Backoff,
-    /// The server that sent something last.
+    /// The last server that sent something.
     before: Option<String>,
-    /// The failure that was told last, so that the same one is told once.
+    /// The failure that was last reported, so that each is reported once.
     told: Option<(Option<String>, ErrorKind)>,
-    /// Nothing has failed since something came.
+    /// Nothing has failed since something was received.
     fresh: bool,
-    /// What came last could not be stored here: the same server again is nothing to tell.
+    /// The last response could not be stored here: a reconnect to the same server is no event.
     stuck: bool,
-    /// The first record here, as it was told last.
+    /// The first record of the copy, as last reported.
     first: Option<Index>,
-    /// The last record that any other server was heard to have.
+    /// The highest last record that another server reported.
     elsewhere: Index,
 }
 
-/// A server that sends.
+/// The server that feeds the copy.
 struct Upstream {
     server: String,
     stream: Streaming<FollowResponse>,
-    /// What has arrived of it.
+    /// Bytes received from it.
     bytes: Arc<AtomicU64>,
-    /// Its last record, as it says.
+    /// Its last record, as it reports.
     last: Index,
     fed: bool,
 }
@@ -130,7 +130,7 @@ impl Task {
             if let Some(error) = self.sources.nobody_left() {
                 return error;
             }
-            // The first one is left at once: another server is there.
+            // After the first failure, switch at once if there is another server.
             let at_once = std::mem::replace(&mut self.fresh, false) && self.sources.has_other("");
             if !at_once {
                 sleep(self.backoff.next()).await;
@@ -138,7 +138,7 @@ impl Task {
         }
     }
 
-    /// One server, from its choice to why it is left.
+    /// Uses one server, from its choice until it is left; returns why.
     async fn feed(&mut self, server: &mut Option<String>) -> Result<std::convert::Infallible, Failure> {
         let log = self.followed().map(|f| f.log().info().log_id);
         let chosen = self.sources.choose(log).await.map_err(Failure::Server)?;
@@ -163,10 +163,10 @@ impl Task {
                 () = sleep_until(heard + silence) => {
                     let now = upstream.bytes.load(Ordering::Relaxed);
                     if std::mem::replace(&mut arrived, now) == now {
-                        let what = format!("{} was silent for {silence:?}", upstream.server);
+                        let what = format!("{} sent nothing for {silence:?}", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
-                    heard = Instant::now(); // a large message is on its way
+                    heard = Instant::now(); // a large message is arriving
                 }
                 message = upstream.stream.message() => {
                     let message = message.map_err(|status| self.refusal(&upstream.server, &status))?;
@@ -187,11 +187,11 @@ impl Task {
                     self.elsewhere = self.elsewhere.max(last.unwrap_or_default());
                 }
                 _ = compare.tick() => {
-                    // While it sends, what it said of itself may be on its way for long.
+                    // While it sends, its report of its own position can be delayed for long.
                     let lags = upstream.last < self.elsewhere && !std::mem::take(&mut stored);
                     behind = if lags { behind + 1 } else { 0 };
                     if behind >= 3 && self.sources.has_other(&upstream.server) {
-                        let what = format!("{} does not get what others have", upstream.server);
+                        let what = format!("{} does not receive records that other servers have", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
                     if asking.is_none() {
@@ -208,13 +208,13 @@ impl Task {
         self.shared.followed.get()
     }
 
-    /// Asks a server for what comes next, and waits for its first word.
+    /// Requests the next blocks from a server, and waits for its first response.
     async fn open(&mut self, server: String, log: Option<LogId>) -> Result<Upstream, Failure> {
         let channel = self.sources.channel(&server).map_err(Failure::Fatal)?;
         let channel = Heard::new(channel);
         let bytes = channel.bytes();
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let want = self.followed().map(FollowerLog::want).transpose().map_err(Failure::Fatal)?;
+        let want = self.followed().map(FollowerLog::resume_point).transpose().map_err(Failure::Fatal)?;
         let request = self.request(want);
         let opening = async {
             let mut stream = client.follow(request).await?.into_inner();
@@ -229,7 +229,7 @@ impl Task {
         };
         let theirs = ids::from_bytes(&first.log_id).filter(|id| *id != 0).map(LogId);
         let Some(theirs) = theirs else {
-            return Err(unavailable(format!("{server} did not say which log it has")));
+            return Err(unavailable(format!("{server} did not send its log's id")));
         };
         if let Some(ours) = log.filter(|ours| *ours != theirs) {
             return Err(Failure::Refused(super::other_log(&server, ours, theirs)));
@@ -238,7 +238,7 @@ impl Task {
             && first.committed < raft.get()
             && self.sources.has_other(&server)
         {
-            return Err(unavailable(format!("{server} has less than is here")));
+            return Err(unavailable(format!("{server} has fewer records than this copy")));
         }
         let mut upstream = Upstream { server, stream, bytes, last: Index(0), fed: false };
         self.connected(&upstream.server);
@@ -247,7 +247,7 @@ impl Task {
         Ok(upstream)
     }
 
-    /// `want`: None: nothing is here yet.
+    /// `want`: None: the copy does not exist yet.
     fn request(&self, want: Option<FollowFrom>) -> FollowRequest {
         let (log_id, start) = match want {
             Some(FollowFrom::After { log, raft, term }) => {
@@ -276,12 +276,12 @@ impl Task {
         }
     }
 
-    /// What a server's status means.
+    /// The meaning of a server's status.
     fn refusal(&mut self, server: &str, status: &tonic::Status) -> Failure {
         let error = Sources::error(server, status);
         match error.kind() {
             ErrorKind::Diverged | ErrorKind::NotFound => Failure::Refused(error),
-            // The record that a new copy is to begin with.
+            // The record at which a new copy must start.
             ErrorKind::Discarded if self.followed().is_none() => match self.sources.is_gone(server) {
                 true => Failure::Fatal(error),
                 false => Failure::Elsewhere(error),
@@ -290,7 +290,7 @@ impl Task {
         }
     }
 
-    /// What a server says of itself, with whatever it sends.
+    /// Reads the state that a server sends with each response.
     fn hear(&self, upstream: &mut Upstream, response: &FollowResponse) {
         (upstream.last, upstream.fed) = (Index(response.last), response.fed);
         self.shared.host.set_fed(response.fed);
@@ -298,7 +298,7 @@ impl Task {
         (state.source_last, state.fed) = (upstream.last, response.fed);
     }
 
-    /// Stores what came.
+    /// Stores a response.
     async fn take(&mut self, server: &str, response: FollowResponse) -> Result<(), Failure> {
         if response.head.is_empty() {
             self.notice_discard();
@@ -307,14 +307,14 @@ impl Task {
         let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
         let fed = FollowMessage::decode(response.head, response.bodies);
         let fed = fed.map_err(|error| match error.kind() {
-            // Of a later version: trying again changes nothing.
+            // The server has a later version: a retry changes nothing.
             ErrorKind::Unsupported => Failure::Refused(of_server(error)),
             _ => Failure::Server(of_server(error)),
         })?;
         if let (FollowMessage::State(_), Some(_)) = (&fed, self.followed())
             && !self.sources.is_gone(server)
         {
-            let what = format!("{server} has discarded what comes next here");
+            let what = format!("{server} has discarded the records that follow this copy");
             return Err(Failure::Elsewhere(Error::new(ErrorKind::Discarded, what)));
         }
         let (shared, from) = (self.shared.clone(), server.to_owned());
@@ -324,7 +324,8 @@ impl Task {
             drop(shared);
             taken
         });
-        let panicked = |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing what came panicked"));
+        let panicked =
+            |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing received records panicked"));
         let jumped = taking.await.map_err(panicked)??;
         self.sources.came();
         if let Some((from, to)) = jumped.filter(|(from, to)| from < to) {
@@ -336,7 +337,7 @@ impl Task {
         Ok(())
     }
 
-    /// Tells when records were discarded since this was last looked at.
+    /// Reports records that were discarded since the last call.
     fn notice_discard(&mut self) {
         let Some(first) = self.followed().map(|f| f.log().info().first) else { return };
         if self.first.replace(first).is_some_and(|before| before < first) {
@@ -366,7 +367,7 @@ impl Task {
     }
 
     fn tell(&mut self, server: Option<String>, error: &Error) {
-        tracing::debug!(server, %error, "a follower looks for another server");
+        tracing::debug!(server, %error, "a follower is looking for another server");
         self.shared.state().last_error = Some(error.clone());
         let now = (server.clone(), error.kind());
         if self.told.as_ref() != Some(&now) {
@@ -376,7 +377,7 @@ impl Task {
     }
 }
 
-/// Stores what came. Some: it jumped, from where to where.
+/// Stores received blocks. Some: the copy jumped, from where to where.
 fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(Index, Index)>, Failure> {
     let _storing = shared.storing.lock().unwrap_or_else(PoisonError::into_inner);
     if *shared.closing.borrow() {
@@ -389,18 +390,18 @@ fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(In
         _ => 0,
     };
     {
-        // Before it can be read: who waited for it finds it counted.
+        // Before the records can be read: a waiting caller then finds them counted.
         let mut state = shared.state();
         state.received_bytes += bytes;
         state.received_records += records;
     }
     let jumped = match (shared.followed.get(), &fed) {
-        (Some(followed), _) => followed.take(fed).map_err(|error| match error.kind() {
+        (Some(followed), _) => followed.apply(fed).map_err(|error| match error.kind() {
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
-            // Damaged in a way that its checksums do not tell, or not what was asked for.
+            // Damaged in a way that checksums do not detect, or not what was requested.
             ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),
             ErrorKind::Full => Failure::Here(error),
-            // A file could not be made, for want of descriptors for example. Nothing was written wrongly.
+            // A file could not be created, for example for lack of descriptors. Nothing was written incorrectly.
             ErrorKind::Io if followed.log().poison_cause().is_none() => Failure::Here(error),
             _ => Failure::Fatal(error),
         })?,
@@ -411,7 +412,7 @@ fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(In
             None
         }
         (None, _) => {
-            let what = format!("{server} did not say where the log begins");
+            let what = format!("{server} did not send where the log begins");
             return Err(Failure::Server(Error::new(ErrorKind::Corrupt, what)));
         }
     };

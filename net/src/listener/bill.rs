@@ -1,12 +1,12 @@
-//! Bill: from whose accounts a call takes.
+//! Bill: the accounts that a call uses.
 //!
-//! Must not know: how much there is.
+//! Must not know: the limits.
 
 use crate::listener::auth::tokens::{Payer, Share};
 use std::sync::{Arc, OnceLock};
 
-/// From whose accounts a call takes, with its place among the streams. Empty until that is known. In the extensions of its
-/// request, and held by its answer.
+/// The accounts that a call uses, and its place among the streams. Empty until they are known. Stored in the extensions
+/// of its request, and held by its answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bill(Arc<OnceLock<Settled>>);
 
@@ -16,16 +16,16 @@ struct Settled {
     _place: Place,
 }
 
-/// A call's place among the streams, and among those of calls that need no token where it is one.
+/// A call's place among the streams, and among the tokenless calls if it is one.
 pub(crate) type Place = (Share, Option<Share>);
 
 impl Bill {
-    /// None: it was not settled, and nothing of it is counted.
+    /// None: it was not settled, and nothing of the call is counted.
     pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
         self.0.get().map(|settled| &settled.payer)
     }
 
-    /// The call takes from these accounts. Once: no call is let in twice.
+    /// Sets the call's accounts. Called once: no call is let in twice.
     pub(crate) fn settle(&self, payer: &Arc<Payer>, place: Place) {
         let _ = self.0.set(Settled { payer: payer.clone(), _place: place });
     }

@@ -1,19 +1,19 @@
-//! Connection: one connection of a client, within its limits of time, over TLS or plain.
+//! Connection: one connection of a client, with its time limits, over TLS or plain.
 //!
 //! ```text
-//! socket ── Wire (TLS or not) ── [authorities mended] ── Connection: its timer is looked at whenever it waits
+//! socket ── Wire (TLS or not) ── [authorities rewritten] ── Connection: checks its timer whenever it waits
 //! ```
 //!
 //! | from | to | limit |
 //! |---|---|---|
-//! | accepted | the whole HTTP/2 preface is there | `handshake` |
-//! | no call is open | one is that is let in | `idle`; [`UNUSED`] before the first |
-//! | a piece of an answer was given | the next one can go | `slow_reader`, see [`calls`](crate::listener::stalled_calls) |
-//! | nothing can be written | something can | `slow_reader`, or [`BLOCKED`] |
+//! | accepted | the whole HTTP/2 preface has arrived | `handshake` |
+//! | no call is open | a call is let in | `idle`; [`UNUSED`] before the first |
+//! | a piece of an answer was passed on | the next one can be sent | `slow_reader`, see [`calls`](crate::listener::stalled_calls) |
+//! | nothing can be written | something can be written | `slow_reader`, or [`BLOCKED`] |
 //!
-//! One that proved nothing ends when its place is wanted: [`places`](crate::listener::connection_limit).
+//! An unproven connection ends when its place is needed: [`places`](crate::listener::connection_limit).
 //!
-//! Invariant: a connection that makes no progress wakes its task by itself.
+//! Invariant: a connection without progress wakes its own task.
 
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::connection_limit::Place;
@@ -30,9 +30,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// What an HTTP/2 client says first.
+/// The size of an HTTP/2 client's preface.
 const PREFACE_BYTES: usize = 24;
-/// So long nothing may be written where slow readers have no limit.
+/// How long writing may be blocked if slow readers have no limit.
 const BLOCKED: Duration = Duration::from_secs(60);
 
 /// The limits of a listener's connections.
@@ -45,25 +45,26 @@ const BLOCKED: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionLimits {
-    /// The most connections that are open at a time, default 4,096. For one more, one that proved nothing is closed:
-    /// the oldest of the address that has most; if there is none, the new one, at once.
+    /// The limit of open connections, default 4,096. Above it, an unproven connection is closed: the oldest one of the
+    /// address with most of them. If there is none, the new connection is closed at once.
     pub connections: usize,
-    /// The most of them that are open from one address at a time, default 1,024: one of IPv4, or a network of IPv6 (64
-    /// bits). For one more, the oldest of the address that proved nothing is closed; if there is none, the new one.
+    /// The limit of open connections from one address, default 1,024. An address is one of IPv4, or a network of IPv6 (64
+    /// bits). Above the limit, the address's oldest unproven connection is closed; if there is none, the new one.
     pub connections_per_address: usize,
-    /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
-    /// wait it is refused (REFUSED_STREAM).
+    /// The limit of open calls on one connection, default 1,024. Further calls wait at the client; if the client does
+    /// not wait, they are rejected (REFUSED_STREAM).
     pub streams: u32,
-    /// A client may send so much on one stream before it is read, default 128 KiB; sixteen times as much on a connection.
+    /// The bytes that a client may send on one stream before they are read, default 128 KiB; on a connection, sixteen
+    /// times as many.
     pub window_bytes: u32,
-    /// The most bytes of one request's headers, each counted with 32 more, default 16 KiB. Beyond it: status 431.
+    /// The limit of one request's headers in bytes, plus 32 for each header, default 16 KiB. Above it: status 431.
     pub header_bytes: u32,
-    /// How long TLS and the HTTP/2 preface may take together, default 10 s. Then the connection is closed.
+    /// The time limit of TLS and the HTTP/2 preface together, default 10 s. Then the connection is closed.
     pub handshake: Duration,
-    /// How long a connection may have no call open, default 30 min; None: for ever. Then it is closed.
+    /// How long a connection may have no open call, default 30 min; None: without limit. Then it is closed.
     pub idle: Option<Duration>,
-    /// How long a client may take nothing of an answer that has more, default 60 s; None: for ever. Then the call ends
-    /// as DEADLINE_EXCEEDED, and after as long again the connection.
+    /// How long a client may read nothing of a pending answer, default 60 s; None: without limit. Then the call ends as
+    /// DEADLINE_EXCEEDED; after the same time again the connection is closed.
     pub slow_reader: Option<Duration>,
 }
 
@@ -82,7 +83,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// The bytes of a connection, within TLS where there is one.
+/// The bytes of a connection, within TLS if it is used.
 ///
 /// ```
 /// use chiplog_net::listener::connection::Wire;
@@ -91,13 +92,13 @@ impl Default for ConnectionLimits {
 /// ```
 #[derive(Debug)]
 pub enum Wire {
-    /// As they come.
+    /// Plain bytes.
     Plain(TcpStream),
     /// Within TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection within its limits. What reads and writes it is its `T`. Made by [`listener`](crate::listener).
+/// A connection with its limits. Reads and writes use its `T`. Made by [`listener`](crate::listener).
 ///
 /// ```
 /// use chiplog_net::listener::connection::{Connection, Wire};
@@ -111,18 +112,18 @@ pub struct Connection<T> {
     arrival: ConnectionInfo,
     limits: Arc<ConnectionLimits>,
     refusals: Arc<Refusals>,
-    /// When to look at it next.
+    /// The time of the next check.
     look: Pin<Box<Sleep>>,
-    /// Of the preface.
+    /// The missing bytes of the preface.
     missing: usize,
-    /// Since when nothing can be written, if nothing can.
+    /// Since when writing is blocked, if it is.
     blocked_since: Option<Instant>,
     ended: bool,
     place: Place,
 }
 
 impl<T> Connection<T> {
-    /// One that was accepted, and whose preface has to be there by `deadline`.
+    /// Wraps an accepted connection, whose preface must arrive by `deadline`.
     pub(crate) fn new(
         io: T,
         arrival: ConnectionInfo,
@@ -145,40 +146,42 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Looks whether a limit was reached; otherwise the task is woken for the next look.
+    /// Checks the limits; wakes the task for the next check.
     fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.place.poll_taken_away(context).is_ready() {
-            return Err(timed_out("its place was taken away: too many connections, and it proved nothing"));
+            return Err(timed_out(
+                "closed to make room: too many connections, and this one sent no valid token",
+            ));
         }
         while !self.ended && self.look.as_mut().poll(context).is_ready() {
             let remote = self.arrival.remote();
             if self.missing > 0 {
                 self.refusals.count(Refusal::Handshake);
-                tracing::info!(%remote, "a connection said nothing in time, and is closed");
-                return Err(timed_out("no HTTP/2 preface came in time"));
+                tracing::info!(%remote, "closed a connection: nothing was received in time");
+                return Err(timed_out("no HTTP/2 preface was received in time"));
             }
             let now = Instant::now();
             let blocked_max = self.limits.slow_reader.unwrap_or(BLOCKED);
             if self.blocked_since.is_some_and(|since| now.duration_since(since) >= blocked_max) {
                 self.refusals.count(Refusal::SlowReader);
-                tracing::warn!(%remote, "a client takes nothing of what is written: its connection is closed");
-                return Err(timed_out("slow reader: nothing can be written"));
+                tracing::warn!(%remote, "closed a connection: the client reads nothing");
+                return Err(timed_out("slow reader: the client reads nothing from the connection"));
             }
             let look = self.arrival.calls().look(now, self.limits.idle, self.limits.slow_reader);
             for _ in 0..look.cut {
                 self.refusals.count(Refusal::SlowReader);
-                tracing::warn!(%remote, "a client takes nothing of an answer: the call is ended");
+                tracing::warn!(%remote, "ended a call: the client reads nothing of the answer");
             }
             match look.verdict {
                 Verdict::On(next) => self.look.as_mut().reset(next),
                 Verdict::Idle => {
                     self.refusals.count(Refusal::Idle);
-                    tracing::debug!(%remote, "an idle connection is closed");
+                    tracing::debug!(%remote, "closed an idle connection");
                     self.ended = true;
                 }
                 Verdict::Stuck => {
-                    tracing::warn!(%remote, "a client takes nothing of an answer that was ended: its connection is closed");
-                    return Err(timed_out("slow reader: what was sent is not taken"));
+                    tracing::warn!(%remote, "closed a connection: the client reads nothing of an answer that was ended");
+                    return Err(timed_out("slow reader: the client does not read the answer"));
                 }
             }
         }
@@ -218,7 +221,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
 }
 
 impl<T: AsyncWrite + Unpin> Connection<T> {
-    /// What came of writing; while that waits, the limits are looked at: a client that reads nothing stops all.
+    /// Returns the result of a write. While it waits, checks the limits: a client that reads nothing blocks everything.
     fn watched<R>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if done.is_ready() {
             self.blocked_since = None;
@@ -227,8 +230,8 @@ impl<T: AsyncWrite + Unpin> Connection<T> {
         self.blocked_since.get_or_insert_with(Instant::now);
         self.watch(context)?;
         if self.ended {
-            // Reading would tell that it has ended, but who waits to write does not read.
-            return Poll::Ready(Err(timed_out("an idle connection")));
+            // A read would return the end of the connection, but a task that waits to write does not read.
+            return Poll::Ready(Err(timed_out("the connection was idle")));
         }
         done
     }
@@ -346,10 +349,10 @@ mod tests {
         (connection, refusals)
     }
 
-    /// A client that pinged and took none of the answers made HTTP/2 wait for room to write, where it reads nothing and
-    /// looks at no clock of its own: the connection stayed for ever.
+    /// A client sent pings and read none of the answers. HTTP/2 then waited for room to write, and in that state
+    /// neither reads nor checks a timer: the connection stayed open forever.
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_of_what_is_written_is_left() {
+    async fn client_that_reads_nothing_is_disconnected() {
         for (idle, reason) in [(None, Refusal::SlowReader), (Some(Duration::from_secs(5)), Refusal::Idle)] {
             let limits = ConnectionLimits { idle, ..ConnectionLimits::default() };
             let (mut client, server) = tokio::io::duplex(64);

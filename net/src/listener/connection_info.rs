@@ -1,7 +1,7 @@
-//! Arrival: what services know of the connection that a call came on.
+//! ConnectionInfo: the data about a call's connection that services use.
 //!
-//! Every call on a [`Connection`](crate::listener::connection::Connection) has it among its request's extensions, from TLS or from
-//! plain bytes alike.
+//! Every call on a [`Connection`](crate::listener::connection::Connection) has it in its request's extensions, with TLS
+//! and without.
 
 use crate::listener::auth::tokens::{Accounts, Payer, Resource, Share};
 use crate::listener::bill::Bill;
@@ -19,14 +19,14 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tower_layer::Layer;
 
-/// A connection, as those see it that are called over it. Cheap to clone.
+/// A connection, as services see it. Cheap to clone.
 ///
 /// ```
 /// use chiplog_net::listener::connection_info::ConnectionInfo;
 /// fn who<T>(request: &tonic::Request<T>) -> Option<std::net::SocketAddr> {
 ///     request.extensions().get::<ConnectionInfo>().map(ConnectionInfo::remote)
 /// }
-/// assert_eq!(who(&tonic::Request::new(())), None, "not of a listener of ours");
+/// assert_eq!(who(&tonic::Request::new(())), None, "the call did not come through this module's listener");
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
@@ -40,13 +40,13 @@ struct Inner {
     certificate: Option<CertificateDer<'static>>,
     calls: Arc<Calls>,
     payer: OnceLock<Arc<Payer>>,
-    /// The tokens that were shown on it, by their digests, each with its place among the connections of the token.
+    /// The tokens used on it, by their digests, each with its place among the token's connections.
     tokens: Mutex<Vec<([u8; 32], Share)>>,
     seat: Seat,
 }
 
 impl ConnectionInfo {
-    /// `secret`: over TLS. `certificate`: that of the client, checked.
+    /// `secret`: over TLS. `certificate`: the client's, verified.
     pub(crate) fn new(
         remote: SocketAddr,
         secret: bool,
@@ -63,7 +63,7 @@ impl ConnectionInfo {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Where it comes from.
+    /// The client's address.
     pub fn remote(&self) -> SocketAddr {
         self.inner.remote
     }
@@ -73,31 +73,31 @@ impl ConnectionInfo {
         self.inner.secret
     }
 
-    /// The client's certificate (DER), signed by the listener's authority; None: it showed none.
+    /// The client's certificate (DER), signed by the listener's authority; None: it sent none.
     pub fn certificate(&self) -> Option<&[u8]> {
         self.inner.certificate.as_deref()
     }
 
-    /// Whether the client's certificate is that of this replica: it names
+    /// Whether the client's certificate belongs to this replica: it contains
     /// [`node_name`](crate::wire::tls::node_name).
     pub fn is_node(&self, node: NodeId) -> bool {
         self.inner.certificate.as_ref().is_some_and(|c| names_node(c, node))
     }
 
-    /// A call was let in on it for which not everybody is: it keeps its place.
+    /// A call with limited access was let in: the connection keeps its place.
     pub(crate) fn prove(&self) {
         self.inner.seat.prove();
     }
 
-    /// The call of this method, which is open on it, was refused.
+    /// An open call of this method was rejected.
     pub(crate) fn refused(&self, method: &str) {
         if weight_of(method) == Weight::Full {
             self.inner.calls.refused();
         }
     }
 
-    /// A call with this token came on it, which `payer` pays for. False: the token is shown on as many connections as it
-    /// may be. A connection that showed no other one then keeps no place.
+    /// Counts a call with this token, which `payer` pays for. False: the token is used on too many connections. A
+    /// connection that uses no other token is then unproven.
     pub(crate) fn shows(&self, token: [u8; 32], payer: &Arc<Payer>) -> bool {
         let mut tokens = self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.iter().any(|(shown, _)| *shown == token) {
@@ -118,15 +118,15 @@ impl ConnectionInfo {
         &self.inner.calls
     }
 
-    /// The payer of the connection, without a token. Its account is made when it is first asked for.
+    /// The payer of the connection, without a token. Its account is created at the first call.
     pub(crate) fn payer(&self, accounts: &Arc<Accounts>) -> &Arc<Payer> {
         self.inner.payer.get_or_init(|| accounts.connection(address(self.inner.remote.ip())))
     }
 }
 
-/// Everybody may ask for a server's health: such a call does not keep its connection's place.
+/// Every client may check a server's health: that call does not keep its connection's place.
 const HEALTH: &str = "/grpc.health.v1.Health/";
-/// Everybody may watch it for ever: that call alone keeps no connection open.
+/// Every client may watch it without limit: this call alone does not keep a connection open.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 fn weight_of(method: &str) -> Weight {
@@ -137,7 +137,7 @@ fn weight_of(method: &str) -> Weight {
     }
 }
 
-/// Lets connections know of the calls on them: without it, idle connections and slow readers are not told from busy
+/// Tracks the calls of connections: without it, idle connections and slow readers cannot be distinguished from busy
 /// ones. The outermost layer of a server; part of [`listener::server`](crate::listener::server).
 ///
 /// ```
@@ -205,9 +205,9 @@ mod tests {
     use super::*;
     use crate::listener::connection_limit::Places;
 
-    /// A refused watch left a count behind, and a later call of full weight counted as refused.
+    /// A rejected watch was counted as open, and a later call of full weight counted as rejected.
     #[tokio::test]
-    async fn refused_health_calls_leave_no_count() {
+    async fn rejected_health_calls_leave_no_count() {
         let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
         let arrival = ConnectionInfo::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
         for method in ["/grpc.health.v1.Health/Check", WATCH] {

@@ -1,18 +1,18 @@
-//! Places: how many connections are open, of all clients together and of each address; and which one leaves when one more
-//! comes and there is no room.
+//! Places: the number of open connections, in total and per address; and which connection is closed when there is no
+//! room for a new one.
 //!
-//! | one more comes, and | leaves |
+//! | limit reached | closed |
 //! |---|---|
-//! | all places are taken | of the addresses that have one to spare, the one with most connections that proved nothing: the oldest to spare |
-//! | all of its address are taken | the oldest of that address that proved nothing |
-//! | every connection that could leave has proved something, or has a call open | the one that comes |
+//! | all places | the oldest spare connection of the address with most unproven connections, among addresses that have a spare one |
+//! | all places of its address | the oldest unproven connection of that address |
+//! | and every other connection is proven, or has a call open | the new connection |
 //!
-//! To spare is a connection that proved nothing and has no call open, except health checks. A connection proves something when a
-//! call on it is let in that needs a role, or by a client's certificate.
+//! A connection is spare if it is unproven and has no open call except health checks. It becomes proven by a call that
+//! needs a role and is let in, or by a client certificate.
 //!
 //! Invariants:
-//! - a place is counted until it is dropped or taken away, and no longer; an address without a place is not remembered;
-//! - a connection that proved something keeps its place.
+//! - a place is counted until it is dropped or taken away; an address without a place is not remembered;
+//! - a proven connection keeps its place.
 //!
 //! Must not know: sockets.
 
@@ -25,10 +25,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
-/// The bits of an IPv6 address that name a network. A host has all that there are within one.
+/// The bits of an IPv6 address that name a network. A host can use all addresses of its network.
 const NETWORK_BITS: u32 = 64;
 
-/// Places for so many connections.
+/// The places of a listener.
 #[derive(Debug)]
 pub(crate) struct Places {
     all_max: usize,
@@ -46,7 +46,7 @@ struct Taken {
 #[derive(Debug, Default)]
 struct OfAddress {
     count: usize,
-    /// Those that proved nothing yet, the oldest first.
+    /// Unproven connections, the oldest first.
     unproven: BTreeMap<u64, Arc<Signal>>,
 }
 
@@ -57,13 +57,13 @@ impl OfAddress {
     }
 }
 
-/// Tells a connection that its place is taken away.
+/// Notifies a connection that its place was taken away.
 #[derive(Debug, Default)]
 struct Signal {
-    /// Its place is counted no more: it was taken away or given back. Changes under the lock of the places.
+    /// Its place is no longer counted: it was taken away or returned. Changes under the lock of the places.
     is_taken: AtomicBool,
     waker: AtomicWaker,
-    /// The calls on it; not yet known during a handshake.
+    /// Its calls; not known yet during a handshake.
     calls: OnceLock<Arc<Calls>>,
 }
 
@@ -72,7 +72,7 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One address as it counts: that of IPv4, the network of IPv6.
+/// The address that counts: the IPv4 address, or the IPv6 network.
 pub(crate) fn address(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
@@ -85,10 +85,10 @@ impl Places {
         Self { all_max, of_address_max, taken: Arc::default() }
     }
 
-    /// One for a connection from there; and whether another one was taken away for it, because of which limit.
+    /// Takes a place for a connection from this address. If another connection lost its place, also returns the limit.
     ///
     /// # Errors
-    /// Which limit is reached.
+    /// The limit that is reached.
     pub(crate) fn take(&self, remote: IpAddr) -> Result<(Place, Option<Refusal>), Refusal> {
         let address = address(remote);
         let mut taken = locked(&self.taken);
@@ -118,13 +118,13 @@ impl Places {
 }
 
 impl Taken {
-    /// Takes away the place of a connection that proved nothing and has no call open that keeps it; of this address, or of
-    /// the one that has most that proved nothing, among those that have one to spare. None: there is none.
+    /// Takes away the place of a spare connection: of this address, or of the address with most unproven connections
+    /// among those that have a spare one. None: there is none.
     fn make_room(&mut self, within: Option<IpAddr>) -> Option<Arc<Signal>> {
         let (address, number) = match within {
             Some(address) => (address, self.of.get(&address)?.oldest_to_spare()?),
             None => {
-                // Of equal addresses the one with the oldest connection to spare.
+                // Of equal addresses, the one with the oldest spare connection.
                 let mut most: Option<(usize, IpAddr, u64)> = None;
                 for (address, of) in &self.of {
                     let count = of.unproven.len();
@@ -144,7 +144,7 @@ impl Taken {
         Some(signal)
     }
 
-    /// A place is given back. Some: it had proved nothing.
+    /// Returns a place. Some: it was unproven.
     fn leave(&mut self, address: IpAddr, number: u64) -> Option<Arc<Signal>> {
         let of = self.of.get_mut(&address)?;
         let signal = of.unproven.remove(&number);
@@ -163,7 +163,7 @@ pub(crate) struct Place {
     seat: Seat,
 }
 
-/// The place of a connection, for the layers that know what it proved.
+/// A connection's place, for the layers that authenticate it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     address: IpAddr,
@@ -177,7 +177,7 @@ impl Place {
         self.seat.clone()
     }
 
-    /// Ready: it was taken away, and the connection has to end.
+    /// Ready: it was taken away, and the connection must end.
     pub(crate) fn poll_taken_away(&self, context: &mut Context<'_>) -> Poll<()> {
         let Signal { is_taken, waker, .. } = &*self.seat.signal;
         waker.register(context.waker());
@@ -186,12 +186,12 @@ impl Place {
 }
 
 impl Seat {
-    /// Tells which calls are on the connection.
+    /// Sets the calls of the connection.
     pub(crate) fn of_calls(&self, calls: &Arc<Calls>) {
         let _ = self.signal.calls.set(calls.clone());
     }
 
-    /// The connection counts as one that proved nothing: another one may have its place. One without a place changes nothing.
+    /// Marks the connection as unproven: another one may take its place. Without a place nothing changes.
     pub(crate) fn disprove(&self) {
         let mut taken = locked(&self.taken);
         if !self.signal.is_taken.load(Ordering::Acquire)
@@ -201,7 +201,7 @@ impl Seat {
         }
     }
 
-    /// The connection keeps its place from now on.
+    /// Marks the connection as proven: it keeps its place.
     pub(crate) fn prove(&self) {
         if let Some(of) = locked(&self.taken).of.get_mut(&self.address) {
             of.unproven.remove(&self.number);
@@ -227,7 +227,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A place that has proved something.
+    /// A proven place.
     fn proven(places: &Places, from: IpAddr) -> Result<Place, Refusal> {
         places.take(from).map(|(place, _)| {
             place.seat().prove();
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_and_all_have_so_many() {
+    fn connections_are_limited_per_address_and_in_total() {
         let places = Places::new(5, 2);
         let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip);
         let mut open: Vec<Place> = [a, b, a, b].map(|from| proven(&places, from).unwrap()).into();
         assert_eq!(proven(&places, a).unwrap_err(), Refusal::ConnectionsOfAddress);
         open.push(proven(&places, c).unwrap());
-        // All are taken: that is said first.
+        // All are taken: this limit is returned first.
         assert_eq!(proven(&places, c).unwrap_err(), Refusal::Connections);
         assert_eq!(proven(&places, a).unwrap_err(), Refusal::Connections);
         drop(open.remove(0));
@@ -255,38 +255,38 @@ mod tests {
         open.push(proven(&places, c).unwrap());
         drop(open);
         let taken = locked(&places.taken);
-        assert_eq!((taken.all, taken.of.len()), (0, 0), "nothing is remembered");
+        assert_eq!((taken.all, taken.of.len()), (0, 0), "no address is left");
     }
 
     #[test]
-    fn the_oldest_unproven_of_the_address_with_most_leaves() {
+    fn oldest_unproven_of_the_fullest_address_is_closed() {
         let places = Places::new(7, 5);
         let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip);
         let take = |from| places.take(from).unwrap();
         let kept = proven(&places, a).unwrap();
         let open: Vec<Place> = [b, a, a, a, a, b].map(|from| take(from).0).into();
-        // All places are taken; `a` has most that proved nothing.
+        // All places are taken; `a` has most unproven ones.
         let (first, why) = take(c);
         assert_eq!(why, Some(Refusal::Connections));
         let gone: Vec<bool> = open.iter().map(is_taken_away).collect();
         assert_eq!(gone, [false, true, false, false, false, false]);
-        // One that has a call open stays.
+        // A connection with an open call stays.
         let calls = Calls::new();
         open[2].seat().of_calls(&calls);
         let call = calls.begin(Default::default(), Weight::Full);
         let (second, _) = take(c);
         assert!(is_taken_away(&open[3]) && !is_taken_away(&open[2]));
         drop(call);
-        // An address at its own limit makes room of its own.
+        // An address at its own limit gives up one of its own places.
         let more: Vec<Place> = [c, c].map(|from| take(from).0).into();
         assert_eq!(take(c).1, Some(Refusal::Connections));
         assert!(is_taken_away(&first) && !is_taken_away(&kept));
         drop((open, more, first, second, kept));
         let taken = locked(&places.taken);
-        assert_eq!((taken.all, taken.of.len()), (0, 0), "a place that was taken away is given back once");
+        assert_eq!((taken.all, taken.of.len()), (0, 0), "a place that was taken away is returned once");
     }
 
-    /// A role that was taken back after the connection had ended left a place behind that was given away again.
+    /// A role was revoked after the connection had ended: this left a place behind, which was taken away again.
     #[test]
     fn place_of_an_ended_connection_is_not_given_away() {
         let places = Places::new(2, 2);
@@ -298,7 +298,7 @@ mod tests {
         seat.disprove();
         let other = proven(&places, from).unwrap();
         assert_eq!(proven(&places, from).unwrap_err(), Refusal::Connections);
-        // A place that was taken away is not given away again either.
+        // A place that was taken away is not taken away again either.
         kept.seat().disprove();
         let next = proven(&places, from).unwrap();
         assert!(is_taken_away(&kept));
@@ -309,7 +309,8 @@ mod tests {
         assert_eq!((taken.all, taken.of.len()), (0, 0));
     }
 
-    /// The address with most had only busy ones: nobody got in, although another address had one to spare.
+    /// The address with most connections had only busy ones: no client could connect, although another address had a
+    /// spare one.
     #[test]
     fn next_address_makes_room_when_all_of_the_first_are_busy() {
         let places = Places::new(4, 4);
@@ -323,7 +324,7 @@ mod tests {
         let (last, why) = places.take(c).unwrap();
         assert_eq!(why, Some(Refusal::Connections));
         assert_eq!(open.iter().map(is_taken_away).collect::<Vec<_>>(), [false, false, false, true]);
-        // Without one to spare, the new one leaves.
+        // Without a spare connection, the new one is rejected.
         let calls = Calls::new();
         last.seat().of_calls(&calls);
         let _call = calls.begin(Default::default(), Weight::Full);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_one_address_whatever_it_writes_there() {
+    fn ipv6_network_counts_as_one_address() {
         assert_eq!(address(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
         assert_ne!(address(ip("10.0.0.1")), address(ip("10.0.0.2")));
         assert_eq!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:2:ffff:ffff:ffff:ffff")));

@@ -1,9 +1,9 @@
-//! Refusals: how often a listener refused or ended something, by reason. Counters only grow; relaxed everywhere, for
-//! they order nothing.
+//! Refusals: counts what a listener rejected or ended, by reason. Counters only grow. Relaxed ordering: they
+//! synchronize nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why something was refused or ended.
+/// The reason of a rejection or an end.
 ///
 /// ```
 /// use chiplog_net::listener::refusals::{Refusal, Refusals};
@@ -14,34 +14,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A connection: as many are open as are allowed.
+    /// A connection: the limit of open connections was reached.
     Connections,
-    /// A connection: as many are open from its address as are allowed.
+    /// A connection: the limit of its address was reached.
     ConnectionsOfAddress,
-    /// A call: its token is shown on as many connections as are allowed.
+    /// A call: the limit of its token's connections was reached.
     ConnectionsOfToken,
-    /// A connection that did not finish its handshake in time, or not well.
+    /// A connection whose handshake failed or took too long.
     Handshake,
-    /// A connection on which nothing was asked for too long.
+    /// A connection without a call for too long.
     Idle,
-    /// A call whose client did not take its answer, and was ended.
+    /// A call that was ended because its client did not read the answer.
     SlowReader,
     /// A message that is too large.
     MessageBytes,
-    /// A message that found no room in time among those under way.
+    /// A message that found no room in time.
     InflightBytes,
-    /// A call: as many are open as are allowed.
+    /// A call: the limit of open calls was reached.
     Streams,
-    /// A request whose rest did not come in time.
+    /// A request whose rest did not arrive in time.
     Stalled,
-    /// A call without a token, or with one that nobody knows.
+    /// A call without a token, or with an unknown one.
     Unauthenticated,
     /// A call that the token's role does not allow.
     PermissionDenied,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 12] = [
         Self::Connections,
         Self::ConnectionsOfAddress,
@@ -57,7 +57,7 @@ impl Refusal {
         Self::PermissionDenied,
     ];
 
-    /// As metrics name it.
+    /// The name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -87,12 +87,12 @@ impl Refusal {
 pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
 
 impl Refusals {
-    /// One more. Returns how many there are now.
+    /// Counts one more. Returns the new number.
     pub fn count(&self, refusal: Refusal) -> u64 {
         self.0[refusal as usize].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// So many there were.
+    /// The number so far.
     pub fn read(&self, refusal: Refusal) -> u64 {
         self.0[refusal as usize].load(Ordering::Relaxed)
     }

@@ -1,16 +1,16 @@
-//! Paying: each call takes its place among the streams before a service sees it, and learns from whose accounts it takes.
+//! Paying: takes a place among the streams for each call before a service sees it, and settles its accounts.
 //!
 //! ```text
 //! calls (Bill, empty) ──> access (Bearer) ──> here: Bill settled, Paying ──> budget, services
 //! ```
 //!
 //! Invariants:
-//! - a call holds its place for as long as HTTP/2 holds anything of its answer;
-//! - a token is shown on no more connections than it may be;
-//! - where there are tokens, calls that need none have a sixteenth of the places together: the others keep the rest. Those of
-//!   one address have its share of that sixteenth.
+//! - a call holds its place as long as HTTP/2 holds anything of its answer;
+//! - a token is used on no more connections than its limit;
+//! - if there are tokens, calls that need none get a sixteenth of the places together; the rest is for other calls.
+//!   Those of one address get its share of that sixteenth.
 //!
-//! Must not know: what is asked.
+//! Must not know: the contents of calls.
 
 use crate::listener::auth::roles::{Bearer, Tokenless};
 use crate::listener::auth::tokens::{Payer, Resource};
@@ -29,7 +29,7 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tower_layer::Layer;
 
-/// Has calls counted, and refused beyond the limits of a [`Budget`]. Stands within
+/// Counts calls, and rejects those above the limits of a [`Budget`]. Must be within
 /// [`AccessLayer`](crate::listener::auth::roles::AccessLayer), which knows the token.
 ///
 /// ```
@@ -44,7 +44,7 @@ pub struct CallBudgetLayer {
 }
 
 impl CallBudgetLayer {
-    /// Within this budget.
+    /// A layer with this budget.
     pub fn new(budget: Budget) -> Self {
         Self { budget }
     }
@@ -110,7 +110,7 @@ where
 
 impl<S> CallBudgeted<S> {
     /// # Errors
-    /// Busy: which limit has no room.
+    /// Busy: names the limit.
     fn place(&self, payer: &Arc<Payer>, extensions: &Extensions) -> Result<Place, Status> {
         let is_tokenless = extensions.get().is_some_and(|Tokenless| true);
         let tokenless = match is_tokenless {
@@ -124,7 +124,7 @@ impl<S> CallBudgeted<S> {
         if let Some((token, arrival)) = shown
             && !arrival.shows(token, payer)
         {
-            let what = "the token of this call is in use on as many connections as it may be: close some, or try again later";
+            let what = "too many connections use this call's token; close some, or try again later";
             return Err(self.refuse(Refusal::ConnectionsOfToken, what));
         }
         let share = payer.try_take(Resource::Streams, 1).map_err(|tier| self.no_place(tier.name()))?;
@@ -132,7 +132,7 @@ impl<S> CallBudgeted<S> {
     }
 
     fn no_place(&self, of: &str) -> Status {
-        let what = format!("the calls {of} that are open are at their limit: end some, or try again later");
+        let what = format!("too many open calls {of}; end some, or try again later");
         self.refuse(Refusal::Streams, &what)
     }
 
@@ -149,7 +149,7 @@ mod tests {
     use crate::listener::memory_budget::BudgetLimits;
     use std::sync::Mutex;
 
-    /// Keeps the bills of the calls that get in: they stay open.
+    /// Keeps the bills of calls that are let in: they stay open.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<Bill>>>);
 
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Health calls of a few connections took all the places of calls with a token.
+    /// Health calls of a few connections took all places of calls with a token.
     #[tokio::test]
     async fn calls_without_a_token_leave_room_for_the_others() {
         for streams in [32, 160] {

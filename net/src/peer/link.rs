@@ -1,10 +1,11 @@
-//! Link: the streams to one other replica, made again whenever one breaks. The second has a connection of its own, dialled
-//! once the first stands and the other side has said that it takes one; until then what it would carry waits.
+//! Link: the streams to one other replica, reopened whenever one breaks. The second stream has its own connection. It
+//! is opened once the first is up and the peer has announced that it accepts a second one; until then its messages
+//! wait.
 //!
 //! Invariants:
-//! - The first attempts follow each other quickly, later ones at least four times an election time-out.
-//! - What waits when an attempt fails is dropped: it would be old when it arrived.
-//! - A link that is closed is gone within twice [`LAST_WORD`].
+//! - The first attempts follow each other quickly; later ones come at least four times per election timeout.
+//! - Messages that wait when an attempt fails are dropped: they would be outdated when they arrived.
+//! - A closed link ends within twice [`LAST_WORD`].
 
 use super::queue::{Queue, Which};
 use super::traffic::Counters;
@@ -21,11 +22,11 @@ use tokio::sync::watch;
 use tonic::{Code, Status, Streaming};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// A leader's last word spares the others an election time-out: it has so long to leave, twice.
+/// The time to send a leader's last messages, which save the other replicas an election timeout. Applies twice.
 pub(super) const LAST_WORD: Duration = Duration::from_millis(100);
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The way to one replica.
+/// The connection to one replica.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) node: NodeId,
@@ -42,10 +43,10 @@ impl Link {
         Self { node, address, queue, counters, closed: watch::Sender::new(false) }
     }
 
-    /// Ends it, for good; what waits has a moment to leave.
+    /// Closes the link for good; waiting messages get a short time to be sent.
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
-        self.counters.disconnected(); // from here on they tell of the next one
+        self.counters.disconnected(); // from here on the counters belong to the next link
     }
 
     fn is_closed(&self) -> bool {
@@ -53,11 +54,11 @@ impl Link {
     }
 }
 
-/// Keeps the streams up until the link is closed.
+/// Keeps the streams open until the link is closed.
 pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     let mut closed = link.closed.subscribe();
     let keep = async {
-        // What the last failure was, so that it is told once.
+        // The last failure, so that each is logged once.
         let mut told: Option<(Code, bool)> = None;
         let mut backoff = BACKOFF_MIN;
         loop {
@@ -111,7 +112,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
         };
         let _ = tokio::time::timeout(LAST_WORD, left).await;
         link.queue.end_streams();
-        tokio::time::sleep(LAST_WORD).await; // the peer ends the stream when all of it has come
+        tokio::time::sleep(LAST_WORD).await; // the peer ends the stream once it has received everything
     };
     tokio::select! {
         () = keep => {}
@@ -127,24 +128,24 @@ fn say(link: &Link, status: &Status) {
     match status.code() {
         _ if is_tls(status) => {
             let why = causes(status);
-            tracing::warn!(%node, address, why, "no connection to a peer: TLS did not come about")
+            tracing::warn!(%node, address, why, "cannot connect to a peer: TLS handshake failed")
         }
         Code::FailedPrecondition | Code::PermissionDenied => {
-            tracing::warn!(%node, address, why, "a peer refuses this replica")
+            tracing::warn!(%node, address, why, "a peer rejects this replica")
         }
-        _ => tracing::info!(%node, address, why, "no connection to a peer"),
+        _ => tracing::info!(%node, address, why, "cannot connect to a peer"),
     }
 }
 
-/// A first stream that stands.
+/// A first stream whose Hello was answered.
 struct Greeted {
     answers: Streaming<PeerHello>,
-    /// What this replica said of itself.
+    /// This replica's own Hello.
     hello: PeerHello,
     takes_second: bool,
 }
 
-/// Dials and introduces this replica.
+/// Connects and introduces this replica.
 async fn connect(shared: &Shared, link: &Link) -> Result<Greeted, Status> {
     let (me, to_directory) = {
         let state = shared.read();
@@ -166,7 +167,7 @@ async fn connect(shared: &Shared, link: &Link) -> Result<Greeted, Status> {
     Ok(Greeted { answers, hello, takes_second: answer.features & SECOND_STREAM != 0 })
 }
 
-/// One of the streams: a connection of its own, so that what is urgent waits for no buffer that is full of other things.
+/// Opens one of the streams, on its own connection, so that urgent messages do not wait behind a full buffer.
 async fn dial(
     shared: &Shared,
     link: &Link,
@@ -185,7 +186,7 @@ async fn dial(
     let endpoint = shared.endpoint(link.node, &link.address, silence).map_err(unavailable)?;
     let channel = endpoint.connect_with_connector(shared.connector()).await.map_err(unavailable)?;
     let mut client = PeerClient::new(channel)
-        .max_decoding_message_size(64 << 10) // Hellos are all that comes back
+        .max_decoding_message_size(64 << 10) // the peer sends only Hellos back
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let log = hello.log_id.clone();
     let outgoing = match which {
@@ -195,22 +196,23 @@ async fn dial(
     let begin = async {
         let mut answers = client.messages(outgoing).await?.into_inner();
         let answer = answers.message().await?;
-        Ok::<_, Status>((answers, answer.ok_or_else(|| Status::unavailable("it said nothing"))?))
+        Ok::<_, Status>((answers, answer.ok_or_else(|| Status::unavailable("the peer sent no greeting"))?))
     };
-    let late = |_| Status::deadline_exceeded("it did not answer the greeting");
+    let late = |_| Status::deadline_exceeded("the peer did not answer the greeting in time");
     let (answers, answer) = tokio::time::timeout(2 * shared.silence(), begin).await.map_err(late)??;
     if answer.from != link.node.get() || answer.log_id != log {
-        let what = format!("node {} of another log or another node answers there", answer.from);
+        let what =
+            format!("node {} answers at this address, with another number or another log", answer.from);
         return Err(Status::failed_precondition(what));
     }
     if answer.protocol != PROTOCOL {
-        let what = format!("it speaks protocol {}; this replica speaks {PROTOCOL}", answer.protocol);
+        let what = format!("the peer uses protocol {}; this replica uses {PROTOCOL}", answer.protocol);
         return Err(Status::failed_precondition(what));
     }
     Ok((answers, answer))
 }
 
-/// Until a stream breaks; then why. None: it was idle, and ended.
+/// Runs until a stream breaks, and returns why. None: it was idle, and ended.
 async fn stand(shared: &Shared, link: &Arc<Link>, greeted: Greeted) -> Option<Status> {
     let Greeted { answers: mut first, hello, takes_second } = greeted;
     let mut second = None;
@@ -253,12 +255,12 @@ async fn stand(shared: &Shared, link: &Arc<Link>, greeted: Greeted) -> Option<St
     }
 }
 
-/// Why a stream has ended, once it has. Cancel-safe.
+/// Waits until a stream has ended, and returns why. Cancel-safe.
 async fn ended(answers: &mut Streaming<PeerHello>) -> Status {
     loop {
         match answers.message().await {
             Ok(Some(_)) => {}
-            Ok(None) => return Status::unavailable("it ended the stream"),
+            Ok(None) => return Status::unavailable("the peer ended the stream"),
             Err(status) => return status,
         }
     }

@@ -1,27 +1,30 @@
-//! Peer: the way between replicas, over gRPC. A [`PeerTransport`] is what [`chiplog::Cluster`] takes.
+//! Peer: the transport between replicas, over gRPC. A [`PeerTransport`] implements the transport of
+//! [`chiplog::Cluster`].
 //!
 //! ```text
-//! log's thread ── send ──> Queue ──> Link (two streams a peer, dials again when one breaks) ──> network
-//!                                                       Service (Hello checked first) <── network
+//! log's thread ── send ──> Queue ──> Link (two streams per peer, reopened when one breaks) ──> network
+//!                                                       Service (checks the Hello first) <── network
 //!                                                          └──> Inbox of the log
 //! ```
 //!
 //! Invariants:
-//! - `send` never waits: what a peer does not take is dropped, within a bound of bytes.
-//! - Two streams to each peer, each over a connection of its own: what is urgent goes by the first and overtakes what is
-//!   large, which goes by the second. Each keeps its order. Who takes one only gets both by that, what is urgent ahead.
-//! - Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
-//!   node meant, its directory, and the sender's directory, if the membership knows one.
-//! - All of it runs on threads of its own: what clients do does not delay elections. They are two, so that a handshake, or the
-//!   encoding of a large block, does not stand in a heartbeat's way; nothing relies on there being one.
-//! - A peer that is silent is given up after about an election time-out: the first stream tells, and takes the second along.
-//!   Where only the second's bytes vanish, its kernel tells, after twice that time.
-//! - Under TLS a replica is who its certificate says: that of another node is refused, whoever dialled.
+//! - `send` never blocks: messages that a peer does not accept are dropped, within a bound of bytes.
+//! - Each peer has two streams, each over its own connection. Urgent messages use the first and overtake large ones,
+//!   which use the second. Each stream keeps its order. A peer that accepts only one stream gets both kinds on it,
+//!   urgent messages first.
+//! - Only a stream whose Hello was checked reaches the inbox. The check covers the log, the receiving node, its
+//!   directory, and the sender's directory if the membership knows one.
+//! - The transport has its own threads, so that clients' work does not delay elections. There are two worker threads,
+//!   so that a handshake or the encoding of a large block does not delay a heartbeat. Nothing relies on the second one.
+//! - A silent peer is given up after about an election timeout: the first stream detects it, and ends the second. If
+//!   only the second stream's bytes are lost, its kernel detects it after twice that time.
+//! - Under TLS a replica is the node that its certificate names; a certificate of another node is rejected in both
+//!   directions.
 //!
-//! Where a peer is reached: the membership tells. A replica that joins does not have it yet, but has to answer: so who
-//! is no member is reached where its last Hello said, and such a link ends when it is idle.
+//! The membership holds the peers' addresses. A replica that is joining does not have the membership yet but must
+//! answer. So a node that is no member is reached at the address of its last Hello; a link to it ends when it is idle.
 //!
-//! Must not know: raft, blocks, what a message says.
+//! Must not know: raft, blocks, the contents of messages.
 
 mod link;
 mod queue;
@@ -52,26 +55,26 @@ use tokio::sync::{oneshot, watch};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use traffic::Counters;
 
-/// The revision of the peers' protocol. Both sides have to speak the same: what can be left out is a feature.
+/// The revision of the peers' protocol. Both sides must use the same; optional parts are features.
 const PROTOCOL: u32 = 1;
-/// The feature of who takes a second stream.
+/// The feature: accepts a second stream.
 const SECOND_STREAM: u32 = 1;
-/// What this replica can do besides.
+/// The features of this replica.
 const FEATURES: u32 = SECOND_STREAM;
-/// The largest message: whatever fits into a segment of any size. What one replica could store, others can be sent,
-/// whatever their own limits say.
+/// The largest message: anything that fits into a segment of any size. A block that one replica stored can be sent to
+/// the others, whatever their own limits are.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
-/// The most threads that carry messages, besides the one that takes connections in.
+/// The largest number of worker threads, not counting the thread that accepts connections.
 const WORKERS_MAX: usize = 2;
-/// Pings and their answers wait behind what is large: so long they may, except for those of the first stream's dialler, who
-/// tells whether the other side is there. That the way is gone is noticed sooner: [`Shared::unacknowledged`].
+/// How long a ping may wait behind large messages. It does not apply to the dialer of the first stream, which detects
+/// whether the peer is alive. A lost connection is detected sooner: [`Shared::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
-/// How long it counts that somebody called while there was no log.
+/// How long a call is remembered that arrived while there was no log.
 const CALL_REMEMBERED: Duration = Duration::from_secs(60);
-/// How long a link to a node that is no member stays without a message.
+/// How long a link to a node that is no member stays open without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What a transport is made of.
+/// Options of a transport.
 ///
 /// ```
 /// use chiplog_net::peer::PeerOptions;
@@ -85,20 +88,20 @@ const IDLE: Duration = Duration::from_secs(5);
 pub struct PeerOptions {
     /// This replica.
     pub node: NodeId,
-    /// Where the others' streams arrive.
+    /// The listener for the other replicas' streams.
     pub listener: TcpListener,
-    /// Where others reach this replica, as an [`Address`].
+    /// The address of this replica, as an [`Address`].
     pub address: String,
-    /// That of the cluster: a connection that is silent for about so long is given up. Default 1 s.
+    /// The cluster's election timeout: a connection that is silent for about this long is closed. Default 1 s.
     pub election_timeout: Duration,
-    /// Bytes of messages that may wait for one peer, default 64 MiB; one larger message may wait alone.
+    /// The limit in bytes of messages that wait for one peer, default 64 MiB. A larger message may wait alone.
     pub queue_bytes_max: usize,
-    /// TLS in both directions. Default: none.
+    /// TLS in both directions. Default: no TLS.
     pub tls: Option<PeerTls>,
 }
 
 impl PeerOptions {
-    /// With the defaults.
+    /// Options with the defaults.
     pub fn new(node: NodeId, listener: TcpListener, address: impl Into<String>) -> Self {
         Self {
             node,
@@ -111,8 +114,8 @@ impl PeerOptions {
     }
 }
 
-/// Mutual TLS between replicas, all in PEM. A replica's certificate has to name it: among its alternative names is
-/// [`node_name`], such as `node-3`. The host is not looked at. The authority is that of one cluster.
+/// Mutual TLS between replicas, all in PEM. A replica's certificate must have [`node_name`], such as `node-3`, among
+/// its alternative names. The host is not checked. The authority must sign for one cluster only.
 ///
 /// ```
 /// # fn read(_: &str) -> Vec<u8> { Vec::new() }
@@ -122,19 +125,20 @@ impl PeerOptions {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerTls {
-    /// This replica's certificate, with those between it and the authority.
+    /// This replica's certificate, and the certificates between it and the authority.
     pub certificate: Vec<u8>,
     /// Its private key.
     pub key: Vec<u8>,
-    /// Who has to have signed the others' certificates.
+    /// Certificates of the authority that signs the replicas' certificates.
     pub authority: Vec<u8>,
 }
 
 impl PeerTls {
-    /// Whether other replicas that have the same authority will take this for `node`.
+    /// Checks that replicas with the same authority will accept this certificate for `node`.
     ///
     /// # Errors
-    /// `InvalidArgument`: the certificate names another node, is not the authority's, or its time is not now.
+    /// `InvalidArgument`: the certificate names another node, is not signed by the authority, has expired, or is not
+    /// valid yet.
     pub fn check(&self, node: NodeId) -> chiplog::Result<()> {
         tls::check_node(&self.identity(), node)
     }
@@ -151,7 +155,7 @@ impl fmt::Debug for PeerTls {
     }
 }
 
-/// The way to the other replicas over gRPC. `Send + Sync`. Ends when it is closed or dropped.
+/// The transport between replicas over gRPC. `Send + Sync`. It ends when it is closed or dropped.
 #[derive(Debug)]
 pub struct PeerTransport {
     shared: Arc<Shared>,
@@ -159,7 +163,7 @@ pub struct PeerTransport {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the transport, its links and its service share.
+/// The state that the transport, its links and its service share.
 pub(crate) struct Shared {
     node: NodeId,
     address: String,
@@ -169,21 +173,21 @@ pub(crate) struct Shared {
     refusals: Arc<Refusals>,
     runtime: Handle,
     closing: watch::Sender<bool>,
-    /// Links that are not gone yet.
+    /// Links that have not ended yet.
     links: AtomicUsize,
     state: RwLock<State>,
-    /// Messages for nodes that nobody knows how to reach.
+    /// Messages for nodes without a known address.
     nowhere: AtomicU64,
 }
 
 /// TLS of the transport, in both directions.
 struct Secured {
     server: Arc<ServerTls>,
-    /// For connections to others.
+    /// The identity for connections to others.
     own: RwLock<PeerTls>,
 }
 
-/// Which copy of which log this replica has.
+/// The log and directory of this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Me {
     log: LogId,
@@ -193,22 +197,22 @@ struct Me {
 #[derive(Debug, Default)]
 struct State {
     inbox: Option<Inbox>,
-    /// The log is closed: what it still says goes nowhere, until one is opened again.
+    /// The log is closed: messages from it are dropped until one is opened again.
     detached: bool,
-    /// Known from the log's first message on, or when it is told.
+    /// Known from the log's first message, or from [`PeerTransport::identify`].
     me: Option<Me>,
     members: BTreeMap<NodeId, Known>,
-    /// Where nodes that are no members said they are. At most [`MEMBERS_MAX`].
+    /// Addresses of nodes that are no members, from their Hellos. Up to [`MEMBERS_MAX`].
     told: BTreeMap<NodeId, String>,
     links: BTreeMap<NodeId, Arc<Link>>,
     counters: BTreeMap<NodeId, Arc<Counters>>,
-    /// Streams that arrive, by node.
+    /// Incoming streams by node.
     arriving: BTreeMap<NodeId, Arriving>,
-    /// The last caller while there was no log, and when.
+    /// The last caller while there was no log, and the time of its call.
     called: Option<(Caller, Instant)>,
 }
 
-/// A replica of a cluster that takes this one, which has no log, for a member of it.
+/// A replica of a cluster that considers this replica, which has no log, a member.
 ///
 /// ```
 /// # fn show(caller: chiplog_net::peer::Caller) {
@@ -218,15 +222,15 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Caller {
-    /// Of which log.
+    /// Its log.
     pub log: LogId,
     /// The member that calls.
     pub node: NodeId,
-    /// Which member it takes this replica for.
+    /// The member that it considers this replica to be.
     pub as_node: NodeId,
 }
 
-/// The streams of one node that arrive: letting go of one's sender ends it.
+/// The incoming streams of one node: dropping a sender ends its stream.
 #[derive(Debug, Default)]
 struct Arriving {
     first: Option<oneshot::Sender<()>>,
@@ -242,15 +246,15 @@ impl Arriving {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     directory: DirectoryId,
-    /// None: its address does not say.
+    /// None: its address does not contain one.
     peer: Option<String>,
 }
 
 impl PeerTransport {
-    /// Begins to listen, on threads of its own.
+    /// Starts to listen, on its own threads.
     ///
     /// # Errors
-    /// The listener cannot be used, the certificates are none, or there is no thread to be had.
+    /// The listener cannot be used, the certificates are invalid, or no thread can be started.
     pub fn start(options: PeerOptions) -> io::Result<Arc<Self>> {
         let PeerOptions { node, listener, address, election_timeout, queue_bytes_max, tls } = options;
         let secured = |own: PeerTls| {
@@ -289,49 +293,50 @@ impl PeerTransport {
         Ok(Arc::new(Self { shared, local, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Which copy of which log this replica has. To be told once the log is open: until then, or until its first
-    /// message, streams of others are refused, to come again.
+    /// Sets the log and directory of this replica. Call it once the log is open. Until then, or until the log's first
+    /// message, streams of other replicas are rejected and retried.
     pub fn identify(&self, log: LogId, directory: DirectoryId) {
         self.shared.write().me = Some(Me { log, directory });
     }
 
-    /// The replica that has called within the last minute and takes this one, which has no log yet, for a member. None:
-    /// nobody, or there is a log.
+    /// A replica that called within the last minute and considers this replica, which has no log yet, a member. None:
+    /// there was no call, or there is a log.
     pub fn caller(&self) -> Option<Caller> {
         let state = self.shared.read();
         let recent = |(_, at): &&(Caller, Instant)| at.elapsed() < CALL_REMEMBERED;
         state.called.as_ref().filter(|_| state.me.is_none()).filter(recent).map(|(caller, _)| *caller)
     }
 
-    /// What went to and came from each peer.
+    /// The traffic with each peer.
     pub fn traffic(&self) -> Vec<PeerTraffic> {
         let state = self.shared.read();
         let queued = |node| state.links.get(node).map_or(0, |link| link.queue.bytes());
         state.counters.iter().map(|(node, counters)| counters.read(*node, queued(node))).collect()
     }
 
-    /// Messages dropped because nobody knew where their receiver is.
+    /// The number of messages dropped because the receiver's address is unknown.
     pub fn dropped_nowhere(&self) -> u64 {
         self.shared.nowhere.load(Ordering::Relaxed)
     }
 
-    /// What the listener refused.
+    /// The connections and calls that the listener rejected.
     pub fn refusals(&self) -> &Arc<Refusals> {
         &self.shared.refusals
     }
 
-    /// Uses these for connections that come about from now on, in both directions.
+    /// Uses these certificates for new connections, in both directions.
     ///
     /// # Errors
-    /// `InvalidArgument`: they cannot be used, or the transport was started without TLS. Then nothing has changed.
+    /// `InvalidArgument`: they are invalid, or the transport was started without TLS. Then nothing has changed.
     pub fn replace_tls(&self, tls: PeerTls) -> chiplog::Result<()> {
         let Some(secured) = &self.shared.tls else {
-            let what = "the way between replicas was started without TLS";
+            let what =
+                "the transport between replicas was started without TLS; restart the server to enable it";
             return Err(chiplog::Error::new(ErrorKind::InvalidArgument, what));
         };
         secured.server.replace(&tls.identity())?;
@@ -339,7 +344,7 @@ impl PeerTransport {
         Ok(())
     }
 
-    /// Ends all streams and the threads, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
+    /// Ends all streams and the threads. Blocks briefly, so that waiting messages can be sent. Nothing is sent or
     /// delivered afterwards.
     pub fn close(&self) {
         self.shared.forget();
@@ -347,7 +352,7 @@ impl PeerTransport {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.join().is_err() {
-                tracing::error!("the thread of the peers' transport panicked");
+                tracing::error!("the thread of the transport between replicas panicked");
             }
             self.shared.forget();
         }
@@ -363,14 +368,14 @@ impl Drop for PeerTransport {
 impl Transport for PeerTransport {
     fn attach(&self, node: NodeId, inbox: Inbox) {
         if node != self.shared.node {
-            tracing::error!(%node, of = %self.shared.node, "the transport is another node's: nothing will arrive");
+            tracing::error!(%node, of = %self.shared.node, "the transport belongs to another node: no message will arrive");
             return;
         }
         let mut state = self.shared.write();
         state.detached = false;
         let earlier = state.inbox.replace(inbox);
         drop(state);
-        drop(earlier); // it may be the last to hold what is behind it
+        drop(earlier); // may drop the last reference to the previous inbox
     }
 
     fn detach(&self, node: NodeId) {
@@ -423,7 +428,7 @@ impl Shared {
         }
     }
 
-    /// The link to a node; made, if it is known where that is.
+    /// Returns the link to a node; opens one if the node's address is known.
     fn link(self: &Arc<Self>, state: &mut State, node: NodeId) -> Option<Arc<Link>> {
         if let Some(link) = state.links.get(&node) {
             return Some(link.clone());
@@ -442,7 +447,7 @@ impl Shared {
         let mut state = self.write();
         state.detached = false;
         state.members = members.iter().map(|m| (m.node, known(m))).collect();
-        // Of who was a member and is none any more, the last words still go out; then its link is idle and ends.
+        // A removed member still gets its last messages; then its link is idle and ends.
         let gone: Vec<NodeId> =
             state.links.keys().copied().filter(|n| !state.members.contains_key(n)).collect();
         for node in gone {
@@ -465,13 +470,13 @@ impl Shared {
         let nodes: Vec<NodeId> = state.members.keys().copied().collect();
         let State { counters, links, .. } = &mut *state;
         counters.retain(|n, _| nodes.contains(n) || links.contains_key(n));
-        // Dialled before there is anything to say: an election should not wait for it.
+        // Connects before there is a message: an election should not wait for a connection.
         for node in nodes {
             self.link(&mut state, node);
         }
     }
 
-    /// Ends all streams, and nothing more arrives, until there is an inbox again.
+    /// Ends all streams. No message arrives until there is an inbox again.
     fn forget(&self) {
         let mut state = self.write();
         for link in std::mem::take(&mut state.links).into_values() {
@@ -484,7 +489,7 @@ impl Shared {
         drop(inbox);
     }
 
-    /// Ends the link of a node that is no member, unless a message has come meanwhile. Whether it did.
+    /// Ends the link of a node that is no member, unless a message has arrived meanwhile. Returns whether it ended.
     fn retire(&self, link: &Arc<Link>) -> bool {
         let mut state = self.write();
         let here = state.links.get(&link.node).is_some_and(|l| Arc::ptr_eq(l, link));
@@ -503,8 +508,8 @@ impl Shared {
         self.read().members.contains_key(&node)
     }
 
-    /// How to reach a peer, and only that one, over what [`Self::connector`] dials; given up when it leaves a ping without
-    /// an answer for `silence`.
+    /// Returns an endpoint for one peer only, over connections that [`Self::connector`] makes. A connection that leaves
+    /// a ping unanswered for `silence` is closed.
     fn endpoint(
         &self,
         node: NodeId,
@@ -530,30 +535,31 @@ impl Shared {
         Ok(endpoint)
     }
 
-    /// What dials peers.
+    /// Returns the connector for peers.
     fn connector(&self) -> HttpConnector {
         tcp::connector(self.election_timeout, self.unacknowledged())
     }
 
-    /// How long a peer may leave a ping of the first stream without an answer.
+    /// How long a peer may leave a ping of the first stream unanswered.
     fn silence(&self) -> Duration {
         self.election_timeout.max(Duration::from_millis(500))
     }
 
-    /// How long a peer's kernel may leave bytes of either stream unacknowledged. Twice the time after which the first stream
-    /// is given up: where the whole way is gone it tells first, and what was lost has some more times to arrive.
+    /// How long a peer's kernel may leave bytes of either stream unacknowledged: twice the time after which the first
+    /// stream is closed. If the whole network path is lost, the first stream detects it first. If packets were lost,
+    /// there is more time to send them again.
     fn unacknowledged(&self) -> Duration {
         2 * self.silence()
     }
 }
 
-/// A second thread is of use where a processor is left for it: on a small machine the two wake each other in vain.
+/// A second worker thread helps only if a processor is left for it. On a small machine the two only wake each other.
 fn workers() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (processors / 2).clamp(1, WORKERS_MAX)
 }
 
-/// What may be under way on a stream: some blocks.
+/// The flow-control window of a stream: several blocks.
 const WINDOW_BYTES: u32 = 16 << 20;
 
 impl State {
@@ -571,7 +577,7 @@ impl State {
         self.told.insert(node, address);
     }
 
-    /// Its counters; those of a node too many are shown to nobody.
+    /// Returns the node's counters. Counters of nodes above the limit are not shown.
     fn counters(&mut self, node: NodeId) -> Arc<Counters> {
         if self.counters.len() >= 2 * MEMBERS_MAX && !self.counters.contains_key(&node) {
             return Arc::default();
@@ -580,7 +586,7 @@ impl State {
     }
 }
 
-/// The part of a member's address that is for its peers. Whoever embeds the log may give that part alone.
+/// The part of a member's address for peers. A program that embeds the log may give only this part.
 fn peer_part(address: &str) -> Option<String> {
     match address.parse::<Address>() {
         Ok(address) => Some(address.peer),

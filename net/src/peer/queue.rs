@@ -1,9 +1,9 @@
-//! Queue: messages that wait for the streams to another replica. Filled by the log's own thread, which never waits; emptied
-//! by the streams of the moment: the first takes what is urgent, the second all else, and where there is no second one the
-//! first takes both. Bounds and order are those of [`PeerQueue`].
+//! Queue: messages that wait for the streams to another replica. The log's own thread fills it and never waits. The
+//! current streams empty it: the first takes urgent messages, the second all others; without a second stream the first
+//! takes both. Its bounds and order are those of [`PeerQueue`].
 //!
 //! Invariant:
-//! - One stream of a kind at a time takes messages: a stream that was replaced gets none.
+//! - One stream of each kind takes messages at a time: a stream that was replaced gets none.
 
 use super::traffic::Counters;
 use crate::wire::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use tokio_stream::Stream;
 
-/// Which of the streams to a replica.
+/// One of the two streams to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     First,
@@ -25,16 +25,16 @@ pub(super) enum Which {
 pub(super) struct Queue {
     inner: Mutex<Inner>,
     counters: Arc<Counters>,
-    /// Rung when a message comes, for who waits without a stream.
+    /// Notified when a message arrives, for a task that waits without a stream.
     filled: Notify,
 }
 
 #[derive(Debug)]
 struct Inner {
     messages: PeerQueue,
-    /// Which streams take messages now.
+    /// The number of the streams that take messages now.
     number: u64,
-    /// Who takes what is not urgent; as long as it is not known, nobody.
+    /// The stream that takes messages that are not urgent; none as long as it is unknown.
     carrier: Option<Which>,
     wakers: [Option<Waker>; 2],
 }
@@ -51,7 +51,7 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message, or drops it when there is no room. Never waits.
+    /// Adds a message, or drops it if there is no room. Never blocks.
     pub(super) fn push(&self, envelope: Envelope) {
         let waker = {
             let mut inner = self.lock();
@@ -69,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// Drops all that waits.
+    /// Drops all waiting messages.
     pub(super) fn clear(&self) {
         let dropped = self.lock().messages.clear();
         self.counters.dropped(dropped);
@@ -79,7 +79,7 @@ impl Queue {
         self.lock().messages.bytes()
     }
 
-    /// Bytes that are not urgent and have not left.
+    /// Bytes of messages that are not urgent and were not sent yet.
     pub(super) fn backlog(&self) -> usize {
         self.lock().messages.backlog()
     }
@@ -88,26 +88,26 @@ impl Queue {
         self.lock().messages.is_empty()
     }
 
-    /// Returns once there is a message.
+    /// Waits until there is a message.
     pub(super) async fn filled(&self) {
         while self.is_empty() {
             self.filled.notified().await;
         }
     }
 
-    /// The first stream: a Hello and then what is urgent, as it comes; earlier streams of this queue end.
+    /// Starts the first stream: a Hello and then urgent messages as they arrive. Ends earlier streams of this queue.
     pub(super) fn first(self: &Arc<Self>, hello: PeerHello) -> Outgoing {
         let number = self.end_streams();
         self.outgoing(Which::First, number, hello)
     }
 
-    /// The second stream beside the first of the moment: a Hello and then what is not urgent.
+    /// Starts the second stream beside the current first one: a Hello and then messages that are not urgent.
     pub(super) fn second(self: &Arc<Self>, hello: PeerHello) -> Outgoing {
         let number = self.carry(Which::Second);
         self.outgoing(Which::Second, number, hello)
     }
 
-    /// There is no second stream: the first carries all.
+    /// There is no second stream: the first one takes all messages.
     pub(super) fn without_second(&self) {
         self.carry(Which::First);
     }
@@ -129,7 +129,7 @@ impl Queue {
         number
     }
 
-    /// Ends the streams of the moment. The number of those to come.
+    /// Ends the current streams. Returns the number of the next ones.
     pub(super) fn end_streams(&self) -> u64 {
         let (number, wakers) = {
             let mut inner = self.lock();
@@ -143,7 +143,7 @@ impl Queue {
     }
 }
 
-/// What one connection sends.
+/// The messages that one connection sends.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Arc<Queue>,
@@ -164,7 +164,7 @@ impl Stream for Outgoing {
             if inner.number != self.number {
                 return Poll::Ready(None);
             }
-            // HTTP/2 asks for more once it has passed on what it was given.
+            // HTTP/2 polls again once it has sent the previous message.
             let carries = inner.carrier == Some(self.which);
             let Some(envelope) = inner.messages.take(self.which == Which::First, carries) else {
                 inner.wakers[self.which as usize] = Some(context.waker().clone());
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// What comes out of a stream now.
+    /// Returns everything that a stream yields now.
     async fn taken(stream: &mut Outgoing) -> Vec<usize> {
         let mut all = Vec::new();
         while let Ok(next) = tokio::time::timeout(std::time::Duration::ZERO, stream.next()).await {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_much_is_dropped_and_the_rest_keeps_its_order() {
+    async fn excess_is_dropped_and_the_rest_keeps_its_order() {
         let counters = Arc::new(Counters::default());
         let queue = Arc::new(Queue::new(100, counters.clone()));
         for bytes in [60, 40, 1, 50] {
@@ -235,7 +235,7 @@ mod tests {
         assert!(queue.is_empty());
         queue.push(message(500, false));
         queue.push(message(1, false));
-        assert_eq!(taken(&mut stream).await, [500], "a larger one goes alone");
+        assert_eq!(taken(&mut stream).await, [500], "a larger one is sent alone");
         assert_eq!(counters.read(NodeId(2), 0).dropped, 3);
         queue.push(message(7, false));
         queue.push(message(8, true));
@@ -244,22 +244,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_urgent_waits_behind_nothing_else() {
+    async fn urgent_messages_overtake_others() {
         let counters = Arc::new(Counters::default());
         let queue = Arc::new(Queue::new(100, counters.clone()));
         for (bytes, urgent) in [(90, false), (20, false), (1, true), (2, true)] {
             queue.push(message(bytes, urgent));
         }
-        assert_eq!(counters.read(NodeId(2), 0).dropped, 1, "what is urgent has room of its own");
+        assert_eq!(counters.read(NodeId(2), 0).dropped, 1, "urgent messages have their own room");
         let mut first = queue.first(PeerHello::default());
-        assert_eq!(taken(&mut first).await, [0, 1, 2], "whether there is a second one is not known yet");
+        assert_eq!(
+            taken(&mut first).await,
+            [0, 1, 2],
+            "it is not known yet whether there is a second stream"
+        );
         let mut second = queue.second(PeerHello::default());
         assert_eq!(taken(&mut second).await, [0, 90]);
         queue.push(message(3, true));
         queue.push(message(4, false));
         assert_eq!((taken(&mut first).await, taken(&mut second).await), (vec![3], vec![4]));
 
-        // Where there is no second stream, it goes ahead.
+        // Without a second stream, urgent messages overtake on the first.
         let mut only = queue.first(PeerHello::default());
         assert!(taken(&mut first).await.is_empty() && taken(&mut second).await.is_empty());
         queue.without_second();
@@ -270,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_backlog_is_what_the_network_has_not_taken_over() {
+    async fn backlog_counts_messages_not_yet_sent() {
         let queue = Arc::new(Queue::new(100, Arc::default()));
         let mut first = queue.first(PeerHello::default());
         let mut second = queue.second(PeerHello::default());
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_was_replaced_takes_nothing() {
+    async fn replaced_stream_gets_no_messages() {
         let queue = Arc::new(Queue::new(100, Arc::default()));
         let mut earlier = queue.first(PeerHello::default());
         assert_eq!(head_bytes(earlier.next().await), Some(0));

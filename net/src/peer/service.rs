@@ -1,4 +1,4 @@
-//! Service: what arrives from the other replicas.
+//! Service: receives the streams of the other replicas.
 
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
@@ -26,17 +26,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The most connections of others: each replica has two, and some that it is giving up.
+/// The limit of incoming connections: each replica has two, and some that it is closing.
 const CONNECTIONS_MAX: usize = 8 * MEMBERS_MAX;
-/// The most of them from one address: what a whole cluster of the largest size needs on one host. So that one that has
-/// nothing to do there does not keep replicas of other hosts out.
+/// The limit of connections from one address: enough for a whole cluster of the largest size on one host. It keeps a
+/// stranger on one host from blocking replicas of other hosts.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 2 * MEMBERS_MAX;
-/// The most streams of one connection.
+/// The limit of streams on one connection.
 const STREAMS_MAX: u32 = 8;
-/// What is larger is not urgent, whatever stream it came by.
+/// A larger message is not urgent, whichever stream it came by.
 const URGENT_BYTES_MAX: usize = 64 << 10;
 
-/// Takes streams until the transport is closed.
+/// Accepts streams until the transport is closed.
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let service =
         PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -58,7 +58,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
         if let Err(error) = server.add_service(service).serve_with_incoming(connections).await {
             tracing::error!(%error, "the listener for peers ended");
         }
-        // What this replica sends still goes out.
+        // This replica's own messages are still sent.
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -77,7 +77,7 @@ struct PeerService {
     shared: Arc<Shared>,
 }
 
-/// A sender whose Hello is in order.
+/// A sender whose Hello was accepted.
 struct Sender {
     me: Me,
     node: NodeId,
@@ -97,14 +97,14 @@ impl Peer for PeerService {
     ) -> Result<Response<Self::MessagesStream>, Status> {
         let arrival = request.extensions().get::<ConnectionInfo>().cloned();
         let mut incoming = request.into_inner();
-        let late = |_| Status::deadline_exceeded("no Hello came");
+        let late = |_| Status::deadline_exceeded("no Hello arrived in time");
         let first = tokio::time::timeout(IDLE, incoming.message()).await.map_err(late)??;
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
-            return Err(Status::failed_precondition("a stream begins with a Hello"));
+            return Err(Status::failed_precondition("a stream must begin with a Hello"));
         };
         let admitted = self.identify(&hello, arrival.as_ref()).and_then(|()| admit(&self.shared, &hello));
         let sender = admitted.inspect_err(|status| {
-            tracing::debug!(from = hello.from, why = status.message(), "refused a peer");
+            tracing::debug!(from = hello.from, why = status.message(), "rejected a peer");
         })?;
         if let Some(arrival) = &arrival {
             arrival.prove();
@@ -132,7 +132,7 @@ impl Peer for PeerService {
 }
 
 impl PeerService {
-    /// Checks that the sender is who it says: under TLS, its certificate has to say so too.
+    /// Checks the sender's identity: under TLS, its certificate must name the node of the Hello.
     ///
     /// # Errors
     /// PERMISSION_DENIED.
@@ -145,28 +145,28 @@ impl PeerService {
             format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
         let refused = self.shared.refusals.count(Refusal::PermissionDenied);
         if refused.is_power_of_two() {
-            tracing::warn!(%node, refused, "a peer's certificate is not that of the node it says it is"); // it comes again
+            tracing::warn!(%node, refused, "a peer's certificate does not name the node that the peer claims to be"); // logged again at each attempt
         }
         Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
     }
 }
 
-/// Checks a Hello, and ends earlier streams of the same sender: with a first one, all.
+/// Checks a Hello, and ends earlier streams of the same sender. A first stream ends all of them.
 ///
 /// # Errors
-/// FAILED_PRECONDITION says what is wrong; UNAVAILABLE: the log is not open.
+/// FAILED_PRECONDITION with the reason; UNAVAILABLE: the log is not open.
 fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     let refuse = |what: String| Err(Status::failed_precondition(what));
     let id = |bytes: &[u8]| {
-        ids::from_bytes(bytes).ok_or_else(|| Status::failed_precondition("an id has to have 16 bytes"))
+        ids::from_bytes(bytes).ok_or_else(|| Status::failed_precondition("an id must have 16 bytes"))
     };
     if hello.protocol != PROTOCOL {
-        return refuse(format!("protocol {}; this replica speaks {PROTOCOL}", hello.protocol));
+        return refuse(format!("the caller uses protocol {}; this replica uses {PROTOCOL}", hello.protocol));
     }
     let which = match hello.stream {
         0 => Which::First,
         1 => Which::Second,
-        n => return refuse(format!("stream {n}: this replica takes streams 0 and 1")),
+        n => return refuse(format!("stream {n} is unknown; this replica accepts streams 0 and 1")),
     };
     let (log, directory) = (id(&hello.log_id)?, DirectoryId(id(&hello.from_directory)?));
     let (node, to_directory) = (NodeId(hello.from), id(&hello.to_directory)?);
@@ -178,26 +178,26 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     };
     if log != me.log.get() {
         return refuse(format!(
-            "it is of log {}, this replica of {}",
+            "the caller has log {}, this replica has log {}",
             ids::to_hex(log),
             ids::to_hex(me.log.get())
         ));
     }
     if hello.to != shared.node.get() {
-        return refuse(format!("it is for node {}; this is node {}", hello.to, shared.node));
+        return refuse(format!("the stream is for node {}; this is node {}", hello.to, shared.node));
     }
     if node.is_none() || node == shared.node || directory.get() == 0 {
-        return refuse(format!("no peer is node {node} without a directory, or this node itself"));
+        return refuse(format!("node {node} is this node itself, or sent no directory id"));
     }
     if to_directory != 0 && to_directory != me.directory.get() {
         return refuse(format!(
-            "the directory of node {} is not the one meant: its disk was emptied or replaced",
+            "the directory of node {} has another id: its disk was emptied or replaced",
             shared.node
         ));
     }
     match state.members.get(&node) {
         Some(known) if known.directory.get() != 0 && known.directory != directory => {
-            return refuse(format!("node {node} comes with a directory that the cluster does not know"));
+            return refuse(format!("node {node} has a directory id that the cluster does not know"));
         }
         Some(_) => {}
         None => {
@@ -221,7 +221,7 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     Ok(Sender { me, node, directory, which, inbox, replaced })
 }
 
-/// Hands over what comes, until the stream ends; then why.
+/// Delivers messages until the stream ends; returns why it ended.
 async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMessage>) -> Status {
     let Sender { me, node, directory, which, inbox, mut replaced } = sender;
     let counters = {
@@ -231,18 +231,18 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
     loop {
         let message = tokio::select! {
             biased;
-            _ = &mut replaced => return Status::aborted("another stream of the same node took its place"),
+            _ = &mut replaced => return Status::aborted("replaced by another stream of the same node"),
             message = incoming.message() => message,
         };
         let envelope = match message {
             Ok(Some(PeerMessage { message: Some(peer_message::Message::Envelope(envelope)) })) => envelope,
-            Ok(Some(_)) => return Status::invalid_argument("only messages follow the Hello"),
+            Ok(Some(_)) => return Status::invalid_argument("only messages may follow the Hello"),
             Ok(None) => return Status::ok(""),
             Err(status) => return status,
         };
         let PeerEnvelope { head, bodies, to_directory } = envelope;
         let Some(to_directory) = ids::from_bytes(&to_directory) else {
-            return Status::invalid_argument("an id has to have 16 bytes");
+            return Status::invalid_argument("an id must have 16 bytes");
         };
         let mut envelope = Envelope {
             log: LogId(me.log.get()),
@@ -265,10 +265,10 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
 mod tests {
     use super::*;
 
-    /// What happens at these bounds: `net/tests/secure`, `limits.rs` (connections, the same at every listener) and
+    /// `net/tests/secure` tests these bounds: `limits.rs` (connections, with the same code at every listener) and
     /// `peers.rs` (streams).
     #[test]
-    fn the_limits_are_those_of_the_page() {
+    fn limits_match_the_docs() {
         assert_eq!((CONNECTIONS_MAX, STREAMS_MAX, MEMBERS_MAX), (512, 8, 64));
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
         let page = std::fs::read_to_string(page).unwrap();

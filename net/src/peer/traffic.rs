@@ -1,9 +1,9 @@
-//! Traffic: what went to and came from each other replica. Counters only grow.
+//! Traffic: messages to and from each other replica. Counters only grow.
 
 use chiplog::NodeId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What went between this replica and another one since the transport was started.
+/// The traffic between this replica and another one since the transport was started.
 ///
 /// ```
 /// # fn show(traffic: &chiplog_net::peer::PeerTraffic) {
@@ -15,25 +15,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct PeerTraffic {
     /// The other replica.
     pub node: NodeId,
-    /// Whether the stream to it stands.
+    /// Whether its stream is connected.
     pub connected: bool,
-    /// Messages given to its stream, and their bytes.
+    /// Messages passed to its stream.
     pub sent: u64,
-    /// Bytes of those.
+    /// Bytes of these messages.
     pub sent_bytes: u64,
     /// Messages dropped: the queue was full, or there was no connection.
     pub dropped: u64,
-    /// Messages that came from it.
+    /// Messages received from it.
     pub received: u64,
-    /// Bytes of those.
+    /// Bytes of these messages.
     pub received_bytes: u64,
-    /// Times the stream to it was made again.
+    /// The number of times that its stream was opened again.
     pub reconnects: u64,
-    /// Bytes of messages that wait for its stream now.
+    /// Bytes of messages that now wait for its stream.
     pub queue_bytes: u64,
 }
 
-/// The live counters. Relaxed everywhere: they order nothing.
+/// The live counters. Relaxed ordering: they synchronize nothing.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     sent: AtomicU64,

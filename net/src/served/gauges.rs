@@ -1,8 +1,8 @@
-//! Gauges: what is open at a server now: connections of clients, and streams by what they do.
+//! Gauges: what is open at a server now: connections of clients, and streams by purpose.
 //!
-//! Invariant: what is counted is held by a value of its own, and is counted as long as that lives.
+//! Invariant: each open object holds a guard, and is counted as long as the guard lives.
 //!
-//! Must not know: who shows the figures.
+//! Must not know: where the numbers are shown.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Connected;
 
-/// What is counted.
+/// The kinds of open objects.
 ///
 /// ```
 /// assert_eq!(chiplog_net::served::gauges::Open::ALL.len(), 4);
@@ -26,16 +26,17 @@ pub enum Open {
     Appends,
     /// Streams that read, of all services.
     Reads,
-    /// Streams that tell how the log stands, of all services.
+    /// Streams that watch the state of the log, of all services.
     Watches,
 }
 
 impl Open {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Connections, Self::Appends, Self::Reads, Self::Watches];
 }
 
-/// How many of each are open. `Send + Sync`; one a server, in its [`LogSlot`](crate::served::log_slot::LogSlot).
+/// The number of open objects of each kind. `Send + Sync`; one per server, in its
+/// [`LogSlot`](crate::served::log_slot::LogSlot).
 ///
 /// ```
 /// use chiplog_net::served::gauges::{Gauges, Open};
@@ -50,7 +51,7 @@ pub struct Gauges {
     counts: [AtomicU64; Open::ALL.len()],
 }
 
-/// One that is open.
+/// A guard of one open object.
 ///
 /// ```
 /// fn is_held_by_a_stream<T: Send + 'static>() {}
@@ -63,13 +64,13 @@ pub struct Opened {
 }
 
 impl Gauges {
-    /// Counts one more, for as long as what is returned lives.
+    /// Counts one more, as long as the returned guard lives.
     pub fn open(self: &Arc<Self>, what: Open) -> Opened {
         self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
         Opened { gauges: self.clone(), what }
     }
 
-    /// How many are open.
+    /// The number of open objects of this kind.
     pub fn count(&self, what: Open) -> u64 {
         self.counts[what as usize].load(Ordering::Relaxed)
     }
@@ -81,7 +82,7 @@ impl Drop for Opened {
     }
 }
 
-/// A stream or a connection that is counted while it lives.
+/// A stream or a connection that counts as open while it lives.
 ///
 /// ```
 /// # use chiplog_net::served::gauges::{Counted, Gauges, Open};
@@ -103,7 +104,7 @@ impl<T> Counted<T> {
     }
 }
 
-/// Connections as they come in, each counted.
+/// Counts each incoming connection.
 pub fn connections<T>(
     incoming: impl Stream<Item = io::Result<T>>,
     gauges: Arc<Gauges>,

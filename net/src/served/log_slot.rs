@@ -1,4 +1,4 @@
-//! Host: the log that a server serves, and what its services have in common.
+//! LogSlot: the log that a server serves, and the state that its services share.
 
 use crate::served::gauges::Gauges;
 use crate::served::room::Room;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tonic::Status;
 
-/// The one log that a server has for now.
+/// The name of a server's only log.
 pub const DEFAULT_LOG: &str = "default";
 
 /// The log that a server serves, once there is one. `Send + Sync`, shared by all services.
@@ -30,19 +30,19 @@ pub const DEFAULT_LOG: &str = "default";
 pub struct LogSlot {
     log: OnceLock<Log>,
     draining: watch::Sender<bool>,
-    /// Of a copy that follows: whether its own source keeps it up to date.
+    /// On a follower: whether its own server is up to date.
     fed: AtomicBool,
-    /// Copies that are fed now, all that ever were, and bytes of blocks that they were sent.
+    /// Followers that are fed now, streams started since the start, and bytes of blocks sent to them.
     copies: AtomicU64,
     copies_begun: AtomicU64,
     copies_bytes: AtomicU64,
     room: Room,
     gauges: Arc<Gauges>,
-    /// Without a log: the member that a cluster calls here. 0: nobody calls.
+    /// Without a log: the member that a cluster calls at this address. 0: none.
     called_as: AtomicU64,
 }
 
-/// What a server does for copies of its log that follow.
+/// Statistics of the followers that a server feeds.
 ///
 /// ```
 /// let copies = chiplog_net::served::log_slot::LogSlot::new().copies();
@@ -51,15 +51,15 @@ pub struct LogSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copies {
-    /// That are fed now.
+    /// Followers that are fed now.
     pub now: u64,
-    /// Streams that were begun since the start.
+    /// Streams started since the server's start.
     pub begun: u64,
-    /// Bytes of blocks that were sent to them since the start.
+    /// Bytes of blocks sent to them since the server's start.
     pub bytes: u64,
 }
 
-/// A copy that is fed. Counts until it is dropped.
+/// A guard of a follower that is fed. Counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Feeding(Arc<LogSlot>);
 
@@ -75,20 +75,21 @@ impl Drop for Feeding {
     }
 }
 
-/// That a server has no replica and a cluster calls it, in words; `member init` would make another cluster in its place.
+/// The error text for a server without a replica that a cluster calls; `member init` would create another cluster at
+/// its address.
 pub fn without_replica(server: &str, called_as: NodeId) -> String {
     format!(
-        "{server} has no replica, and a cluster has node {called_as} at its address: was its directory emptied, or is it not mounted? Ask another server of that cluster"
+        "{server} has no replica, but a cluster has node {called_as} at its address; check whether its directory was emptied or is not mounted, and use another server of that cluster"
     )
 }
 
 impl LogSlot {
-    /// Without a log: every call is answered that the server is not part of a cluster yet.
+    /// Without a log, every call fails: the server is not part of a cluster yet.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// From now on this log is served. The first one stays.
+    /// Serves this log from now on. A second call changes nothing.
     pub fn open(&self, log: Log) {
         let _ = self.log.set(log);
     }
@@ -98,40 +99,40 @@ impl LogSlot {
         self.log.get()
     }
 
-    /// The member that a cluster takes a server without a log for, as the transport between replicas says.
+    /// Sets the member that a cluster calls at a server without a log, as the transport between replicas reports it.
     pub fn set_called_as(&self, node: Option<NodeId>) {
         self.called_as.store(node.map_or(0, NodeId::get), Ordering::Relaxed);
     }
 
-    /// The same. None: there is a log, or nobody calls.
+    /// That member. None: there is a log, or no cluster calls.
     pub fn called_as(&self) -> Option<NodeId> {
         let node = NodeId(self.called_as.load(Ordering::Relaxed));
         (!node.is_none() && self.opened().is_none()).then_some(node)
     }
 
-    /// What is open at this server.
+    /// The gauges of this server.
     pub fn gauges(&self) -> &Arc<Gauges> {
         &self.gauges
     }
 
-    /// From now on no call is begun. Streams that go on should look at [`Self::drained`] and end in order.
+    /// Rejects new calls from now on. Running streams should watch [`Self::drained`] and end properly.
     pub fn drain(&self) {
         self.draining.send_replace(true);
     }
 
-    /// Whether the server is about to end.
+    /// Whether the server is shutting down.
     pub fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 
-    /// Returns once the server is about to end.
+    /// Waits until the server is shutting down.
     pub async fn drained(&self) {
-        // It cannot fail: the sender is here.
+        // This cannot fail: `self` holds the sender.
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
-    /// Checks that a call means this log, if it says which: at the address of a server whose directory was lost another log can
-    /// be. A server without a log answers for itself.
+    /// Checks that a call is for this log, if it names one: another log can be at the address of a server whose
+    /// directory was lost. A server without a log returns its own error later.
     ///
     /// # Errors
     /// FAILED_PRECONDITION, `Diverged`.
@@ -143,33 +144,33 @@ impl LogSlot {
         }
         let meant = String::from_utf8_lossy(meant.as_bytes());
         let what = format!(
-            "this server has log {ours}, and log {meant} is meant: it is of another cluster, or its directory was lost and a new cluster made in its place"
+            "this server has log {ours}, but the call is for log {meant}: the server belongs to another cluster, or its directory was lost and a new cluster was created"
         );
         Err(to_status(&Error::new(ErrorKind::Diverged, what), None))
     }
 
-    /// Checks a log's name, as a request gives it.
+    /// Checks a log's name in a request.
     ///
     /// # Errors
-    /// NOT_FOUND for another name than "default" or none.
+    /// NOT_FOUND for any name except "default" or the empty one.
     pub fn check_name(&self, name: &str) -> Result<(), Status> {
         if name.is_empty() || name == DEFAULT_LOG {
             return Ok(());
         }
-        let what = format!("there is no log {name:?} on this server; its only one is {DEFAULT_LOG:?}");
+        let what = format!("this server has no log {name:?}, only {DEFAULT_LOG:?}");
         Err(to_status(&Error::new(ErrorKind::NotFound, what), None))
     }
 
-    /// The log of this name, as a request names it.
+    /// Returns the log that a request names.
     ///
     /// # Errors
-    /// NOT_FOUND for another name than "default" or none; UNAVAILABLE before there is a log, and when the server is
-    /// about to end.
+    /// NOT_FOUND for any name except "default" or the empty one; UNAVAILABLE before there is a log, and while the
+    /// server is shutting down.
     pub fn log(&self, name: &str) -> Result<&Log, Status> {
         self.check_name(name)?;
         let unavailable = |what| to_status(&Error::new(ErrorKind::Unavailable, what), None);
         if self.is_draining() {
-            return Err(unavailable("this server is about to end"));
+            return Err(unavailable("this server is shutting down"));
         }
         if let Some(log) = self.log.get() {
             return Ok(log);
@@ -179,25 +180,25 @@ impl LogSlot {
                 to_status(&Error::new(ErrorKind::Unavailable, without_replica("this server", node)), None)
             }
             None => unavailable(
-                "this server is not part of a cluster yet: `chiplog member init`, or add it to one",
+                "this server is not part of a cluster yet; run `chiplog member init`, or add it to a cluster",
             ),
         })
     }
 
-    /// An append was refused: as `Full`, the status tells it.
+    /// Records that an append was rejected; after `Full`, the server's status shows it.
     pub(crate) fn refused(&self, error: &Error) {
         if let Some(log) = self.opened() {
             self.room.refused(log, error);
         }
     }
 
-    /// Why the log takes no appends for want of room, if this replica leads.
+    /// Why the log accepts no appends for lack of room, if this replica leads.
     pub(crate) fn fullness(&self) -> Option<String> {
         let log = self.opened().filter(|log| log.status().role == chiplog::Role::Leader)?;
         self.room.why_none(log)
     }
 
-    /// What is done for copies that follow.
+    /// Statistics of the followers that this server feeds.
     pub fn copies(&self) -> Copies {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Copies { now: get(&self.copies), begun: get(&self.copies_begun), bytes: get(&self.copies_bytes) }
@@ -209,8 +210,8 @@ impl LogSlot {
         Feeding(self.clone())
     }
 
-    /// Whether what is committed anywhere comes to be known here: a replica knows a leader; a copy's own source is so.
-    /// Takes a moment, as [`Self::another_leader`].
+    /// Whether this server learns of new commits: a replica knows a leader; a follower's server does. Takes some time,
+    /// like [`Self::another_leader`].
     pub fn is_fed(&self) -> bool {
         match self.log.get() {
             Some(log) if log.info().follows => self.fed.load(Ordering::Relaxed),
@@ -223,8 +224,9 @@ impl LogSlot {
         self.fed.store(fed, Ordering::Relaxed);
     }
 
-    /// Where the leader serves clients, if that is another replica and known: for who was refused here. A leader that is
-    /// handing over refuses as well, and is no place to send anybody. Takes a moment: not for the path of every append.
+    /// The leader's client address, if another replica leads and its address is known: for a caller that was rejected
+    /// here. A leader that is handing over also rejects appends, and callers must not be sent to it. Takes some time:
+    /// must not run for every append.
     pub fn another_leader(&self) -> Option<String> {
         let status = self.log.get()?.status();
         let leader = status.leader.filter(|leader| *leader != status.node)?;
@@ -232,7 +234,7 @@ impl LogSlot {
         member.address.parse().ok().map(|a: Address| a.client)
     }
 
-    /// The log's error as a status, with the leader where that is what the caller needs.
+    /// Converts the log's error into a status, with the leader's address if the caller needs it.
     pub fn status_of(&self, error: &Error) -> Status {
         let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.another_leader()).flatten();
         to_status(error, leader.as_deref())

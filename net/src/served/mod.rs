@@ -1,4 +1,4 @@
-//! The log that a process serves, and what is open at it.
+//! The log that a process serves, and its open connections and streams.
 
 pub mod gauges;
 pub mod log_slot;

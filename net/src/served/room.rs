@@ -1,26 +1,28 @@
-//! Room: that an append was refused because the log or its disk is full, and whether that still holds. For a server's status.
+//! Room: whether an append was rejected because the log or its disk is full, and whether that still holds. For a
+//! server's status.
 //!
-//! Nobody tells when a disk has room again, and no append may come that would find out. So a refusal holds until a later append
+//! Nothing reports that a disk has room again, and there may be no append that would show it. So a rejection holds
+//! until a later append succeeds, records are discarded, or the disk has room for a segment.
 //! was taken, records were discarded, or the disk has room for a segment.
 
 use chiplog::{Error, ErrorKind, Log};
 use std::sync::{Mutex, PoisonError};
 
-/// The last refusal. Shared by all services of a server.
+/// The last rejection. Shared by all services of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Room(Mutex<Option<Refused>>);
 
 #[derive(Clone, Debug)]
 struct Refused {
     why: String,
-    /// As of then: batches taken, bytes used, bytes free on the disk.
+    /// The values at that time: appended batches, bytes used, bytes free on the disk.
     appends: u64,
     bytes_used: u64,
     free: u64,
 }
 
 impl Room {
-    /// An append was refused; only `Full` is of interest.
+    /// Records that an append was rejected; only `Full` matters.
     pub(crate) fn refused(&self, log: &Log, error: &Error) {
         if error.kind() != ErrorKind::Full {
             return;
@@ -34,7 +36,7 @@ impl Room {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
     }
 
-    /// Why the log takes no appends for want of room. None: it does, as far as is known.
+    /// Why the log accepts no appends for lack of room. None: it does, as far as is known.
     pub(crate) fn why_none(&self, log: &Log) -> Option<String> {
         if let Err(error) = log.check_room(1)
             && error.kind() == ErrorKind::Full
@@ -50,7 +52,7 @@ impl Room {
     }
 }
 
-/// What is free of the disk that the log is on; not known: all.
+/// The free bytes of the log's disk; `u64::MAX` if unknown.
 fn free_bytes(log: &Log) -> u64 {
     rustix::fs::statvfs(log.path()).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
@@ -60,9 +62,9 @@ mod tests {
     use super::*;
     use chiplog::Options;
 
-    /// A status said that all was well while no append was possible.
+    /// A status reported no problem while no append was possible.
     #[test]
-    fn refusal_holds_until_there_is_room() {
+    fn rejection_holds_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
         let log = Log::open(dir.path(), options).unwrap();

@@ -1,7 +1,7 @@
-//! Admin: the service that looks after a cluster. Turns its calls into those of the log, off the runtime's threads.
+//! Admin: the service for operating a cluster. Passes its calls to the log, off the runtime's threads.
 //!
-//! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of a log that
-//! is elsewhere, which the leader of that has to add). Both make it once; who asks again is told what there is.
+//! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of an
+//! existing log, whose leader must add it). Both create it once; a repeated call returns the existing one.
 
 use crate::served::log_slot::LogSlot;
 use crate::wire::address::Address;
@@ -25,14 +25,14 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// The longest time-out that a caller gets.
+/// The longest timeout that a caller can set.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// Findings of a scrub that are told in words; all are counted.
+/// The limit of scrub findings sent as text; all are counted.
 const FINDINGS_MAX: u64 = 10_000;
-/// How much a scrub reads between two responses.
+/// The bytes that a scrub reads between two responses.
 const PROGRESS_BYTES: u64 = 16 << 20;
 
-/// How the replica of a server that waits comes into being.
+/// How a waiting server gets its replica.
 ///
 /// ```
 /// use chiplog_net::service::admin::Founding;
@@ -40,16 +40,16 @@ const PROGRESS_BYTES: u64 = 16 << 20;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Founding {
-    /// As the first of a new cluster.
+    /// As the first member of a new cluster.
     Init {
-        /// Also where replicas of another log take this server for their member.
+        /// Even if replicas of another log consider this server a member.
         force: bool,
     },
-    /// As an empty replica of this log, which its leader has to add.
+    /// As an empty replica of this log, whose leader must add it.
     Join(LogId),
 }
 
-/// Makes the replica of this server: opens the log's directory, which is empty. May block.
+/// Creates the replica of this server: opens the log's directory, which is empty. May block.
 pub type Found = Box<dyn Fn(Founding) -> chiplog::Result<Log> + Send + Sync>;
 
 /// The service. See [`AdminService::new`].
@@ -59,7 +59,7 @@ pub struct AdminService {
     address: Address,
     version: String,
     found: Arc<Found>,
-    /// Held while the replica is being made.
+    /// Held while the replica is being created.
     founding: Arc<Mutex<()>>,
     scrubs: Arc<Semaphore>,
 }
@@ -71,7 +71,7 @@ impl fmt::Debug for AdminService {
 }
 
 impl AdminService {
-    /// For the server's host. `node` and `address` are this server's own, `version` that of the program.
+    /// Creates the service for the server's host. `node` and `address` are this server's, `version` is the program's.
     pub fn new(
         host: Arc<LogSlot>,
         node: NodeId,
@@ -90,8 +90,8 @@ impl AdminService {
         })
     }
 
-    /// Makes the replica, unless there is one, and returns it; and whether it was made now. Goes on to the end when the
-    /// caller is gone: what was made is served.
+    /// Creates the replica unless there is one. Returns it, and whether it was created by this call. Continues to the
+    /// end if the caller is gone: the created replica is served.
     async fn found(&self, founding: Founding) -> Result<(Log, bool), Status> {
         let (host, found, lock) = (self.host.clone(), self.found.clone(), self.founding.clone());
         let made = tokio::spawn(async move {
@@ -100,7 +100,7 @@ impl AdminService {
                 return Ok((log.clone(), false));
             }
             if host.is_draining() {
-                return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
+                return Err(refusal(ErrorKind::Unavailable, "this server is shutting down"));
             }
             let log = blocking(move || found(founding)).await?.map_err(|e| to_status(&e, None))?;
             host.open(log.clone());
@@ -109,7 +109,7 @@ impl AdminService {
         made.await.map_err(|_| Status::internal("the call panicked"))?
     }
 
-    /// What the log answers, which keeps the time.
+    /// Waits for the log's answer; the log enforces the time limit.
     async fn answered(&self, asked: chiplog::Result<Answer>) -> Result<(), Status> {
         let answer = async { asked?.await };
         answer.await.map(drop).map_err(|e| self.host.status_of(&e))
@@ -135,10 +135,10 @@ impl Admin for AdminService {
         let (log, made) = self.found(Founding::Init { force }).await?;
         let log_id = ids::to_hex(log.info().log_id.get());
         if !made {
-            let what = format!("this server is part of a cluster already, that of log {log_id}");
+            let what = format!("this server is already part of the cluster of log {log_id}");
             return Err(refusal(ErrorKind::Membership, what));
         }
-        tracing::info!(log_id, "a new cluster");
+        tracing::info!(log_id, "created a new cluster");
         Ok(Response::new(InitResponse { log_id }))
     }
 
@@ -148,20 +148,23 @@ impl Admin for AdminService {
         let info = log.info();
         if info.log_id.get() != wanted {
             let what = format!(
-                "this server is part of a cluster already, that of log {}",
+                "this server is already part of the cluster of log {}",
                 ids::to_hex(info.log_id.get())
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
         if log.status().role == chiplog::Role::Removed {
             let what = format!(
-                "node {} was removed from the cluster, and this directory takes no part in it any more: start the server in an empty one, under a number that was never used",
+                "node {} was removed from the cluster, and its directory cannot join again; start the server in an empty directory under a number that was never used",
                 self.node
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
         if made {
-            tracing::info!(log_id = ids::to_hex(wanted), "joins a cluster, whose leader has to add it");
+            tracing::info!(
+                log_id = ids::to_hex(wanted),
+                "joining a cluster; its leader must add this server"
+            );
         }
         let Address { peer, client, zone } = self.address.clone();
         Ok(Response::new(JoinResponse {
@@ -231,7 +234,7 @@ impl Admin for AdminService {
         let log = self.host.log(&log)?;
         let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
         if changes.is_empty() {
-            return Err(refusal(ErrorKind::InvalidArgument, "no option of the log is named"));
+            return Err(refusal(ErrorKind::InvalidArgument, "no option was given"));
         }
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
         self.answered(log.submit_set_log_options(&changes, timeout)).await?;
@@ -245,7 +248,7 @@ impl Admin for AdminService {
         let log = self.host.log(&request.get_ref().log)?;
         let log = log.clone();
         let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
-            return Err(refusal(ErrorKind::Busy, "another scrub of this server is under way"));
+            return Err(refusal(ErrorKind::Busy, "another scrub of this server is running"));
         };
         let (responses, stream) = mpsc::channel(4);
         tokio::task::spawn_blocking(move || scrub(&log, &responses, permit));
@@ -253,8 +256,8 @@ impl Admin for AdminService {
     }
 }
 
-/// Reads all segments, and says how far it is, until nobody listens. What is damaged is reported to the log, which counts it
-/// and repairs it at once.
+/// Reads all segments and reports progress, until the client leaves. Reports damage to the log, which counts and
+/// repairs it at once.
 fn scrub(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>, permit: OwnedSemaphorePermit) {
     let result = walk(log, responses);
     drop(permit);
@@ -266,7 +269,7 @@ fn scrub(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>, per
 fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> chiplog::Result<()> {
     let inspector = Inspector::open(log.path())?;
     let bytes_total = inspector.bytes()?;
-    // Bytes of the segments before the one at hand, and with it.
+    // The bytes of the segments before the current one, and including it.
     let (mut before, mut with, mut told, mut findings_told) = (0, 0, 0, 0);
     let (mut file, mut is_sound) = (String::new(), true);
     let mut next = ScrubResponse { bytes_total, ..ScrubResponse::default() };
@@ -289,9 +292,9 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
                     Severity::Corrupt => {
                         next.corrupt += 1;
                         is_sound = false;
-                        // Nobody can ask for what is discarded.
+                        // Discarded records cannot be requested.
                         if fault.records.is_none_or(|(_, last)| last >= log.info().first) {
-                            // It fails in a forked child alone, and there is none here.
+                            // This fails only in a forked child, and this process is none.
                             let _ = log.report_damage_at(&fault.file, fault.offset, &fault.what);
                         }
                     }
@@ -324,7 +327,7 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
     Ok(())
 }
 
-/// What a replica says of itself.
+/// Returns the status of a replica.
 fn describe(log: &Log) -> StatusResponse {
     let (status, info, stats) = (log.status(), log.info(), log.stats());
     let disk = rustix::fs::statvfs(log.path()).ok();
@@ -358,8 +361,8 @@ fn describe(log: &Log) -> StatusResponse {
         capacity: info.bytes_capacity.unwrap_or(0),
         members: members(&status),
         peers: status.peers.iter().map(peer).collect(),
-        sync_median_micros: stats.sync_micros_at(0.5),
-        sync_p99_micros: stats.sync_micros_at(0.99),
+        sync_median_micros: stats.sync_latency(0.5).as_micros() as u64,
+        sync_p99_micros: stats.sync_latency(0.99).as_micros() as u64,
         scrubbed_bytes: stats.scrubbed_bytes,
         damaged: stats.damaged,
         repaired: stats.repaired,
@@ -376,7 +379,8 @@ fn describe(log: &Log) -> StatusResponse {
 
 fn members(status: &chiplog::Status) -> Vec<Member> {
     let member = |m: &chiplog::Member| {
-        // An address of another grammar is shown where the peers' stands: whoever embeds the log may have chosen it.
+        // An address with another grammar is returned as the peer address: a program that embeds the log may use its
+        // own.
         let address = m.address.parse().unwrap_or_else(|_| Address {
             peer: m.address.clone(),
             client: String::new(),
@@ -395,24 +399,24 @@ fn members(status: &chiplog::Status) -> Vec<Member> {
     status.members.iter().map(member).collect()
 }
 
-/// The options that are set for the log.
+/// Returns the options that are set for the log.
 fn options(log: &Log) -> Vec<WireOption> {
     let wire =
         |(option, value): (LogOption, u64)| WireOption { name: option.name().to_owned(), value: Some(value) };
     log.log_options().iter().map(wire).collect()
 }
 
-/// A change of an option as the log takes it.
+/// Converts a change of an option for the log.
 fn option(change: &WireOption) -> Result<(LogOption, Option<u64>), Status> {
     let option = LogOption::from_name(&change.name).ok_or_else(|| {
         let names = LogOption::ALL.map(LogOption::name).join(", ");
-        let what = format!("{:?} is no option of a log; there are {names}", change.name);
+        let what = format!("{:?} is not an option of a log; the options are {names}", change.name);
         refusal(ErrorKind::InvalidArgument, what)
     })?;
     Ok((option, change.value))
 }
 
-/// A change as the log takes it.
+/// Converts a change of members for the log.
 fn change(change: MemberChange) -> Result<Change, Status> {
     let place = |peer: String, client: String, zone: String| {
         let address = Address::new(peer, client, zone);
@@ -430,7 +434,9 @@ fn change(change: MemberChange) -> Result<Change, Status> {
         Some(WireChange::Promote(node)) => Change::Promote(NodeId(node)),
         Some(WireChange::Demote(node)) => Change::Demote(NodeId(node)),
         Some(WireChange::Remove(node)) => Change::Remove(NodeId(node)),
-        None => return Err(refusal(ErrorKind::InvalidArgument, "a change that says nothing")),
+        None => {
+            return Err(refusal(ErrorKind::InvalidArgument, "the change has neither a value nor a reset"));
+        }
     })
 }
 
@@ -438,9 +444,9 @@ fn change(change: MemberChange) -> Result<Change, Status> {
 mod tests {
     use super::*;
 
-    /// The bounds stand in admin.proto.
+    /// The bounds are documented in admin.proto.
     #[test]
-    fn a_caller_waits_600_s_at_most() {
+    fn caller_waits_at_most_600_s() {
         let default = Duration::from_secs(60);
         for (asked, millis) in
             [(0, 60_000), (1, 1), (599_999, 599_999), (600_000, 600_000), (600_001, 600_000)]

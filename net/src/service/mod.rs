@@ -1,4 +1,4 @@
-//! The services of a server, each over the log that it serves.
+//! The services of a server, all over the log that it serves.
 
 pub mod admin;
 pub mod follow;

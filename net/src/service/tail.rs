@@ -1,7 +1,7 @@
-//! Tail: waiting where the log ends, and whether what came then came just now.
+//! Tail: waiting at the end of the log, and checking whether the next records are recent.
 //!
-//! A record that was written a moment ago is in memory, and is read at once, on a thread of the runtime. A client that takes nothing
-//! keeps its answer from being polled: when that goes on, what lies behind the old end may be anywhere on the disk.
+//! A record that was just written is in memory, and is read at once, on a runtime thread. If a client does not read,
+//! its answer is not polled; after a while, the records behind the old end may only be on disk.
 //!
 //! Must not know: what is read.
 
@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// A moment.
+/// Records are recent for this long.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The next records of the log came at this time, or later.
+/// The next records of the log were written at this time, or later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CameAt(Instant);
 
@@ -23,13 +23,13 @@ impl CameAt {
         Self(Instant::now())
     }
 
-    /// Whether the next records were written a moment ago.
+    /// Whether the next records were written just now.
     pub(crate) fn is_new(self) -> bool {
         self.0.elapsed() < MOMENT
     }
 }
 
-/// A waker that remembers when it was used first.
+/// A waker that remembers its first use.
 struct Noted {
     waker: Waker,
     woken: OnceLock<Instant>,
@@ -42,7 +42,7 @@ impl Wake for Noted {
     }
 }
 
-/// Waits for what comes next, which was not there at `seen`. Returns when it came.
+/// Waits for the next records, which did not exist at `seen`. Returns when they were written.
 pub(crate) async fn more(
     mut seen: CameAt,
     mut poll_more: impl FnMut(&mut Context<'_>) -> Poll<chiplog::Result<()>>,

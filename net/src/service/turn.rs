@@ -1,21 +1,22 @@
-//! Turn: work that keeps a thread for a while, such as reading the disk or unpacking. A few such works go on at a time.
+//! Turn: work that occupies a thread for a while, such as disk reads or decompression. The number of such jobs at a
+//! time is small.
 //!
 //! ```text
 //! body of an answer ── awaits ──> task: a turn ──> thread that may block: the work
-//!      │ dropped                    │ ends,        │ goes on to its end, and keeps the turn
+//!      │ dropped                    │ ends,        │ continues to its end, and keeps the turn
 //!                                   │ leaves the line   until then
 //! ```
 //!
-//! Work that a client can ask for at next to no cost to itself is paced ([`paced`]). It takes a place before its turn, and the
-//! place stays taken after it for three times as long as the work took. So these works use a quarter of the time of as many
-//! processors as there are places at most. Of each connection one of them waits for a place at a time: connections take turns, however
-//! many streams they have.
+//! Work that costs a client next to nothing to request is paced ([`paced`]). It takes a place before its turn.
+//! Afterwards the place stays taken for three times as long as the work took. So the paced jobs use at most a quarter
+//! of the time of as many processors as there are places. Only one job of each connection waits for a place at a time:
+//! connections alternate, however many streams they have.
 //!
 //! Invariants:
-//! - a task of its own waits for the turn and uses it at once. HTTP/2 does not poll a body whose client gives no window: a
-//!   turn that was given to such a body would lie unused for as long as the client likes;
-//! - all callers take memory before the turn: a work that has a turn waits for nothing. A work that has a place waits for a turn
-//!   alone; the memory that it takes is bounded by the number of places.
+//! - a separate task waits for the turn and uses it at once. HTTP/2 does not poll a body whose client gives no window:
+//!   a turn that was granted to that body would stay unused as long as the client likes;
+//! - every caller takes memory before the turn: a job with a turn waits for nothing. A job with a place waits only for
+//!   a turn; the number of places bounds its memory.
 //!
 //! Must not know: what the work is.
 
@@ -25,9 +26,9 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
-/// A place rests so many times as long as its work took.
+/// A place rests for this multiple of its work's time,
 const RESTS: u32 = 3;
-/// And for so long at most: a process that was stopped while it worked has not worked so long.
+/// and at most for this long: a process that was stopped during the work did not work for that time.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 /// A task that ends with its handle.
@@ -39,10 +40,10 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// Does the work in its turn, on a thread that may block.
+/// Runs the work in its turn, on a thread that may block.
 ///
 /// # Errors
-/// The runtime ends, or the work has panicked.
+/// The runtime is shutting down, or the work has panicked.
 pub(crate) async fn in_turn<T: Send + 'static>(
     payer: &Arc<Payer>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -60,10 +61,10 @@ pub(crate) async fn in_turn<T: Send + 'static>(
     (&mut task.0).await?
 }
 
-/// [`in_turn`], in a place that rests for [`RESTS`] times as long as the work takes: also when the caller is gone.
+/// As [`in_turn`], in a place that rests for [`RESTS`] times as long as the work takes, also if the caller is gone.
 ///
 /// # Errors
-/// The runtime ends, or the work has panicked.
+/// The runtime is shutting down, or the work has panicked.
 pub(crate) async fn paced<T: Send + 'static>(
     payer: &Arc<Payer>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -100,7 +101,7 @@ pub(crate) mod tests {
 
     /// Polls this once while others have all turns, and not again when they are free: the others get all of them again.
     pub(crate) async fn leaves_its_turn(payer: &Arc<Payer>, asking: impl Future) {
-        const ALL: usize = 1 << 20; // more than there are counts as all
+        const ALL: usize = 1 << 20; // more than exist counts as all
         let others = payer.take(Resource::Turns, ALL).await;
         let mut asking = pin!(asking);
         let early = timeout(Duration::from_millis(50), &mut asking).await;
@@ -110,8 +111,8 @@ pub(crate) mod tests {
         assert!(others.is_ok(), "keeps a turn and does not use it");
     }
 
-    /// A work of 100 ms leaves its place free 300 ms after its end, also when its caller has gone meanwhile; the turn itself
-    /// is free at once.
+    /// A job of 100 ms frees its place 300 ms after its end, also if its caller is gone; the turn itself is free at
+    /// once.
     #[tokio::test(start_paused = true)]
     async fn paced_work_rests_for_longer_than_it_took() {
         const LONG: Duration = Duration::from_millis(100);
@@ -141,7 +142,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The streams of a connection stood in line before one of another connection that came later.
+    /// The streams of one connection were in line before a later one of another connection.
     #[tokio::test]
     async fn connections_take_turns_for_a_place() {
         let accounts = Accounts::new([[8, 8, 8, 1]; RESOURCES]);

@@ -1,10 +1,10 @@
-//! Verbatim: answers of a server-streaming call as bytes of the wire, without a copy of what is large: the log's mapping
-//! is what the socket is given. A generated service would copy every answer into a buffer of its own.
+//! Verbatim: the answers of a server-streaming call as encoded bytes, without a copy of large parts: the socket gets
+//! the log's mapping. A generated service would copy every answer into its own buffer.
 //!
-//! The memory of an answer (its small parts, and all that is no place in a mapping) is paid for by its maker before it is
-//! made, and is held until HTTP/2 has dropped the last piece of it.
+//! The maker of an answer pays for its memory (its small parts, and everything that is not part of a mapping) before
+//! the answer is made. The memory is held until HTTP/2 has dropped the last piece.
 //!
-//! Must not know: what the messages say.
+//! Must not know: the contents of messages.
 
 use crate::listener::auth::tokens::{Payer, Resource, Share, Spare};
 use crate::listener::memory_budget::pieces;
@@ -26,9 +26,9 @@ use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-/// Bytes of at least this number are not copied. Fewer would cost more as a piece than they cost to copy.
+/// Byte strings of at least this size are not copied. A smaller one would cost more as a separate piece than as a copy.
 pub(crate) const SHARED_BYTES_MIN: usize = 8 << 10;
-/// A gRPC frame's head: not compressed, and the length.
+/// The head of a gRPC frame: the compression flag and the length.
 const FRAME_HEAD_BYTES: usize = 5;
 /// The largest request of such a call: numbers, and the name of a log.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
@@ -36,29 +36,29 @@ const REQUEST_BYTES_MAX: usize = 4 << 10;
 /// The answers of one call.
 pub(crate) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// An answer that knows its bytes on the wire.
+/// An answer that can encode itself.
 pub(crate) trait Verbatim: Send + 'static {
     /// Adds one gRPC frame, in chunks.
     fn encode(&self, chunks: &mut VecDeque<Bytes>);
 }
 
-/// So much of an answer may go out without a share, where none of the answer that went so lies there: keep-alives and
-/// positions reach a client while what is large waits for memory.
+/// The bytes of an answer that may be sent without a share, if no earlier one of them is pending: keep-alives and
+/// positions reach a client while large answers wait for memory.
 pub(crate) const SPARE_BYTES: usize = 4 << 10;
 
-/// The memory that the bytes of an answer hold until HTTP/2 has dropped them.
+/// The memory that an answer's bytes hold until HTTP/2 has dropped them.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// Their share of what answers may take.
+    /// A share of the memory for answers.
     Share(#[expect(dead_code, reason = "held")] Share),
     /// The call's right to one small message.
     Spare(#[expect(dead_code, reason = "held")] Spare),
 }
 
-/// The memory of an answer, held by its bytes. None: nobody counts it.
+/// The memory of an answer, held by its bytes. None: it is not counted.
 pub(crate) type Memory = Option<Arc<Hold>>;
 
-/// Pays for so many bytes of an answer, once there is room for them.
+/// Pays for this number of bytes of an answer, once there is room.
 pub(crate) async fn pay(payer: &Arc<Payer>, bytes: usize) -> Memory {
     let share = payer.take(Resource::Answers, pieces(bytes));
     let hold = if bytes <= SPARE_BYTES {
@@ -73,14 +73,15 @@ pub(crate) async fn pay(payer: &Arc<Payer>, bytes: usize) -> Memory {
     Some(Arc::new(hold))
 }
 
-/// Memory for so many bytes that are about to be read, once there is room for it.
+/// Takes memory for this number of bytes before they are read, once there is room.
 pub(crate) async fn ahead(payer: &Arc<Payer>, bytes: usize) -> Share {
     payer.take(Resource::Answers, pieces(bytes)).await
 }
 
-/// Pays for what was read, out of what was taken ahead for it. None: that is not enough. The caller lets go of what it read,
-/// and reads it again with a share of so many bytes: whoever waits for memory holds none that is not counted. Nor does it
-/// keep its share: answers that hold some and wait for more could wait for each other.
+/// Pays for bytes that were read, from the share that was taken for them. None: the share is too small. The caller then
+/// drops the bytes and reads them again with a share of this size, because a call that waits for memory must hold no
+/// uncounted memory. The caller also gives up its share: answers that hold some memory and wait for more could wait for
+/// each other.
 pub(crate) fn settle(mut share: Share, bytes: usize) -> Option<Memory> {
     if share.amount() < pieces(bytes) {
         return None;
@@ -89,7 +90,7 @@ pub(crate) fn settle(mut share: Share, bytes: usize) -> Option<Memory> {
     Some(Some(Arc::new(Hold::Share(share))))
 }
 
-/// Bytes of an answer, with what they hold.
+/// Bytes of an answer, with the memory that they hold.
 struct Paid {
     bytes: Bytes,
     _memory: Arc<Hold>,
@@ -101,12 +102,12 @@ impl AsRef<[u8]> for Paid {
     }
 }
 
-/// One gRPC frame in the making: what is small is gathered, what is large is shared.
+/// Builds one gRPC frame: copies small parts, shares large ones.
 pub(crate) struct FrameWriter<'a> {
     pub(crate) head: BytesMut,
     chunks: &'a mut VecDeque<Bytes>,
     memory: Memory,
-    /// Shared bytes take memory as well: they are no places in a mapping.
+    /// Shared bytes take memory as well: they are not part of a mapping.
     all_is_paid: bool,
 }
 
@@ -124,7 +125,7 @@ impl<'a> FrameWriter<'a> {
         Self { head, chunks, memory: memory.clone(), all_is_paid: false }
     }
 
-    /// Bytes that are shared from here on are no places in a mapping, and hold their memory.
+    /// Bytes that are shared from here on are not part of a mapping, and hold their memory.
     pub(crate) fn shares_memory(mut self) -> Self {
         self.all_is_paid = true;
         self
@@ -150,7 +151,7 @@ impl<'a> FrameWriter<'a> {
         self.shared(tag, bytes, self.all_is_paid);
     }
 
-    /// A field of bytes that were made for this answer: no place in a mapping.
+    /// A field of bytes that were made for this answer: not part of a mapping.
     pub(crate) fn made(&mut self, tag: u32, bytes: &Bytes) {
         self.shared(tag, bytes, true);
     }
@@ -174,7 +175,7 @@ impl<'a> FrameWriter<'a> {
         self.head.put_slice(bytes);
     }
 
-    /// The frame is whole.
+    /// Completes the frame.
     pub(crate) fn end(mut self) {
         self.gathered();
     }
@@ -182,7 +183,7 @@ impl<'a> FrameWriter<'a> {
 
 /// The body of a response.
 struct Frames<T> {
-    /// None: all was told.
+    /// None: everything was sent.
     answers: Option<Answers<T>>,
     chunks: VecDeque<Bytes>,
 }
@@ -218,7 +219,7 @@ impl<T: Verbatim> http_body::Body for Frames<T> {
     }
 }
 
-/// Answers a server-streaming call: takes its one request, and streams what `begin` makes of it.
+/// Answers a server-streaming call: reads its one request, and streams the answers that `begin` returns.
 pub(crate) async fn respond<B, Q, T>(
     request: Request<B>,
     begin: impl FnOnce(&Q) -> Result<Answers<T>, Status>,
@@ -234,7 +235,7 @@ where
     let mut requests = Streaming::new_request(decoder, body, None, Some(REQUEST_BYTES_MAX));
     let answers = match requests.message().await {
         Ok(Some(request)) => begin(&request),
-        Ok(None) => Err(Status::invalid_argument("this call needs a request")),
+        Ok(None) => Err(Status::invalid_argument("the call has no request message")),
         Err(status) => Err(status),
     };
     match answers {

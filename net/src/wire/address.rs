@@ -1,9 +1,9 @@
-//! Address: where a replica is reached. The log keeps one string a member; this is its grammar.
+//! Address: the network addresses of a replica. The log stores one string per member; this is its grammar.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a replica is reached: by the other replicas, and by clients; and the place it stands in.
+/// The addresses of a replica, for other replicas and for clients, and its zone.
 ///
 /// Written as `PEER CLIENT ZONE`, separated by one space; the zone may be missing.
 ///
@@ -21,11 +21,11 @@ pub struct Address {
     pub peer: String,
     /// `host:port` for clients.
     pub client: String,
-    /// A label; empty: none.
+    /// A label; empty: no zone.
     pub zone: String,
 }
 
-/// What is wrong with an address.
+/// An error in an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAnAddress(String);
 
@@ -38,10 +38,10 @@ impl fmt::Display for NotAnAddress {
 impl std::error::Error for NotAnAddress {}
 
 impl Address {
-    /// With these parts.
+    /// Creates an address from these parts.
     ///
     /// # Errors
-    /// One is no `host:port`, or the zone holds a space or a control character.
+    /// An address is not `host:port`, or the zone contains a space or a control character.
     pub fn new(
         peer: impl Into<String>,
         client: impl Into<String>,
@@ -51,7 +51,7 @@ impl Address {
         check_host_port(&peer)?;
         check_host_port(&client)?;
         if zone.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(NotAnAddress(format!("zone {zone:?} holds a space or a control character")));
+            return Err(NotAnAddress(format!("zone {zone:?} contains a space or a control character")));
         }
         Ok(Self { peer, client, zone })
     }
@@ -62,20 +62,20 @@ impl Address {
 /// # Errors
 /// It is not.
 pub fn check_host_port(text: &str) -> Result<(), NotAnAddress> {
-    let wrong = |why: &str| Err(NotAnAddress(format!("{text:?} is no host:port: {why}")));
+    let wrong = |why: &str| Err(NotAnAddress(format!("{text:?} is not host:port: {why}")));
     let Some((host, port)) = text.rsplit_once(':') else { return wrong("it has no port") };
     if !port.parse::<u16>().is_ok_and(|p| p > 0) {
-        return wrong("a port is a number from 1 to 65535");
+        return wrong("the port must be a number from 1 to 65535");
     }
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     match bare {
         Some(v6) if v6.parse::<std::net::Ipv6Addr>().is_err() => {
-            wrong("there is no IPv6 address in the brackets")
+            wrong("the brackets do not contain an IPv6 address")
         }
-        None if host.contains(':') => wrong("an IPv6 address goes in brackets"),
+        None if host.contains(':') => wrong("an IPv6 address must be in brackets"),
         None if host.is_empty() => wrong("it has no host"),
         None if host.chars().any(|c| c.is_whitespace() || c.is_control() || "/@?#".contains(c)) => {
-            wrong("a character that no host has")
+            wrong("the host contains an invalid character")
         }
         _ => Ok(()),
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_may_be_missing() {
+    fn zone_may_be_missing() {
         let address: Result<Address, _> = "a:1 b:2".parse();
         assert_eq!(address.map(|a| a.zone), Ok(String::new()));
         assert!("a:1".parse::<Address>().is_err());

@@ -1,7 +1,7 @@
-//! Causes: what is behind an error of a connection. What tonic says of one is seldom what is the matter: that lies below, and
-//! where it is TLS it names bytes instead of what to do.
+//! Causes: the real cause of a connection error. tonic's own text seldom names it. The cause is in a source error, and
+//! for TLS that names bytes instead of a remedy.
 //!
-//! Must not know: whom was dialled, and why.
+//! Must not know: which server was dialed, and why.
 
 use crate::wire::dates::utc;
 use std::error::Error;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 
-/// A server and whoever dials it do not mean the same by TLS. Waiting does not mend it.
+/// The TLS settings of a server and its client do not match. Waiting does not help.
 ///
 /// ```
 /// use chiplog_net::wire::connect_error::TlsMismatch;
@@ -19,40 +19,40 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsMismatch {
-    /// Plain bytes were sent to who does not take them: a server that wants TLS, or none of ours.
+    /// Plain bytes were sent to a server that does not accept them: it requires TLS, or is not a chiplog server.
     Wanted,
-    /// The server does not speak TLS.
+    /// The server does not use TLS.
     NotSpoken,
-    /// The server's certificate is not signed by the authority that is trusted.
+    /// The server's certificate is not signed by the trusted authority.
     Untrusted,
-    /// The server takes clients with a certificate that it trusts, and no others.
+    /// The server requires a client certificate that it trusts.
     Refused,
-    /// The server's certificate has expired. Seconds since 1970: its last one, and now, by the clock here.
+    /// The server's certificate has expired, by the local clock. Times are seconds since 1970.
     Expired {
-        /// The certificate was valid up to here.
+        /// The last second of its validity.
         not_after: u64,
-        /// When it was looked at.
+        /// The time of the check.
         now: u64,
     },
-    /// The server's certificate is not valid yet, in the same terms.
+    /// The server's certificate is not valid yet, by the local clock.
     NotYetValid {
-        /// The certificate is valid from here on.
+        /// The first second of its validity.
         not_before: u64,
-        /// When it was looked at.
+        /// The time of the check.
         now: u64,
     },
-    /// The server's certificate does not name the host that was dialled.
+    /// The server's certificate does not name the host in the address.
     OtherHost,
-    /// The server says that the client's certificate has expired, or is not valid yet.
+    /// The server reports that the client's certificate has expired, or is not valid yet.
     OwnExpired,
 }
 
 impl TlsMismatch {
-    /// Whether it is what is behind an error, such as a status that tonic made or one of its transport.
+    /// Returns the mismatch behind an error, such as a status that tonic made or an error of its transport.
     pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
         chain(error).find_map(|cause| {
             if let Some(h2) = cause.downcast_ref::<h2::Error>() {
-                // The first bytes of a TLS alert, read as a frame's head, announce more than any frame has.
+                // The first bytes of a TLS alert, parsed as a frame header, announce more than any frame has.
                 let nonsense = h2.is_library() && h2.reason() == Some(h2::Reason::FRAME_SIZE_ERROR);
                 return nonsense.then_some(Self::Wanted);
             }
@@ -73,7 +73,7 @@ impl TlsMismatch {
         })
     }
 
-    /// What is wrong with the server's certificate.
+    /// The error of the server's certificate.
     fn of_certificate(error: &CertificateError) -> Option<Self> {
         Some(match error {
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted,
@@ -94,34 +94,34 @@ impl TlsMismatch {
 impl fmt::Display for TlsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wanted => f.write_str("what answers there may want TLS, and this client speaks none"),
-            Self::NotSpoken => f.write_str("what answers there speaks no TLS, and this client does"),
+            Self::Wanted => f.write_str("the server may require TLS, and this client does not use it"),
+            Self::NotSpoken => f.write_str("the server does not use TLS, and this client does"),
             Self::Untrusted => {
-                f.write_str("the server's certificate is of another authority than this client trusts")
+                f.write_str("the server's certificate is not signed by the authority that this client trusts")
             }
-            Self::Refused => f.write_str("the server wants a certificate of the client, one that it trusts"),
+            Self::Refused => f.write_str("the server requires a client certificate that it trusts"),
             Self::Expired { not_after, now } => {
                 let (not_after, now) = (utc(*not_after), utc(*now));
-                write!(f, "the server's certificate expired at {not_after}; it is {now} here")
+                write!(f, "the server's certificate expired at {not_after}; this machine's time is {now}")
             }
             Self::NotYetValid { not_before, now } => {
                 let (not_before, now) = (utc(*not_before), utc(*now));
-                write!(f, "the server's certificate is valid only from {not_before}; it is {now} here")
+                write!(f, "the server's certificate is valid only from {not_before}; this machine's time is {now}")
             }
-            Self::OtherHost => f.write_str("the server's certificate does not name the host that was dialled"),
+            Self::OtherHost => f.write_str("the server's certificate does not name the host in the address"),
             Self::OwnExpired => f.write_str(
-                "the server refuses the client's certificate: it has expired, or is not valid yet, by the server's clock",
+                "the server rejects the client's certificate: by the server's clock it has expired or is not valid yet",
             ),
         }
     }
 }
 
-/// Whether TLS, on either side, is behind an error.
+/// Whether an error is caused by TLS, on either side.
 pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
     chain(error).any(|cause| cause.is::<rustls::Error>())
 }
 
-/// Whether one side did not take the other's certificate: somebody has to mend that.
+/// Whether one side rejected the other's certificate: an operator must fix that.
 pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     chain(error).filter_map(|cause| cause.downcast_ref()).any(|error| match error {
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
@@ -140,18 +140,18 @@ pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Whether no connection came about: the system says that nothing takes one, or that there is no way.
+/// Whether no connection was established: the system reports that nothing listens there, or that there is no route.
 pub(crate) fn is_unconnected(error: &(dyn Error + 'static)) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     let mut causes = chain(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|e| matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable))
 }
 
-/// An error and all that is behind it, the nearest first.
+/// An error and its causes, the nearest first.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {
         let error: &'a (dyn Error + 'static) = *error;
-        // What an I/O error was made of is not its source, whose source that has.
+        // The error within an I/O error is not its source: `source()` skips it.
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(inner) => Some(inner as &(dyn Error + 'static)),
             None => error.source(),
@@ -159,12 +159,12 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn 
     })
 }
 
-/// The text of what is behind an error, deepest.
+/// The text of the deepest cause.
 pub(crate) fn deepest(error: &(dyn Error + 'static)) -> String {
     chain(error).last().map_or_else(String::new, ToString::to_string)
 }
 
-/// An error with its causes: tonic's own say "transport error".
+/// An error with its causes: tonic's own text is "transport error".
 pub(crate) fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in chain(error).map(ToString::to_string) {
@@ -183,7 +183,7 @@ mod tests {
     use tokio_rustls::rustls::pki_types::UnixTime;
 
     #[test]
-    fn what_is_within_an_io_error_is_found_and_told_once() {
+    fn cause_within_an_io_error_is_found_and_shown_once() {
         let alien = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
         let text = alien.to_string();
         let error = io::Error::new(io::ErrorKind::InvalidData, io::Error::other(alien));
@@ -195,9 +195,9 @@ mod tests {
         assert_eq!(TlsMismatch::of(&revoked), None);
     }
 
-    /// An expired certificate was told as a server that does not answer.
+    /// An expired certificate was reported as a server that does not answer.
     #[test]
-    fn certificate_out_of_its_time_is_told_with_the_times() {
+    fn error_of_an_expired_certificate_shows_the_times() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let (time, not_after, not_before) = (at(86_400), at(3600), at(172_800));
         for (error, told) in [
@@ -205,7 +205,7 @@ mod tests {
             (CertificateError::NotValidYetContext { time, not_before }, "only from 1970-01-03T00:00:00Z"),
         ] {
             let text = TlsMismatch::of(&rustls::Error::InvalidCertificate(error)).unwrap().to_string();
-            assert!(text.contains(told) && text.ends_with("it is 1970-01-02T00:00:00Z here"), "{text}");
+            assert!(text.contains(told) && text.ends_with("time is 1970-01-02T00:00:00Z"), "{text}");
         }
         let alert = rustls::Error::AlertReceived(AlertDescription::CertificateExpired);
         assert_eq!(TlsMismatch::of(&alert), Some(TlsMismatch::OwnExpired));

@@ -1,6 +1,6 @@
-//! Dates: the days of the calendar, as texts for people have them. Pure.
+//! Dates: calendar days, for texts that people read. Pure.
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar; after Howard Hinnant,
+/// Returns year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. After Howard Hinnant,
 /// "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last.
 ///
 /// ```
@@ -18,10 +18,10 @@ pub fn date_of(days: i64) -> (i64, u32, u32) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// A second counted from 1970-01-01 UTC, as `2026-11-23T12:50:18Z`.
+/// Formats a second counted from 1970-01-01 UTC as `2026-11-23T12:50:18Z`.
 pub(crate) fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date_of(days as i64); // fits: a 86,400th
+    let (year, month, day) = date_of(days as i64); // fits after the division by 86,400
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_told_as_dates() {
+    fn seconds_are_formatted_as_dates() {
         assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(1_795_438_218), "2026-11-23T12:50:18Z");
         assert!(utc(u64::MAX).ends_with("Z"));

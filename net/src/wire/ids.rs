@@ -1,22 +1,22 @@
-//! Ids of logs and directories on the wire: 16 bytes between replicas, 32 hexadecimal digits for people.
+//! Ids of logs and directories in messages: 16 bytes between replicas, 32 hexadecimal digits for people.
 
 use bytes::Bytes;
 use chiplog::{Error, ErrorKind};
 
-/// Of an id as people see it.
+/// The digits of an id in text form.
 const DIGITS: usize = 32;
 
-/// As the peers' messages hold it: 16 bytes, big-endian; none for 0.
+/// The form in messages between replicas: 16 bytes, big-endian; empty for 0.
 pub(crate) fn to_bytes(id: u128) -> Bytes {
     if id == 0 { Bytes::new() } else { Bytes::copy_from_slice(&id.to_be_bytes()) }
 }
 
-/// The id; 0 of none. None for another length than 0 or 16.
+/// Parses that form; 0 if empty. None for any other length than 0 or 16.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Option<u128> {
     if bytes.is_empty() { Some(0) } else { bytes.try_into().ok().map(u128::from_be_bytes) }
 }
 
-/// As people see it: 32 hexadecimal digits; nothing for 0.
+/// The form for people: 32 hexadecimal digits; empty for 0.
 ///
 /// ```
 /// assert_eq!(chiplog_net::wire::ids::to_hex(10), "0000000000000000000000000000000a");
@@ -26,16 +26,16 @@ pub fn to_hex(id: u128) -> String {
     if id == 0 { String::new() } else { format!("{id:032x}") }
 }
 
-/// The id of 32 hexadecimal digits: a piece of one is none.
+/// Parses 32 hexadecimal digits; a part of an id is not accepted.
 ///
 /// # Errors
-/// `InvalidArgument`: it is something else, or 0.
+/// `InvalidArgument`: anything else, or 0.
 pub fn from_hex(text: &str) -> chiplog::Result<u128> {
     match u128::from_str_radix(text, 16) {
         Ok(id) if id != 0 && text.len() == DIGITS && !text.starts_with('+') => Ok(id),
         _ => {
             let what = format!(
-                "{text:?} is no id, which has {DIGITS} hexadecimal digits: all that `chiplog status` and `chiplog info` show"
+                "{text:?} is not an id; give all {DIGITS} hexadecimal digits that `chiplog status` and `chiplog info` show"
             );
             Err(Error::new(ErrorKind::InvalidArgument, what))
         }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_come_back() {
+    fn ids_round_trip() {
         for id in [0, 1, u128::MAX] {
             assert_eq!(from_bytes(&to_bytes(id)), Some(id));
         }

@@ -1,18 +1,18 @@
-//! AppendRequest: a request as it came over the wire, looked through once and not taken apart: a request can hold
-//! hundreds of thousands of proposals, and each would cost more than it holds.
+//! AppendRequest: a request as it was received, checked in one pass and not taken apart. A request can hold hundreds of
+//! thousands of proposals; an object for each would cost more than its bytes.
 //!
-//! Invariants: `wire` is a sound message; `count`, `largest` and `sequence` are what it says.
+//! Invariants: `wire` is a valid message; `count`, `largest` and `sequence` are its values.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use chiplog::{Batch, BatchBuilder, Error, ErrorKind};
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message, bytes::Buf};
 
-/// Batches made of a request are about this large: the log writes the first while the next is made.
+/// The approximate size of a request's batches: the log writes the first one while the next one is built.
 const BATCH_BYTES: usize = 1 << 20;
-/// What a record takes in a batch besides its own bytes.
+/// The overhead of a record in a batch.
 const RECORD_BYTES: usize = 4;
-/// What a batch takes besides its records.
+/// The overhead of a batch.
 const BATCH_HEAD_BYTES: usize = chiplog::BATCH_HEADER_BYTES;
 
 /// `logspec.AppendRequest`: a sequence number and proposals.
@@ -31,7 +31,7 @@ pub struct AppendRequest {
     largest: usize,
 }
 
-/// One field of the message, as far as it matters.
+/// A field of the message, as far as it is used.
 enum Field<'a> {
     Sequence(u64),
     Proposal(&'a [u8]),
@@ -39,7 +39,7 @@ enum Field<'a> {
 }
 
 impl AppendRequest {
-    /// With these proposals; none: a probe.
+    /// Creates a request with these proposals; none: a probe.
     pub fn new<P: AsRef<[u8]>>(sequence: u64, proposals: impl IntoIterator<Item = P>) -> Self {
         let mut wire = BytesMut::new();
         encoding::uint64::encode(1, &sequence, &mut wire);
@@ -55,17 +55,17 @@ impl AppendRequest {
         Self { wire: wire.freeze(), sequence, count, largest }
     }
 
-    /// The client's number of it.
+    /// The client's sequence number.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// How many proposals.
+    /// The number of proposals.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Bytes of the largest proposal.
+    /// The size of the largest proposal in bytes.
     pub fn largest(&self) -> usize {
         self.largest
     }
@@ -78,23 +78,23 @@ impl AppendRequest {
                 match next_field(&mut rest) {
                     Ok(Some(Field::Proposal(proposal))) => return Some(proposal),
                     Ok(Some(_)) => {}
-                    Ok(None) | Err(_) => return None, // looked through before: no error comes
+                    Ok(None) | Err(_) => return None, // cannot fail: it was checked before
                 }
             }
         })
     }
 
-    /// What it takes in the log, about.
+    /// The approximate size in the log.
     pub(crate) fn stored_bytes(&self) -> usize {
         self.wire.len() + RECORD_BYTES * self.count as usize
     }
 
-    /// What it takes in memory with the reply to come.
+    /// The memory for the request and its reply.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.wire.len() + size_of::<u64>() * self.count as usize
     }
 
-    /// The proposals in batches, in order, each of at most `batch_bytes_max` bytes.
+    /// The proposals in batches, in order, each of up to `batch_bytes_max` bytes.
     pub(crate) fn batches(&self, batch_bytes_max: u32) -> impl Iterator<Item = chiplog::Result<Batch>> {
         let most = batch_bytes_max as usize;
         let target = most.min(BATCH_BYTES);
@@ -135,11 +135,11 @@ fn check_size(bytes: usize, batch_bytes_max: usize) -> chiplog::Result<()> {
     if bytes + RECORD_BYTES + BATCH_HEAD_BYTES <= batch_bytes_max {
         return Ok(());
     }
-    let what = format!("a proposal of {bytes} bytes; a batch of the log holds {batch_bytes_max}");
+    let what = format!("a proposal has {bytes} bytes; a batch of the log holds up to {batch_bytes_max}");
     Err(Error::new(ErrorKind::TooLarge, what))
 }
 
-/// Takes the next field off the front of `rest`.
+/// Removes the next field from the front of `rest`.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Option<Field<'a>>, DecodeError> {
     if rest.is_empty() {
         return Ok(None);
@@ -176,7 +176,7 @@ impl Message for AppendRequest {
 
     fn merge(&mut self, mut buffer: impl Buf) -> Result<(), DecodeError> {
         let more = buffer.copy_to_bytes(buffer.remaining()); // no copy of what tonic has received
-        // One message after the other is both in one.
+        // Two concatenated messages are one merged message.
         let wire = if self.wire.is_empty() { more } else { [&self.wire[..], &more].concat().into() };
         *self = Self::look_through(wire)?;
         Ok(())
@@ -209,7 +209,7 @@ impl Message for AppendRequest {
 mod tests {
     use super::*;
 
-    /// What a generated type would be.
+    /// The type that would be generated.
     #[derive(Clone, PartialEq, Message)]
     struct Generated {
         #[prost(uint64, tag = "1")]
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_what_a_generated_message_would() {
+    fn reads_and_writes_like_a_generated_message() {
         let proposals = vec![b"one".to_vec(), vec![], vec![7; 300]];
         let theirs = Generated { sequence: 77, proposals: proposals.clone(), later: "unknown".into() };
         let ours = AppendRequest::decode(&theirs.encode_to_vec()[..]).unwrap();
@@ -237,11 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_message_is_rejected() {
         let sound = AppendRequest::new(3, ["abc"]).encode_to_vec();
         for end in 1..sound.len() {
             let cut = AppendRequest::decode(&sound[..end]);
-            assert!(cut.is_err() || end == 2, "cut at {end}"); // at 2 ends the first field
+            assert!(cut.is_err() || end == 2, "cut at {end}"); // the first field ends at 2
         }
         for bad in
             [&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f][..], &[0x0a, 0], &[0x10, 1], &[0]]
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_of_nothing() {
+    fn million_empty_proposals() {
         let request = AppendRequest::new(1, std::iter::repeat_n("", (1 << 20) + 5));
         let counts: u64 = request.batches(32 << 20).map(|b| u64::from(b.unwrap().count())).sum();
         assert_eq!(counts, (1 << 20) + 5);

@@ -1,4 +1,4 @@
-//! What travels between processes: messages, errors as statuses, addresses, TLS.
+//! Everything that is sent between processes: messages, errors as statuses, addresses, TLS.
 
 pub mod address;
 pub mod connect_error;

@@ -2,7 +2,7 @@
 
 #![allow(missing_docs, clippy::all, reason = "generated; the protos are the documentation")]
 
-/// The service that existing clients speak.
+/// The service of existing clients.
 pub mod logspec {
     tonic::include_proto!("logspec");
 }
@@ -12,5 +12,5 @@ pub mod v1 {
     tonic::include_proto!("chiplog.v1");
 }
 
-/// All protos, compiled: for reflection.
+/// All protos, compiled, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

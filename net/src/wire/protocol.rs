@@ -1,10 +1,10 @@
-//! Protocol: what a client and a server agree on besides messages.
+//! Protocol: conventions of clients and servers in addition to the messages.
 
-/// The versions of `chiplog.v1` that are spoken.
+/// The supported versions of `chiplog.v1`.
 pub(crate) const PROTOCOL: std::ops::RangeInclusive<u32> = 1..=1;
-/// A server with this feature feeds followers.
+/// The server feeds followers.
 pub(crate) const FEATURE_FOLLOW: &str = "follow";
-/// A new follower may begin a number of records before the end, or at a time.
+/// The server can start a new copy at a time, or a number of records before the end.
 pub(crate) const FEATURE_FOLLOW_PLACES: &str = "follow.places";
-/// Timestamps are milliseconds in the log and nanoseconds on the wire.
+/// Timestamps are milliseconds in the log and nanoseconds in messages.
 pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;

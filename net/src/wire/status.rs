@@ -1,5 +1,5 @@
-//! Status: the log's errors as gRPC statuses, and back. A status' code is for every gRPC client; the kind's number in
-//! its metadata is for ours.
+//! Status: the log's errors as gRPC statuses, and back. The status code is for every gRPC client; the kind's number in
+//! the metadata is for chiplog's own.
 
 use crate::wire::connect_error;
 use crate::wire::connect_error::TlsMismatch;
@@ -12,14 +12,14 @@ use tonic::{Code, Status};
 
 /// Metadata of a failed call: the number of the error kind.
 pub const KIND: &str = "chiplog-kind";
-/// Metadata of a failed call: where the leader serves clients, `host:port`.
+/// Metadata of a failed call: the leader's address for clients, `host:port`.
 pub const LEADER: &str = "chiplog-leader";
-/// Metadata of a call of `chiplog.v1.Log`: the id of the log that is meant, in hexadecimal.
+/// Metadata of a call of `chiplog.v1.Log`: the id of the log that the call is for, in hexadecimal.
 pub const LOG_ID: &str = "chiplog-log-id";
-/// Metadata of a read below the log's first record: the index of that.
+/// Metadata of a read below the log's first record: the index of the first record.
 pub const FIRST: &str = "chiplog-first";
 
-/// Metadata of a failed read, of kind corrupt: `1` where nobody can repair what is damaged, so that it is of no use to wait.
+/// Metadata of a failed read, of kind corrupt: `1` if the damage cannot be repaired, so that waiting does not help.
 pub const LASTING: &str = "chiplog-lasting";
 
 /// The gRPC code for a kind of error.
@@ -48,7 +48,7 @@ pub fn code_of(kind: ErrorKind) -> Code {
     }
 }
 
-/// Whether an append that was submitted, and failed so, may be in the log all the same. Any other kind says that it is not.
+/// Whether a submitted append that failed with this kind may be in the log. With any other kind it is not.
 pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -56,7 +56,7 @@ pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
     )
 }
 
-/// The error as a status; with the leader's client address, where that is wanted and known.
+/// Converts an error into a status, with the leader's client address if it is given.
 ///
 /// ```
 /// use chiplog::{Error, ErrorKind};
@@ -78,7 +78,8 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
     status
 }
 
-/// The status as the log's error. Statuses of other origin, such as those of a broken connection, are mapped by code.
+/// Converts a status into the log's error. A foreign status, such as that of a broken connection, is mapped by its
+/// code.
 pub fn from_status(status: &Status) -> Error {
     let told = status.metadata().get(KIND).and_then(|v| v.to_str().ok()?.parse().ok());
     let kind = told.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
@@ -100,8 +101,8 @@ pub fn from_status(status: &Status) -> Error {
     }
 }
 
-/// Whether an answer to the first call of a server shows that it is no chiplog server for clients: every version knows that call. Of
-/// a later call it means that the server is of an earlier version.
+/// Whether the answer to the first call shows that the server is not a chiplog server for clients: every version knows
+/// that call. As the answer to a later call it means that the server has an earlier version.
 ///
 /// ```
 /// use chiplog_net::wire::status::{is_stranger, to_status};
@@ -113,39 +114,40 @@ pub fn is_stranger(status: &Status) -> bool {
     status.code() == Code::Unimplemented && status.metadata().get(KIND).is_none()
 }
 
-/// The error of the first call of a server: as [`from_status`], and of a stranger `Unavailable`, in words.
+/// The error of the first call of a server: as [`from_status`], but `Unavailable` with an explanation for a foreign
+/// server.
 pub fn from_first_status(status: &Status) -> Error {
     if !is_stranger(status) {
         return from_status(status);
     }
-    let what = "what answers there is no chiplog server for clients: peers and probes have ports of their own, and a copy that follows can only be read";
+    let what = "this address does not serve chiplog clients: ports for peers and for probes are separate, and a follower's port only serves reads";
     Error::new(ErrorKind::Unavailable, what)
 }
 
-/// The same error, in other words.
+/// The same error with another text.
 pub(crate) fn retold(error: &Error, what: String) -> Error {
     let retold = Error::new(error.kind(), what);
     if error.is_lasting() { retold.into_lasting() } else { retold }
 }
 
-/// The last frame of an answer that ends so.
+/// The last frame of an answer that ends with this status.
 pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
     let mut trailers = HeaderMap::new();
     status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
 }
 
-/// The text of the status. Of one that was made on this side, also of the cause; where that is TLS, in words of its own: the
-/// texts below speak of bytes that were taken for something else.
+/// The text of the status. A status that was created on this side also gets its cause. TLS errors get their own text:
+/// the original one describes misinterpreted bytes.
 fn told_by(status: &Status) -> String {
     let message = status.message();
     if message.is_empty() && status.code() == Code::Unimplemented {
-        return "the server does not know this call: it is of an earlier version".into();
+        return "the server does not know this call: it runs an earlier version".into();
     }
     let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
     let Some(source) = std::error::Error::source(status) else { return text };
     let deepest = connect_error::deepest(source);
     match TlsMismatch::of(source) {
-        Some(TlsMismatch::OtherHost) => return format!("{}: {deepest}", TlsMismatch::OtherHost), // names them
+        Some(TlsMismatch::OtherHost) => return format!("{}: {deepest}", TlsMismatch::OtherHost), // names the hosts
         Some(mismatch) => return mismatch.to_string(),
         None => {}
     }
@@ -158,7 +160,7 @@ fn told_by(status: &Status) -> String {
     text
 }
 
-/// Where the leader serves clients, if the status tells.
+/// The leader's address for clients, if the status contains it.
 pub fn leader_of(status: &Status) -> Option<String> {
     status.metadata().get(LEADER)?.to_str().ok().map(str::to_owned)
 }
@@ -178,20 +180,23 @@ mod tests {
     }
 
     #[test]
-    fn that_nobody_can_repair_it_survives_the_wire() {
+    fn lasting_corruption_survives_the_wire() {
         let error = Error::new(ErrorKind::Corrupt, "record 7");
         assert!(!from_status(&to_status(&error, None)).is_lasting());
         assert!(from_status(&to_status(&error.into_lasting(), None)).is_lasting());
     }
 
-    /// A port of peers, of probes or of another program was told as "needs another version of chiplog".
+    /// A port for peers, for probes or of another program was reported as "needs another version of chiplog".
     #[test]
-    fn stranger_is_unavailable_and_no_other_version() {
+    fn foreign_server_is_unavailable_not_another_version() {
         for words in ["", "grpc-status header missing, mapped from HTTP status code 404"] {
             let error = from_first_status(&Status::unimplemented(words));
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             let told = error.to_string();
-            assert!(told.contains("ports of their own") && !told.contains("grpc-status"), "{told}");
+            assert!(
+                told.contains("does not serve chiplog clients") && !told.contains("grpc-status"),
+                "{told}"
+            );
         }
         let ours = to_status(&Error::new(ErrorKind::Unsupported, "member 2 is too old"), None);
         assert_eq!(from_first_status(&ours).kind(), ErrorKind::Unsupported);
@@ -201,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_another_origin_has_a_kind() {
+    fn foreign_status_has_a_kind() {
         assert_eq!(from_status(&Status::unavailable("refused")).kind(), ErrorKind::Unavailable);
         assert_eq!(from_status(&Status::unknown("")).kind(), ErrorKind::Unavailable);
     }

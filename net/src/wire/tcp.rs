@@ -1,7 +1,8 @@
-//! Sockets: what the kernel is told of connections between replicas: how long what was sent may stay unacknowledged.
+//! Sockets: the kernel's limit, for connections between replicas, of how long sent bytes may stay unacknowledged.
 //!
-//! A line that is slow but moves is borne; one whose packets vanish is not, nor a program that reads nothing for so long, with
-//! its kernel's buffer full. Pings within HTTP/2 cannot tell a slow line from a dead one, as they wait behind what is large.
+//! A connection that is slow but moves is kept. It is closed if its packets are lost, or if the peer's program reads
+//! nothing for this long while its kernel's buffer is full. Pings within HTTP/2 cannot distinguish a slow connection
+//! from a dead one, because they wait behind large messages.
 //!
 //! Must not know: which peer it is.
 
@@ -11,20 +12,20 @@ use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Dials within `connect`; what stays unacknowledged for `unacknowledged` ends the connection.
+/// Connects within `connect`; bytes that stay unacknowledged for `unacknowledged` close the connection.
 pub(crate) fn connector(connect: Duration, unacknowledged: Duration) -> HttpConnector {
     let mut connector = HttpConnector::new();
-    connector.enforce_http(false); // TLS is made on top of it
+    connector.enforce_http(false); // TLS is layered on top
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(connect));
     connector.set_tcp_user_timeout(Some(unacknowledged));
     connector
 }
 
-/// The same for a connection that was accepted.
+/// The same limit for an accepted connection.
 ///
 /// # Errors
-/// It has ended already.
+/// The connection has ended already.
 pub(crate) fn give_up(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
     SockRef::from(stream).set_tcp_user_timeout(Some(unacknowledged))
 }
@@ -40,10 +41,10 @@ mod tests {
         SockRef::from(stream).tcp_user_timeout().unwrap()
     }
 
-    /// What vanishes on one of two connections was noticed by nobody for half a minute. A test without a network of its own
-    /// cannot make packets vanish: that the kernel was told is what it can see.
+    /// Lost packets on one of two connections went undetected for half a minute. A test without its own network cannot
+    /// drop packets: it can only check that the kernel has the limit.
     #[tokio::test]
-    async fn the_kernel_knows_when_to_give_up_in_both_directions() {
+    async fn kernel_timeout_is_set_in_both_directions() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let mut connector = connector(Duration::from_secs(30), LIMIT);

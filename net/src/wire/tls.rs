@@ -1,10 +1,10 @@
-//! TLS: what a listener proves itself with and whom it trusts, to be changed while it runs; and which replica a
+//! TLS: a listener's identity and its trusted authority, which can be replaced while it runs; and the replica that a
 //! certificate names.
 //!
 //! Invariants:
-//! - What is in use was sound as a whole when it came: a key that fits its certificate, an authority that is one. What
-//!   is not, changes nothing.
-//! - A connection keeps what it began with. Nothing is resumed: each one shows its certificates.
+//! - The identity in use was valid as a whole when it was set: the key matches the certificate, and the authority is
+//!   valid. An invalid one changes nothing.
+//! - A connection keeps the identity that it began with. No session is resumed: each connection sends its certificates.
 //!
 //! Must not know: files, sockets.
 
@@ -23,10 +23,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 
-/// The only protocol that is spoken inside of TLS.
+/// The only protocol within TLS.
 const HTTP2: &[u8] = b"h2";
 
-/// What a listener proves itself with, all in PEM.
+/// A listener's identity, all in PEM.
 ///
 /// ```
 /// use chiplog_net::wire::tls::Identity;
@@ -35,11 +35,11 @@ const HTTP2: &[u8] = b"h2";
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificate, then those between it and its authority.
+    /// The certificate, then the certificates between it and its authority.
     pub certificate: Vec<u8>,
     /// Its private key.
     pub key: Vec<u8>,
-    /// Who has to have signed the certificates of those who connect. None: they need no certificate.
+    /// Certificates of the authority that signs the clients' certificates. None: clients need no certificate.
     pub authority: Option<Vec<u8>>,
 }
 
@@ -49,8 +49,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The TLS of a listener. What it is made of can be replaced; connections that come later get the new one. `Send +
-/// Sync`.
+/// The TLS settings of a listener. They can be replaced; new connections use the new ones. `Send + Sync`.
 ///
 /// ```no_run
 /// use chiplog_net::wire::tls::{Identity, ServerTls};
@@ -69,26 +68,26 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// With this identity.
+    /// Creates settings with this identity.
     ///
     /// # Errors
-    /// `InvalidArgument`: it holds no certificate, no key, one that does not fit, or an authority that is none; the
-    /// certificate has expired, or is not valid yet.
+    /// `InvalidArgument`: it has no certificate, no key, a key that does not match, or an invalid authority; or the
+    /// certificate has expired or is not valid yet.
     pub fn new(identity: &Identity) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { config: RwLock::new(config(identity)?) }))
     }
 
-    /// Uses this identity for connections that come from now on.
+    /// Uses this identity for new connections.
     ///
     /// # Errors
-    /// As [`Self::new`]; then the one before stays in use.
+    /// As [`Self::new`]; then the previous identity stays in use.
     pub fn replace(&self, identity: &Identity) -> Result<()> {
         let new = config(identity)?;
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    /// For the next connection.
+    /// The settings for the next connection.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -104,12 +103,12 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
     let chain = certificates("certificate", &identity.certificate)?;
-    let leaf = chain[0].clone(); // there is one
+    let leaf = chain[0].clone(); // it has at least one
     let key = PrivateKeyDer::from_pem_slice(&identity.key)
-        .map_err(|e| wrong(format!("there is no private key in PEM: {e}")))?;
+        .map_err(|e| wrong(format!("no private key in PEM: {e}")))?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(format!("TLS cannot be used: {e}")))?;
+        .map_err(|e| wrong(format!("cannot set up TLS: {e}")))?;
     let builder = match &identity.authority {
         None => builder.with_no_client_auth(),
         Some(authority) => {
@@ -123,30 +122,30 @@ fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
         .map_err(|e| wrong(format!("certificate and key cannot be used together: {e}")))?;
     Validity::of_der(&leaf)?.check(UnixTime::now())?;
     config.alpn_protocols.push(HTTP2.to_vec());
-    // Who comes again shows its certificate again: it may have expired.
+    // A client that reconnects sends its certificate again: it may have expired.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// Whether a client can use these, all PEM: whom it trusts, and its own certificate with its private key.
+/// Checks that a client can use these, all PEM: the trusted authority, and its own certificate with the private key.
 ///
 /// # Errors
-/// `InvalidArgument`: says which of them is none.
+/// `InvalidArgument`: names the invalid one.
 pub(crate) fn check_client(authority: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<()> {
     let mut roots = RootCertStore::empty();
-    // Of many, such as a system's, some may be of a kind that is not understood. All of them may not.
+    // Of many certificates, such as a system's, some may be of an unsupported kind, but not all.
     let (usable, _) = roots.add_parsable_certificates(certificates("tls_authority", authority)?);
     if usable == 0 {
-        return Err(wrong("tls_authority: there is no certificate in it that can be understood"));
+        return Err(wrong("tls_authority: no valid certificate found"));
     }
     let Some((certificate, key)) = identity else { return Ok(()) };
     let chain = certificates("tls_certificate", certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|e| wrong(format!("tls_key: there is no private key in PEM: {e}")))?;
+        .map_err(|e| wrong(format!("tls_key: no private key in PEM: {e}")))?;
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(format!("TLS cannot be used: {e}")))?
+        .map_err(|e| wrong(format!("cannot set up TLS: {e}")))?
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
         .map_err(|e| wrong(format!("tls_certificate and tls_key cannot be used together: {e}")))?;
@@ -156,7 +155,7 @@ pub(crate) fn check_client(authority: &[u8], identity: Option<(&[u8], &[u8])>) -
 fn certificates(of: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
-        Ok(all) if all.is_empty() => Err(wrong(format!("{of}: there is no certificate in PEM"))),
+        Ok(all) if all.is_empty() => Err(wrong(format!("{of}: no certificate in PEM"))),
         Ok(all) => Ok(all),
         Err(e) => Err(wrong(format!("{of}: not PEM: {e}"))),
     }
@@ -170,8 +169,8 @@ fn roots(pem: &[u8]) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// The name that the certificate of a replica has among its subject's alternative names, as a DNS name. Between
-/// replicas it is what is checked: not the host.
+/// The name that a replica's certificate has as a DNS name among its subject's alternative names. Between replicas this
+/// name is checked, not the host.
 ///
 /// ```
 /// assert_eq!(chiplog_net::wire::tls::node_name(chiplog::NodeId(3)), "node-3");
@@ -194,15 +193,15 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Of a certificate in PEM, the first one.
+    /// Reads the validity of a certificate in PEM; of several, the first.
     ///
     /// # Errors
-    /// `InvalidArgument`: it is none.
+    /// `InvalidArgument`: it is not a certificate.
     pub fn of(certificate: &[u8]) -> Result<Self> {
-        Self::of_der(&certificates("certificate", certificate)?[0]) // there is one
+        Self::of_der(&certificates("certificate", certificate)?[0]) // it has at least one
     }
 
-    /// A verification looks at the time first, and its error names the bound that was missed.
+    /// Verification checks the time first, and its error contains the bound that was missed.
     fn of_der(leaf: &CertificateDer<'_>) -> Result<Self> {
         let parsed = ParsedCertificate::try_from(leaf).map_err(|e| wrong(format!("the certificate: {e}")))?;
         let verified = |seconds| {
@@ -231,37 +230,41 @@ impl Validity {
         let Self { not_before, not_after } = self;
         let now = now.as_secs();
         if now > not_after {
-            let what = format!("the certificate expired at {}; it is {} here", utc(not_after), utc(now));
+            let what =
+                format!("the certificate expired at {}; this machine's time is {}", utc(not_after), utc(now));
             return Err(wrong(what));
         }
         if now < not_before {
-            let what =
-                format!("the certificate is valid only from {}; it is {} here", utc(not_before), utc(now));
+            let what = format!(
+                "the certificate is valid only from {}; this machine's time is {}",
+                utc(not_before),
+                utc(now)
+            );
             return Err(wrong(what));
         }
         Ok(())
     }
 }
 
-/// Whether the certificate, whose signatures were checked, is that of the replica.
+/// Whether the certificate, whose signatures were checked, names this replica.
 pub(crate) fn names_node(certificate: &CertificateDer<'_>, node: NodeId) -> bool {
     let Ok(parsed) = ParsedCertificate::try_from(certificate) else { return false };
     let Ok(name) = ServerName::try_from(node_name(node)) else { return false };
     verify_server_name(&parsed, &name).is_ok()
 }
 
-/// Whether other replicas take this for the identity of `node`, as a server and as a client: it names the node, its authority
-/// has signed it, and its time has come and is not over.
+/// Checks that other replicas will accept this identity for `node`, as a server and as a client: it names the node, the
+/// authority signed it, and it is valid now.
 ///
 /// # Errors
-/// `InvalidArgument`: says what they will not take.
+/// `InvalidArgument`: the reason why they will reject it.
 pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
     let chain = certificates("certificate", &identity.certificate)?;
-    let Some((leaf, between)) = chain.split_first() else { return Err(wrong("there is no certificate")) };
+    let Some((leaf, between)) = chain.split_first() else { return Err(wrong("no certificate was given")) };
     if !names_node(leaf, node) {
         let name = node_name(node);
         return Err(wrong(format!(
-            "the certificate does not name {name} (subjectAltName DNS:{name}): the other replicas take this server for nobody"
+            "the certificate does not name {name}, so other replicas will reject this server; add subjectAltName DNS:{name}"
         )));
     }
     let now = UnixTime::now();
@@ -270,9 +273,7 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
     let trusted = Arc::new(roots(authority)?);
     let of_authority = |e: &dyn fmt::Display| wrong(format!("the authority: {e}"));
     let refused = |e: &dyn fmt::Display| {
-        wrong(format!(
-            "the other replicas will not take the certificate, if they have the same authority: {e}"
-        ))
+        wrong(format!("replicas with the same authority will reject the certificate: {e}"))
     };
     let name = ServerName::try_from(node_name(node)).map_err(wrong)?;
     WebPkiServerVerifier::builder_with_provider(trusted.clone(), provider())
@@ -288,18 +289,17 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
     Ok(())
 }
 
-/// Whether a certificate in PEM, the first one, names this host: a name or an address.
+/// Checks that a certificate in PEM (of several, the first) names this host, which is a name or an IP address.
 ///
 /// # Errors
-/// `InvalidArgument`: it does not, or is none.
+/// `InvalidArgument`: it does not, or is not a certificate.
 pub fn check_host(certificate: &[u8], host: &str) -> Result<()> {
     let chain = certificates("certificate", certificate)?;
-    let leaf = chain.first().ok_or_else(|| wrong("there is no certificate"))?;
+    let leaf = chain.first().ok_or_else(|| wrong("no certificate was given"))?;
     let parsed = ParsedCertificate::try_from(leaf).map_err(|e| wrong(format!("the certificate: {e}")))?;
     let name = ServerName::try_from(host).map_err(|e| wrong(format!("{host}: {e}")))?;
-    verify_server_name(&parsed, &name).map_err(|_| {
-        wrong(format!("the certificate does not name {host}, by which clients reach this server"))
-    })
+    verify_server_name(&parsed, &name)
+        .map_err(|_| wrong(format!("the certificate does not name {host}, the host that clients connect to")))
 }
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_its_node_and_no_other() {
+    fn certificate_names_only_its_own_node() {
         let (certificate, _) = leaf(&["node-2", "log2.example", "127.0.0.1"]);
         let named: Vec<u64> = (1..=22).filter(|n| names_node(certificate.der(), NodeId(*n))).collect();
         assert_eq!(named, [2]);
@@ -331,9 +331,9 @@ mod tests {
         assert!(!names_node(&CertificateDer::from(vec![1, 2, 3]), NodeId(2)));
     }
 
-    /// A file that was no certificate was not refused: it got as far as the connection, whose error was another one.
+    /// A file without a certificate was accepted, and only the connection failed, with an unrelated error.
     #[test]
-    fn what_a_client_is_given_is_refused_by_its_name() {
+    fn invalid_client_tls_option_is_named() {
         let (certificate, key) = leaf(&["a"]);
         let (authority, key) = (authority().0.into_bytes(), key.serialize_pem().into_bytes());
         let certificate = certificate.pem().into_bytes();
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Of these days, from midnight to midnight.
+    /// Valid on these days, from midnight to midnight.
     fn valid(from: (i32, u8, u8), to: (i32, u8, u8)) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["node-2".to_owned()]).unwrap();
@@ -390,9 +390,9 @@ mod tests {
         }
     }
 
-    /// An expired certificate replaced one that was good: no client got in any more.
+    /// An expired certificate replaced a valid one: no client could connect any more.
     #[test]
-    fn certificate_out_of_its_time_is_refused_and_changes_nothing() {
+    fn expired_certificate_is_rejected_and_changes_nothing() {
         let tls = ServerTls::new(&valid((2020, 1, 1), (4000, 1, 1))).unwrap();
         let before = tls.current();
         let expired = valid((2020, 1, 1), (2021, 2, 3));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sound_is_refused_in_words_and_changes_nothing() {
+    fn invalid_identity_is_rejected_and_changes_nothing() {
         let (certificate, key) = leaf(&["a"]);
         let (_, other_key) = leaf(&["a"]);
         let good = Identity {

@@ -1,4 +1,4 @@
-//! One copy of one log: how it begins, goes on where it was, jumps, and what it lets go.
+//! One copy of one log: how it starts, continues after a reopen, jumps, and discards.
 
 use crate::served::{One, free_port};
 use crate::support::{LONG, append, event, follow, quick, same, stored, until};
@@ -6,9 +6,9 @@ use chiplog::{ErrorKind, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent};
 use std::time::Duration;
 
-/// A copy gets what was there and what comes, is read like any log, and takes nothing.
+/// A copy gets existing and new records, is read like any log, and rejects appends.
 #[test]
-fn a_copy_catches_up_and_follows_one_server() {
+fn copy_catches_up_and_follows_one_server() {
     let one = One::new();
     let before = append(&one.log, 2_000, 300);
     let dir = tempfile::tempdir().unwrap();
@@ -34,9 +34,9 @@ fn a_copy_catches_up_and_follows_one_server() {
     copy.close().unwrap();
 }
 
-/// It goes on where it was: only what is new is sent. A start means nothing then, and servers need not be there.
+/// It continues at its position: only new records are sent. A start is ignored then, and no server is needed.
 #[test]
-fn a_copy_that_is_opened_again_goes_on_where_it_was() {
+fn reopened_copy_continues_at_its_position() {
     let one = One::new();
     let many = append(&one.log, 1_000, 1_000);
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn a_copy_that_is_opened_again_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_new_copy_begins_where_it_is_told_to() {
+fn new_copy_starts_at_the_given_position() {
     let one = One::new();
     append(&one.log, 100, 100);
     let begin = |from| {
@@ -86,12 +86,12 @@ fn a_new_copy_begins_where_it_is_told_to() {
     assert!(first <= since, "{first} for {since}");
     same(copy.log(), &one.log, Index(100));
     let later = Timestamp(time + 1_000_000_000);
-    assert_eq!(begin(Start::Timestamp(later)).unwrap().0, Index(101), "still to come");
+    assert_eq!(begin(Start::Timestamp(later)).unwrap().0, Index(101), "not appended yet");
     assert_eq!(begin(Start::Timestamp(Timestamp(0))).unwrap().0, Index(1));
     one.log.discard(Index(60)).unwrap();
     let (first, copy, _dir) = begin(Start::First).unwrap();
     assert!(first <= Index(60), "with the block that holds it: {first}");
-    until("the discard has come as well", || copy.status().first == Index(60));
+    until("the discard has arrived as well", || copy.status().first == Index(60));
     let error = |from| begin(from).err().map(|e| e.kind());
     assert_eq!(error(Start::Index(Index(59))), Some(ErrorKind::Discarded));
     let none: [String; 0] = [];
@@ -110,9 +110,9 @@ fn a_new_copy_begins_where_it_is_told_to() {
     assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-/// A copy may keep less than the log does, and says what it let go.
+/// A copy may keep fewer records than the log, and reports what it discarded.
 #[test]
-fn a_copy_has_a_retention_of_its_own() {
+fn copy_has_its_own_retention() {
     let one = One::new();
     let dir = tempfile::tempdir().unwrap();
     let mut options = quick();
@@ -130,9 +130,9 @@ fn a_copy_has_a_retention_of_its_own() {
     copy.close().unwrap();
 }
 
-/// All that a copy needs next was discarded while it was away: it says so, and goes on behind.
+/// Everything that a copy needs next was discarded while it was away: it reports this, and continues behind it.
 #[test]
-fn a_copy_that_comes_too_late_jumps_and_says_so() {
+fn late_copy_jumps_and_reports_it() {
     let one = One::new();
     let before = append(&one.log, 500, 1_000);
     let dir = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ fn a_copy_that_comes_too_late_jumps_and_says_so() {
     copy.close().unwrap();
     append(&one.log, 5_000, 1_000);
     one.log.discard(Index(4_000)).unwrap();
-    until("files are gone", || one.log.info().segments < 4);
+    until("files are removed", || one.log.info().segments < 4);
     let last = append(&one.log, 10, 1_000);
     let copy = follow(dir.path(), &[one.address()], Start::First);
     let mut reader = copy.reader(Start::Index(before)).ok();
@@ -155,7 +155,7 @@ fn a_copy_that_comes_too_late_jumps_and_says_so() {
     same(copy.log(), &one.log, last);
     assert_eq!((copy.status().jumps, copy.status().first >= to), (1, true));
     if let Some(reader) = &mut reader {
-        // What it holds it may still give; then it is told.
+        // It may still return the records that it holds; then it returns the error.
         let error = loop {
             match reader.next_record() {
                 Ok(Some(record)) => assert!(record.index <= before),

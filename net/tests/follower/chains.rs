@@ -7,10 +7,10 @@ use chiplog_net::follower::FollowerEvent;
 use chiplog_net::service::log::NativeOptions;
 use std::time::Duration;
 
-/// A copy that feeds a copy: what the first one misses or discards, the second one hears of; that the first one's server
-/// dies, it does not.
+/// A copy that feeds a copy: the second one learns of the first one's jumps and discards, but not of the failure of the
+/// first one's server.
 #[test]
-fn a_copy_feeds_a_copy() {
+fn copy_feeds_a_copy() {
     let mut one = One::new();
     let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = follow(near.path(), &[one.address()], Start::First);
@@ -31,15 +31,15 @@ fn a_copy_feeds_a_copy() {
     let other = Server::start_at(One::new().log.clone(), 0, NativeOptions::default());
     drop(std::mem::replace(&mut one.server, other));
     until("the first one's server is gone", || first.status().server.is_none());
-    until("the second one hears that the first one is not kept up to date", || !second.status().fed);
+    until("the second one learns that the first one is not up to date", || !second.status().fed);
     assert_eq!((second.status().connects, second.status().server.is_some()), (1, true));
     one.server = Server::start_at(log, port, NativeOptions::default());
     let last = append(&one.log, 10, 100);
     same(second.log(), &one.log, last);
-    until("and that it is again", || second.status().fed);
+    until("the second one learns that the first one is up to date again", || second.status().fed);
     assert_eq!((second.status().connects, second.status().received_records), (1, last.get()));
 
-    // Clients read there; what is not for a copy is refused.
+    // Clients read there; calls that a copy cannot serve are rejected.
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let servers = [serving.address.clone()];
         let client = chiplog_net::client::Client::connect(servers, Default::default()).await.unwrap();
@@ -51,9 +51,10 @@ fn a_copy_feeds_a_copy() {
     second.close().unwrap();
 }
 
-/// Clients read from copies where nobody else is there. What a copy does not have was taken for what the log does not have.
+/// Clients read from copies if there is no other server. Records that a copy lacks were considered missing from the
+/// log.
 #[test]
-fn a_client_does_not_take_a_copy_for_the_log() {
+fn client_does_not_mistake_a_copy_for_the_log() {
     let mut one = One::new();
     let dir = tempfile::tempdir().unwrap();
     append(&one.log, 100, 100);
@@ -67,14 +68,14 @@ fn a_client_does_not_take_a_copy_for_the_log() {
         let client = chiplog_net::client::Client::connect(seeds, quick_client()).await.unwrap();
         let starts = [Start::First, Start::Index(Index(2))];
         let mut readers = starts.map(|start| client.reader(start, chiplog_net::client::ReadFrom::Any));
-        // While the log's own server is away, nobody says that its records are gone, nor begins behind them.
+        // While the log's own server is away, no copy reports that its records are gone, or starts behind them.
         let other = Server::start_at(One::new().log.clone(), 0, NativeOptions::default());
         drop(std::mem::replace(&mut one.server, other));
         for reader in &mut readers {
             let nothing = tokio::time::timeout(Duration::from_secs(1), reader.next_record()).await;
             assert!(nothing.is_err(), "{nothing:?}");
         }
-        // What the copy has is read there meanwhile.
+        // Records that the copy has are read there meanwhile.
         let mut newest = client.reader(Start::Index(last), chiplog_net::client::ReadFrom::Any);
         assert_eq!(newest.next_record().await.unwrap().unwrap().index, last);
         assert_eq!(newest.server(), Some(&*serving.address));
@@ -93,9 +94,9 @@ fn quick_client() -> chiplog_net::client::ClientOptions {
     options
 }
 
-/// A copy whose own server is gone stands still, and says nothing of it: who hangs on it looks around.
+/// A copy whose own server is gone gets no new records and reports no error: its followers look for another one.
 #[test]
-fn a_copy_that_stands_still_is_left_for_another_copy() {
+fn stalled_copy_is_left_for_another_copy() {
     let one = One::new();
     let servers: Vec<_> =
         (0..2).map(|_| Server::start_at(one.log.clone(), 0, NativeOptions::default())).collect();

@@ -1,4 +1,4 @@
-//! Closing a copy, and letting go of it in unusual places.
+//! Closing a copy, and dropping it in unusual places.
 
 use crate::served::One;
 use crate::support::{LONG, append, follow, quick, until};
@@ -6,14 +6,14 @@ use chiplog::{ErrorKind, Start};
 use chiplog_net::follower::Follower;
 use std::time::Duration;
 
-/// Closing waits for no server, from whatever thread: not for one that says nothing either.
+/// Closing waits for no server, from any thread; also not for a silent one.
 #[test]
 fn closing_waits_for_no_server() {
     let one = One::new();
     let last = append(&one.log, 10, 100);
     let dir = tempfile::tempdir().unwrap();
     follow(dir.path(), &[one.address()], Start::First).wait_for(last, LONG).unwrap();
-    // It takes connections and never answers.
+    // It accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut options = quick();
     (options.probe_timeout, options.attempt_timeout) = (10 * LONG, 10 * LONG);
@@ -34,13 +34,13 @@ fn closing_waits_for_no_server() {
     closing.join().unwrap().unwrap();
     assert_eq!(waiting.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(events.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    // The directory is free again.
+    // The directory is unlocked.
     follow(dir.path(), &[one.address()], Start::First).close().unwrap();
 }
 
-/// The last handle goes in a hook of a reader, on the very thread that stores what comes.
+/// The last handle is dropped in a reader's hook, on the thread that stores blocks.
 #[test]
-fn the_last_handle_may_go_in_a_hook() {
+fn last_handle_may_be_dropped_in_a_hook() {
     let one = One::new();
     let dir = tempfile::tempdir().unwrap();
     let copy = follow(dir.path(), &[one.address()], Start::First);
@@ -57,9 +57,9 @@ fn the_last_handle_may_go_in_a_hook() {
     });
 }
 
-/// The same in a hook of events, which runs on the follower's own thread: that one waited for its own end.
+/// The same in an event hook, which runs on the follower's own thread: the thread waited for its own end.
 #[test]
-fn the_last_handle_may_go_in_a_hook_of_events() {
+fn last_handle_may_be_dropped_in_an_event_hook() {
     let one = One::new();
     let dir = tempfile::tempdir().unwrap();
     let last = append(&one.log, 10, 100);
@@ -80,9 +80,9 @@ fn the_last_handle_may_go_in_a_hook_of_events() {
     });
 }
 
-/// A hook that closes, or asks how the follower stands, while another thread closes: each waited for the other.
+/// A hook closes, or reads the follower's status, while another thread closes: each waited for the other.
 #[test]
-fn a_hook_of_events_may_close_while_another_thread_does() {
+fn event_hook_may_close_while_another_thread_does() {
     let one = One::new();
     let dir = tempfile::tempdir().unwrap();
     let copy = follow(dir.path(), &[one.address()], Start::First);
@@ -106,9 +106,9 @@ fn a_hook_of_events_may_close_while_another_thread_does() {
     }
 }
 
-/// The same when the follower ends by itself: then hooks run on a thread of the log's own.
+/// The same when the follower stops by itself: hooks then run on a thread of the log.
 #[test]
-fn the_last_handle_may_go_when_a_follower_ends_by_itself() {
+fn last_handle_may_be_dropped_when_a_follower_stops_by_itself() {
     let (one, wrong) = (One::new(), One::new());
     let last = append(&one.log, 10, 100);
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What copies cost their servers, and slow ones.
+//! The cost of copies for their servers, and slow copies.
 
 use crate::served::{One, Trio};
 use crate::support::{LONG, append, follow, quick, same, until};
@@ -12,9 +12,9 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Copies hang on replicas that do not lead, ask others how far they are, and leave the leader alone.
+/// Copies use replicas that do not lead, ask others for their position, and leave the leader alone.
 #[test]
-fn many_copies_cost_the_leader_nothing() {
+fn many_copies_do_not_use_the_leader() {
     const COPIES: u64 = 8;
     let trio = Trio::new();
     let leader = trio.leader(0);
@@ -27,11 +27,11 @@ fn many_copies_cost_the_leader_nothing() {
     let copies: Vec<_> = dirs.iter().map(open).collect();
     let calls = |node: u64| trio.server(node).calls.load(Ordering::Relaxed);
     let (before, others) = (calls(leader), (1..=3).filter(|n| *n != leader));
-    assert!(before <= 2 * COPIES, "each asked it what it is: {before}");
+    assert!(before <= 2 * COPIES, "each asked it once about itself: {before}");
     let others_before: u64 = others.clone().map(calls).sum();
     let last = append(trio.log(leader), 2_000, 100);
     copies.iter().for_each(|copy| copy.wait_for(last, LONG).unwrap());
-    until("each copy has asked some server how far it is, several times", || {
+    until("each copy has asked some server for its position several times", || {
         others.clone().map(calls).sum::<u64>() > others_before + 4 * COPIES
     });
     assert_eq!(calls(leader), before);
@@ -40,9 +40,9 @@ fn many_copies_cost_the_leader_nothing() {
     assert_eq!(fed, COPIES);
 }
 
-/// A copy that does not take what it is sent costs its server what fits a window, and nobody else anything.
+/// A copy that does not read its stream costs its server one window, and costs other clients nothing.
 #[test]
-fn a_slow_copy_costs_its_server_no_memory() {
+fn slow_copy_does_not_use_server_memory() {
     let one = One::with(Options::with_segment_bytes(4 << 20), NativeOptions::default());
     let last = append(&one.log, 4_000, 10_000);
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -54,7 +54,7 @@ fn a_slow_copy_costs_its_server_no_memory() {
         let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
         let mut stream = client.follow(request).await.unwrap().into_inner();
         assert!(stream.message().await.unwrap().unwrap().head.is_empty());
-        // It has begun, and comes to a stand.
+        // It has started, and stops at the window.
         let sent = || one.server.host.copies().bytes;
         let (mut before, mut still) = (sent(), 0);
         while still < 20 {
@@ -71,13 +71,13 @@ fn a_slow_copy_costs_its_server_no_memory() {
         tokio::task::spawn_blocking(move || copy.wait_for(last, LONG).unwrap()).await.unwrap();
         assert_eq!(one.server.host.copies().now, 1, "the other one has left");
         drop(stream);
-        until("it is forgotten", || one.server.host.copies().now == 0);
+        until("it is no longer counted", || one.server.host.copies().now == 0);
     });
 }
 
-/// A line that carries a large block in several times the silence that is borne: what counts is that bytes come.
+/// A connection needs several times the silence limit for a large block: arriving bytes count, not whole messages.
 #[test]
-fn a_slow_line_is_not_silence() {
+fn slow_connection_is_not_silence() {
     let one = One::with(Options::with_segment_bytes(16 << 20), NativeOptions::default());
     let last = one.log.append(&vec![7; 6 << 20]).unwrap();
     let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

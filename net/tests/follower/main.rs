@@ -1,5 +1,5 @@
-//! Copies that follow: fed by servers that come and go, by one another, and by servers that misbehave. What is in a copy
-//! is what is in the log, byte for byte.
+//! Copies that follow: fed by servers that start and stop, by other copies, and by servers that misbehave. The contents
+//! of a copy equal the log, byte for byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod catching_up;

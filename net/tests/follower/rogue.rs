@@ -1,4 +1,4 @@
-//! Servers of another log, and servers that send what is wrong.
+//! Servers of another log, and servers that send invalid data.
 
 use crate::served::{One, Server, free_port};
 use crate::support::{LONG, append, event, follow, quick, same};
@@ -19,9 +19,9 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
-/// Servers of another cluster are never used; where no other is left, whoever waits hears so.
+/// Servers of another cluster are never used; if no other server is left, waiting calls return the error.
 #[test]
-fn servers_of_another_log_are_refused() {
+fn servers_of_another_log_are_rejected() {
     let (one, wrong) = (One::new(), One::new());
     let last = append(&one.log, 100, 100);
     append(&wrong.log, 500, 100);
@@ -43,9 +43,9 @@ fn servers_of_another_log_are_refused() {
     });
     assert_eq!(stopped, ErrorKind::Diverged);
     assert_eq!(copy.status().stopped.map(|e| e.kind()), Some(ErrorKind::Diverged));
-    assert_eq!(copy.log().info().last, last, "what is there can be read");
+    assert_eq!(copy.log().info().last, last, "existing records can be read");
     drop(copy);
-    // The server checks as well, and says so in a way that other clients understand.
+    // The server checks as well, and returns errors that other clients understand.
     let (code, kind) = refusal(&one.address(), |request| request.log_id = vec![7; 16].into());
     assert_eq!((code, kind), (tonic::Code::FailedPrecondition, ErrorKind::Diverged));
     let other_history = |request: &mut FollowRequest| {
@@ -59,7 +59,7 @@ fn servers_of_another_log_are_refused() {
     assert_eq!(refusal(&one.address(), far).1, ErrorKind::OutOfRange);
 }
 
-/// What a server says to a request that is not in order.
+/// A server's answer to an invalid request.
 fn refusal(server: &str, change: impl FnOnce(&mut FollowRequest)) -> (tonic::Code, ErrorKind) {
     let mut request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
     change(&mut request);
@@ -74,7 +74,7 @@ fn refusal(server: &str, change: impl FnOnce(&mut FollowRequest)) -> (tonic::Cod
                 loop {
                     match tokio::time::timeout(LONG, stream.message()).await.unwrap() {
                         Ok(Some(_)) => {}
-                        Ok(None) => panic!("it ended without a word"),
+                        Ok(None) => panic!("it ended without an error"),
                         Err(status) => break status,
                     }
                 }
@@ -87,7 +87,7 @@ fn refusal(server: &str, change: impl FnOnce(&mut FollowRequest)) -> (tonic::Cod
 type Spoil = fn(&mut FollowResponse);
 type Responses = Pin<Box<dyn Stream<Item = Result<FollowResponse, Status>> + Send>>;
 
-/// Feeds copies of a log, but spoils what it sends.
+/// Feeds copies of a log, but corrupts its responses.
 struct Rogue {
     log: Log,
     spoil: Spoil,
@@ -108,7 +108,7 @@ impl Follow for Rogue {
             },
             _ => FollowFrom::First,
         };
-        let mut feed = self.log.feed(from).unwrap();
+        let mut feed = self.log.follow(from).unwrap();
         let id = self.log.info().log_id.get().to_be_bytes().to_vec().into();
         let committed = feed.committed().get();
         let hello = FollowResponse { log_id: id, committed, last: 1, first: 1, ..Default::default() };
@@ -145,9 +145,9 @@ fn flip(bytes: &mut Bytes, at: usize) {
     *bytes = copy.into();
 }
 
-/// Whatever a server sends, nothing wrong is stored, and the next server is asked.
+/// No invalid data from a server is stored, and the next server is used.
 #[test]
-fn what_a_rogue_server_sends_is_not_stored() {
+fn invalid_responses_are_not_stored() {
     let spoils: [(&str, Spoil); 6] = [
         ("a bit of a body", |r| {
             if let Some(body) = r.bodies.iter_mut().find(|b| !b.is_empty()) {
@@ -157,15 +157,15 @@ fn what_a_rogue_server_sends_is_not_stored() {
         ("a bit of a head", |r| flip(&mut r.head, 30)),
         ("a body is missing", |r| drop(r.bodies.pop())),
         ("a head is cut off", |r| r.head = r.head.slice(..r.head.len() / 2)),
-        ("bytes that mean nothing", |r| (r.head, r.bodies) = (vec![1; 50].into(), Vec::new())),
-        ("one too many", |r| r.bodies.push(vec![0; 10].into())),
+        ("meaningless bytes", |r| (r.head, r.bodies) = (vec![1; 50].into(), Vec::new())),
+        ("one body too many", |r| r.bodies.push(vec![0; 10].into())),
     ];
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let one = One::new();
     let last = append(&one.log, 300, 200);
     for (what, spoil) in spoils {
         let dir = tempfile::tempdir().unwrap();
-        // Part of it is there already, soundly.
+        // A part is there already, undamaged.
         follow(dir.path(), &[one.address()], Start::First).wait_for(last, LONG).unwrap();
         let last = append(&one.log, 100, 200);
         let asked = Arc::<AtomicU64>::default();
@@ -188,7 +188,7 @@ fn what_a_rogue_server_sends_is_not_stored() {
     }
 }
 
-/// A head that is another one, its checksum right.
+/// Another head with a correct checksum.
 fn changed(head: &Bytes, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut head = head.to_vec();
     change(&mut head);
@@ -197,16 +197,16 @@ fn changed(head: &Bytes, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     head.into()
 }
 
-/// Castagnoli's, bit by bit.
+/// CRC-32C (Castagnoli), bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     let bit = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
 }
 
-/// Servers and followers are not upgraded in one moment: what a later version adds is passed over, and what cannot be
-/// understood without it is refused with a word on what to do.
+/// Servers and followers are not upgraded at the same moment. Additions of a later version are ignored; a response that
+/// cannot be understood without them is rejected, and the error says what to do.
 #[test]
-fn servers_of_a_later_version_feed_copies_or_are_refused_as_such() {
+fn later_servers_feed_copies_or_are_rejected_as_later() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let one = One::new();
     let last = append(&one.log, 100, 100);
@@ -232,7 +232,7 @@ fn servers_of_a_later_version_feed_copies_or_are_refused_as_such() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains(&too_late), "{refused}");
     assert!(refused.to_string().contains("upgrade the follower"), "{refused}");
-    // As long as another server has this version, it goes on with that one.
+    // While another server has this version, the copy continues with that one.
     let copy = follow(dir.path(), &[too_late, one.address()], Start::First);
     copy.wait_for(last, LONG).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Servers that die, are cut off, end or lack something: which one a copy goes to.
+//! Servers that fail, are cut off, shut down or lack records: the choice of the next server.
 
 use crate::served::{One, Server, Trio};
 use crate::support::{LONG, append, event, follow, quick, same, until};
@@ -8,7 +8,7 @@ use chiplog_net::service::log::NativeOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Appends to whoever leads, until it is stopped.
+/// Appends to the current leader until stopped.
 struct Appending {
     stop: Arc<AtomicBool>,
     appended: Arc<AtomicU64>,
@@ -47,9 +47,9 @@ impl Appending {
     }
 }
 
-/// The server that feeds a copy is killed in mid-append, then the leader; the copy has every record all the same.
+/// The server that feeds a copy is killed during appends, then the leader; the copy still gets every record.
 #[test]
-fn a_copy_goes_on_at_another_server_whoever_dies() {
+fn copy_continues_when_any_server_fails() {
     let mut trio = Trio::new();
     let appending = Appending::start((1..=3).map(|n| trio.log(n).clone()).collect());
     appending.goes_on(50);
@@ -58,7 +58,7 @@ fn a_copy_goes_on_at_another_server_whoever_dies() {
     let leader = trio.leader(0);
     let at = |copy: &Follower| copy.status().server;
     let source = at(&copy).unwrap();
-    assert_ne!(source, trio.address(leader), "another one feeds copies, if there is one");
+    assert_ne!(source, trio.address(leader), "a server that does not lead feeds copies, if there is one");
     let source = (1..=3).find(|n| trio.address(*n) == source).unwrap();
     trio.kill(source);
     let (from, to) = event(&copy, |e| match e {
@@ -70,7 +70,7 @@ fn a_copy_goes_on_at_another_server_whoever_dies() {
     appending.goes_on(50);
     copy.wait_for(Index(appending.appended.load(Ordering::Relaxed)), LONG).unwrap();
     trio.bring_back(source);
-    // Its log is another handle now: appends go to those that stay, and come back once one of them leads.
+    // Its log is another handle now: appends go to the running replicas, and to it again once it leads.
     let leader = trio.leader(0);
     if leader != source {
         trio.kill(leader);
@@ -80,13 +80,13 @@ fn a_copy_goes_on_at_another_server_whoever_dies() {
     copy.wait_for(last, LONG).unwrap();
     same(copy.log(), trio.log(next), last);
     assert_eq!((copy.status().first, copy.status().jumps), (Index(1), 0));
-    assert_eq!(copy.status().received_records, last.get(), "nothing came twice");
+    assert_eq!(copy.status().received_records, last.get(), "no record was received twice");
     copy.close().unwrap();
 }
 
-/// What is left of a cluster without a majority still feeds copies: no leader is needed.
+/// The rest of a cluster without a majority still feeds copies: no leader is needed.
 #[test]
-fn a_cluster_that_lost_its_majority_feeds_copies() {
+fn cluster_without_a_majority_feeds_copies() {
     let mut trio = Trio::new();
     let leader = trio.leader(0);
     let last = append(trio.log(leader), 100, 100);
@@ -98,13 +98,13 @@ fn a_cluster_that_lost_its_majority_feeds_copies() {
     let dir = tempfile::tempdir().unwrap();
     let copy = follow(dir.path(), &trio.addresses(), Start::First);
     same(copy.log(), trio.log(left), last);
-    until("it is known that nobody leads", || !copy.status().fed);
+    until("it is known that there is no leader", || !copy.status().fed);
     copy.close().unwrap();
 }
 
-/// A server that is cut off from its cluster is alive and silent about what it does not know: a copy leaves it.
+/// A server that is cut off from its cluster still answers, and gets no new records: a copy leaves it.
 #[test]
-fn a_server_that_does_not_get_what_others_have_is_left() {
+fn server_that_falls_behind_is_left() {
     let trio = Trio::new();
     let dir = tempfile::tempdir().unwrap();
     let copy = follow(dir.path(), &trio.addresses(), Start::First);
@@ -118,7 +118,7 @@ fn a_server_that_does_not_get_what_others_have_is_left() {
     copy.close().unwrap();
 }
 
-/// A server that is about to end says so, and its copies go to another one; those of a copy stay.
+/// A server that is shutting down reports it, and its copies switch to another one; copies of a copy stay.
 #[test]
 fn copies_leave_a_server_that_drains() {
     let trio = Trio::new();
@@ -142,9 +142,9 @@ fn copies_leave_a_server_that_drains() {
     drop((copy, second));
 }
 
-/// A copy that keeps less than the log does is believed that records are gone only if nobody else has them.
+/// A copy that keeps fewer records than the log is trusted about discarded records only if no other server has them.
 #[test]
-fn what_one_server_has_discarded_another_one_may_have() {
+fn records_discarded_by_one_server_come_from_another() {
     let one = One::new();
     let early = append(&one.log, 100, 100);
     let behind: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
@@ -170,16 +170,16 @@ fn what_one_server_has_discarded_another_one_may_have() {
     let new = tempfile::tempdir().unwrap();
     let at = follow(new.path(), &servers, Start::Index(Index(50)));
     assert!(at.status().first <= Index(50));
-    // With nobody else, it is believed.
+    // If there is no other server, it is trusted.
     let copy = follow(behind[0].path(), &servers[..1], Start::First);
     let more = append(&one.log, 10_000, 1_000);
     copy.wait_for(more, LONG).unwrap();
     copy.close().unwrap();
 }
 
-/// A zone is preferred, even if its server leads.
+/// A server of the preferred zone is chosen, even if it leads.
 #[test]
-fn a_server_of_the_zone_is_preferred() {
+fn server_of_the_zone_is_preferred() {
     let trio = Trio::new();
     for (node, zone) in (1..=3).zip(["east", "west", "north"]) {
         let dir = tempfile::tempdir().unwrap();

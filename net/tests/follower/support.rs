@@ -1,4 +1,4 @@
-//! What these tests share: a copy with short times, waiting, events, records.
+//! Shared by these tests: a copy with short timeouts, waits, events, records.
 
 use bytes::Bytes;
 use chiplog::{ErrorKind, Index, Log, Options, Start};
@@ -6,7 +6,7 @@ use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// So long a test waits for what has to happen: no machine is as slow.
+/// How long a test waits for an event that must happen: no machine is this slow.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn quick() -> FollowerOptions {
@@ -32,7 +32,7 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// The next event that is of interest.
+/// The next event that `of` accepts.
 #[track_caller]
 pub(crate) fn event<T>(follower: &Follower, mut of: impl FnMut(&FollowerEvent) -> Option<T>) -> T {
     let end = Instant::now() + LONG;
@@ -50,7 +50,7 @@ pub(crate) fn event<T>(follower: &Follower, mut of: impl FnMut(&FollowerEvent) -
     panic!("never: {seen:?}; {:?}", follower.status());
 }
 
-/// Appends `count` records of `bytes` bytes, many at a time; the index of the last.
+/// Appends `count` records of `bytes` bytes, many at a time; returns the index of the last.
 pub(crate) fn append(log: &Log, count: u64, bytes: usize) -> Index {
     let mut last = Index(0);
     let mut under_way = Vec::new();
@@ -65,12 +65,12 @@ pub(crate) fn append(log: &Log, count: u64, bytes: usize) -> Index {
     last
 }
 
-/// Batches from `first` to `last`, as they stand in the log.
+/// The batches from `first` to `last`, as they are in the log.
 pub(crate) fn stored(log: &Log, first: Index, last: Index) -> Vec<(Index, u64, Bytes)> {
     let mut reader = log.reader(Start::Index(first)).unwrap();
     let mut all = Vec::new();
     while reader.position() <= last {
-        let batch = reader.next_stored().unwrap().expect("it is there");
+        let batch = reader.next_stored().unwrap().expect("it exists");
         all.push((batch.first(), batch.timestamp().get(), batch.bytes().clone()));
     }
     all

@@ -1,4 +1,4 @@
-//! Append: order, sequence numbers, sizes, capacity, and clients that go away.
+//! Append: order, sequence numbers, sizes, capacity, and clients that disconnect.
 
 use crate::support::{Appender, PATIENCE, info, one, small};
 use chiplog::{Index, Options, Start};
@@ -26,12 +26,12 @@ async fn pipelined_requests_are_answered_in_order_with_an_index_for_each_proposa
         assert!(server.log.info().durable >= Index(next - 1), "ok before it was durable");
     }
     let mut rest = appender.half_close();
-    assert!(rest.message().await.unwrap().is_none(), "the stream ends when all is answered");
+    assert!(rest.message().await.unwrap().is_none(), "the stream ends when everything is answered");
     assert_eq!(server.log.read(Index(2)).unwrap().data, "record 2.0");
 }
 
 #[tokio::test]
-async fn a_wrong_sequence_number_is_an_error_after_the_answers_before_it() {
+async fn wrong_sequence_number_is_an_error_after_earlier_answers() {
     let server = small().await;
     for (sent, wanted) in [(7, 3), (2, 3), (0, 3)] {
         let mut appender = server.appender().await;
@@ -48,7 +48,7 @@ async fn a_wrong_sequence_number_is_an_error_after_the_answers_before_it() {
 }
 
 #[tokio::test]
-async fn a_probe_is_answered_in_its_turn() {
+async fn probe_is_answered_in_order() {
     let server = small().await;
     let mut appender = server.appender().await;
     appender.send(["x"]).await;
@@ -90,7 +90,7 @@ async fn hundreds_of_thousands_of_empty_proposals_in_one_request() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_whole() {
+async fn too_large_requests_are_rejected_whole() {
     let limits = Limits { message_bytes_max: 4 << 20, ..Limits::default() };
     let server = one(Options::with_segment_bytes(1 << 20), limits).await;
     let mut appender = server.appender().await;
@@ -103,11 +103,11 @@ async fn what_is_too_large_is_refused_whole() {
     let mut appender = server.appender().await;
     appender.send([vec![1; 5 << 20]]).await;
     assert_eq!(appender.reply().await.unwrap_err().code(), Code::OutOfRange);
-    assert_eq!(server.log.info().last, Index(1), "nothing of them is in the log");
+    assert_eq!(server.log.info().last, Index(1), "none of their records are in the log");
 }
 
 #[tokio::test]
-async fn a_full_log_says_so_and_has_room_after_a_discard() {
+async fn full_log_has_room_after_a_discard() {
     let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
     let server = one(options, Limits::default()).await;
     let mut appender = server.appender().await;
@@ -124,7 +124,7 @@ async fn a_full_log_says_so_and_has_room_after_a_discard() {
     appender.send(["nothing more"]).await;
     assert_eq!(appender.reply().await.unwrap(), None);
     assert!(server.log.info().last >= Index(15));
-    // To the brim, and asked by a probe.
+    // Filled completely, and checked by a probe.
     let mut appender = server.appender().await;
     loop {
         appender.send([""]).await;
@@ -156,11 +156,11 @@ async fn a_full_log_says_so_and_has_room_after_a_discard() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, room).await.expect("space comes back soon");
+    tokio::time::timeout(PATIENCE, room).await.expect("space is freed soon");
     assert_eq!(server.appender().await.append([&value]).await, [before.last_index + 1]);
 }
 
-/// Requests wait for the memory that they take; all are answered in the end.
+/// Requests wait for memory; all are answered in the end.
 #[tokio::test]
 async fn memory_is_shared_by_all_streams() {
     let budget = Budget::new(BudgetLimits { bytes: 1 << 20, ..BudgetLimits::default() }, Arc::default());
@@ -188,7 +188,7 @@ async fn memory_is_shared_by_all_streams() {
 }
 
 #[tokio::test]
-async fn clients_that_go_away_in_the_middle_cost_nobody_anything() {
+async fn disconnecting_clients_do_not_affect_others() {
     let server = small().await;
     for n in 0..50 {
         let mut appender = server.appender().await;
@@ -208,9 +208,10 @@ impl Appender {
     }
 }
 
-/// Each answer is small; those of a client that reads none stay bounded because it is not read any further.
+/// Each answer is small. The answers of a client that reads none stay bounded, because its requests are not read any
+/// further.
 #[tokio::test]
-async fn a_client_that_reads_no_answers_is_slowed_and_blocks_nobody() {
+async fn client_that_reads_no_answers_is_slowed_and_blocks_no_one() {
     let limits = Limits { stream_requests_max: 16, ..Limits::default() };
     let server = one(Options::with_segment_bytes(1 << 20), limits).await;
     let mut client = server.client().await;
@@ -226,13 +227,13 @@ async fn a_client_that_reads_no_answers_is_slowed_and_blocks_nobody() {
         before = count.load(std::sync::atomic::Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    assert!(before < 5000, "{before} requests of 40 KB were taken without an answer being read");
+    assert!(before < 5000, "{before} requests of 40 KB were accepted without an answer being read");
     assert_eq!(server.appender().await.append(["other"]).await.len(), 1);
     assert_eq!(Appender::new(&mut client).await.append(["same connection"]).await.len(), 1);
     drop(unread);
 }
 
-/// A server that ends closes its log first: no stream keeps it from ending, idle as it may be.
+/// A server that shuts down closes its log first: no stream delays the shutdown, however idle it is.
 #[tokio::test]
 async fn closing_the_log_ends_all_streams() {
     let server = small().await;

@@ -1,4 +1,4 @@
-//! Three replicas, each served: redirects, held requests, reads from any of them.
+//! Three served replicas: redirects, held requests, reads from any of them.
 
 use crate::support::{Appender, PATIENCE, Served, info, serve};
 use chiplog::transport::MemoryNetwork;
@@ -104,7 +104,7 @@ async fn followers_redirect_to_the_leader_and_send_nothing_more() {
 }
 
 #[tokio::test]
-async fn any_replica_reads_and_knows_what_was_acknowledged() {
+async fn any_replica_serves_acknowledged_records() {
     let trio = Trio::new().await;
     let mut appender = trio.leader().appender().await;
     let mut clients = Vec::new();
@@ -133,7 +133,7 @@ async fn any_replica_reads_and_knows_what_was_acknowledged() {
 }
 
 #[tokio::test]
-async fn without_a_leader_requests_are_held_for_a_moment() {
+async fn requests_without_a_leader_are_held_briefly() {
     let trio = Trio::new().await;
     let lonely = trio.follower();
     trio.network.disconnect(lonely.log.status().node);
@@ -155,8 +155,8 @@ async fn without_a_leader_requests_are_held_for_a_moment() {
     assert_eq!(status.code(), Code::Unavailable);
     let status = client.info(InfoRequest { allow_stale: false }).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(info(&mut client, true).await.last_index, 0, "stale needs nobody");
-    // One that comes back while a request is held serves it, or says who does.
+    assert_eq!(info(&mut client, true).await.last_index, 0, "a stale info needs no leader");
+    // A leader that is elected while a request is held serves it, or the answer names the leader.
     let mut appender = Appender::new(&mut client).await;
     appender.send(["held"]).await;
     trio.network.heal();
@@ -172,9 +172,9 @@ async fn without_a_leader_requests_are_held_for_a_moment() {
     }
 }
 
-/// Whether there is room is the leader's to say: a follower redirects, full as it is.
+/// Only the leader knows whether there is room: a follower redirects even if it is full.
 #[tokio::test]
-async fn a_full_follower_redirects() {
+async fn full_follower_redirects() {
     let trio = Trio::new().await;
     let leader = trio.leader();
     let mut appender = leader.appender().await;
@@ -194,9 +194,9 @@ async fn a_full_follower_redirects() {
     }
 }
 
-/// What was acknowledged stays, what was not ends in a redirect or an error; and the clients find the next leader.
+/// Acknowledged records stay, other appends end in a redirect or an error; and the clients find the next leader.
 #[tokio::test]
-async fn a_leader_is_lost_in_mid_append() {
+async fn leader_is_lost_during_an_append() {
     let trio = Trio::new().await;
     let old = trio.leader();
     let mut appender = old.appender().await;
@@ -226,10 +226,10 @@ async fn a_leader_is_lost_in_mid_append() {
     }
 }
 
-/// A leader was cut off with an append under way, and came back to hear of the next one. What became of the append it did
-/// not know, and said "redirect", as of an append that is surely not in the log.
+/// A leader was cut off during an append, and rejoined under a new leader. It did not know the append's outcome, and
+/// answered "redirect", which means that the append is not in the log.
 #[tokio::test]
-async fn unknown_outcome_is_no_redirect() {
+async fn unknown_outcome_is_not_a_redirect() {
     let trio = Trio::new().await;
     let old = trio.leader();
     let node = old.log.status().node;
@@ -255,7 +255,8 @@ async fn unknown_outcome_is_no_redirect() {
     assert_ne!(redirect.host, old.address);
 }
 
-/// A leader whose only follower is not heard: it takes little, and commits nothing. Append waits for room for so long.
+/// A leader that gets no messages from its only follower: it accepts little, and commits nothing. An append waits this
+/// long for room.
 async fn stalled(network: &MemoryNetwork, queue_timeout: Duration) -> ([TempDir; 2], Vec<Log>) {
     let (dirs, mut logs) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Vec::<Log>::new());
     for node in 1..=2u64 {
@@ -284,13 +285,13 @@ async fn stalled(network: &MemoryNetwork, queue_timeout: Duration) -> ([TempDir;
     (dirs, logs)
 }
 
-/// What waited for room in vain is surely not in the log: it was told as "outcome unknown".
+/// An append that found no room in time is not in the log: it was reported as "outcome unknown".
 #[tokio::test]
-async fn who_finds_no_room_is_told_that_nothing_is_in_the_log() {
+async fn append_without_room_is_reported_as_not_in_the_log() {
     let network = MemoryNetwork::new();
     let (_dirs, logs) = stalled(&network, Duration::from_millis(300)).await;
     let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), Limits::default());
-    // One stream fills all there is: of what it sent much is under way.
+    // One stream fills the whole queue: much of it is in flight.
     let fill = tokio_stream::iter(
         (1..=100u64).map(|n| chiplog_net::service::logspec::AppendRequest::new(n, [vec![1; 256 << 10]])),
     );
@@ -302,22 +303,22 @@ async fn who_finds_no_room_is_told_that_nothing_is_in_the_log() {
                 [vec![2; 256 << 10]],
             )]);
             let mut replies = server.client().await.append(one).await.unwrap().into_inner();
-            // Before it is full, it takes more, and does not answer.
+            // Before it is full, it accepts more, and does not answer.
             if let Ok(reply) = tokio::time::timeout(Duration::from_secs(3), replies.message()).await {
                 break reply.unwrap_err();
             }
         }
     })
     .await
-    .expect("all is taken");
+    .expect("the queue is full");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert_eq!(chiplog_net::wire::status::from_status(&refused).kind(), chiplog::ErrorKind::Busy);
     assert!(refused.message().contains("nothing of the request is in the log"), "{refused}");
 }
 
-/// A log that takes nothing slows its clients; what they sent is answered once it does.
+/// A log that accepts nothing slows its clients down; their requests are answered once it continues.
 #[tokio::test]
-async fn a_stalled_log_slows_its_clients() {
+async fn stalled_log_slows_its_clients() {
     let network = MemoryNetwork::new();
     let (_dirs, logs) = stalled(&network, PATIENCE).await;
     let limits = Limits { stream_bytes_max: 2 << 20, ..Limits::default() };
@@ -331,7 +332,7 @@ async fn a_stalled_log_slows_its_clients() {
     let mut replies = server.client().await.append(requests).await.unwrap().into_inner();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let stalled_at = sent.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(stalled_at < 100, "{stalled_at} requests of 256 KiB were taken by a log that stands still");
+    assert!(stalled_at < 100, "{stalled_at} requests of 256 KiB were accepted by a stalled log");
     let stale = info(&mut server.client().await, true).await;
     assert_eq!(stale.last_index, 0, "others are served meanwhile");
     network.connect(NodeId(2));
@@ -343,10 +344,10 @@ async fn a_stalled_log_slows_its_clients() {
     }
 }
 
-/// While the lead is handed over the leader refuses, and it still shows itself as the leader: clients were redirected
-/// to the server that had just refused them, and came back at once, for as long as the transfer took.
+/// During a leadership transfer the leader rejects appends, while its status still shows it as the leader. Clients were
+/// redirected to the server that had just rejected them, and retried at once until the transfer ended.
 #[tokio::test]
-async fn a_leader_that_hands_over_redirects_nobody_to_itself() {
+async fn leader_that_hands_over_does_not_redirect_to_itself() {
     let trio = Trio::new().await;
     let (leader, target) = (trio.leader(), trio.follower());
     let (log, to) = (leader.log.clone(), target.log.status().node);
@@ -354,7 +355,7 @@ async fn a_leader_that_hands_over_redirects_nobody_to_itself() {
     let mut appender = leader.appender().await;
     appender.append(["before"]).await;
     let transfer = log.submit_transfer_leader(to, PATIENCE).unwrap();
-    // The question goes through the same queue as the append, before it.
+    // The info call goes through the same queue as the append, before it.
     appender.send(["meanwhile"]).await;
     match appender.reply().await {
         Ok(Some(Reply::Redirect(redirect))) => assert_ne!(redirect.host, leader.address),

@@ -8,7 +8,7 @@ use chiplog_net::wire::proto::logspec::discard_reply::{Ok as Discarded, Reply};
 use tonic::Code;
 
 #[tokio::test]
-async fn within_the_log_again_and_lower() {
+async fn discard_within_the_log_again_and_lower() {
     let server = small().await;
     let mut client = server.client().await;
     server.appender().await.append((0..10).map(|n| format!("{n}"))).await;
@@ -21,7 +21,7 @@ async fn within_the_log_again_and_lower() {
 }
 
 #[tokio::test]
-async fn beyond_the_end_extends_the_log() {
+async fn discard_beyond_the_end_extends_the_log() {
     let server = small().await;
     let mut client = server.client().await;
     let mut appender = server.appender().await;
@@ -37,7 +37,7 @@ async fn beyond_the_end_extends_the_log() {
 }
 
 #[tokio::test]
-async fn gives_space_back() {
+async fn discard_frees_space() {
     let server = one(Options::with_segment_bytes(1 << 20), Limits::default()).await;
     let mut client = server.client().await;
     let mut appender = server.appender().await;

@@ -1,4 +1,5 @@
-//! Stock Go clients: grpc-go of today, and the one whose dial target is its `:authority`. Only where there is Go.
+//! Standard Go clients: the current grpc-go, and one that sends its dial target as `:authority`. Runs only if Go is
+//! installed.
 
 use crate::support::{PATIENCE, Served, one};
 use chiplog::{Log, Options};
@@ -13,10 +14,10 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/clients/go");
 
-/// Builds the client with one of its module files. None: there is no Go here.
+/// Builds the client with one of its module files. None: Go is not installed.
 async fn build(modules: &str, to: &Path) -> Option<()> {
     if Command::new("go").arg("version").output().await.is_err() {
-        eprintln!("no go here: NOT tested with stock Go clients");
+        eprintln!("Go is not installed: NOT tested with standard Go clients");
         return None;
     }
     let flag = format!("-modfile={modules}");
@@ -47,7 +48,7 @@ async fn goes_through_all_methods(modules: &str, version: &str, idle: &str) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
     assert!(out.contains(version), "{out}");
-    // The same client is refused where authorities are not mended: it does send what is none.
+    // The same client is rejected by a server that does not rewrite authorities: it does send an invalid one.
     let dir = tempfile::tempdir().unwrap();
     let host = LogSlot::new();
     host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
@@ -57,18 +58,18 @@ async fn goes_through_all_methods(modules: &str, version: &str, idle: &str) {
     let router = listener::server().add_service(service);
     let serving = tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
     let output = run(&client, &address, "0s").await;
-    assert!(!output.status.success(), "this client does not test what it should");
+    assert!(!output.status.success(), "this client sends a valid authority");
     assert!(String::from_utf8_lossy(&output.stderr).contains("PROTOCOL_ERROR"));
     serving.abort();
 }
 
 #[tokio::test]
-async fn grpc_go_of_today() {
+async fn current_grpc_go() {
     goes_through_all_methods("go.mod", "grpc-go 1.75", "0s").await;
 }
 
 #[tokio::test]
-async fn grpc_go_of_the_first_clients() {
-    // Idle for so long, without a stream, that it pings, and would drop a connection that does not answer.
+async fn grpc_go_of_existing_clients() {
+    // Idle for long enough, without a stream, that it pings and would drop a connection that does not answer.
     goes_through_all_methods("old.mod", "grpc-go 1.19", "11500ms").await;
 }

@@ -5,7 +5,7 @@ use chiplog_net::wire::proto::logspec::{DiscardRequest, InfoRequest};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn a_new_log() {
+async fn info_of_a_new_log() {
     let server = small().await;
     let mut client = server.client().await;
     for stale in [false, true] {
@@ -16,7 +16,7 @@ async fn a_new_log() {
 }
 
 #[tokio::test]
-async fn knows_what_was_acknowledged() {
+async fn info_includes_acknowledged_records() {
     let server = small().await;
     let mut client = server.client().await;
     let mut appender = server.appender().await;
@@ -27,7 +27,7 @@ async fn knows_what_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once() {
+async fn many_concurrent_info_calls() {
     let server = small().await;
     server.appender().await.append(["x"]).await;
     let client = server.client().await;
@@ -41,7 +41,7 @@ async fn many_at_once() {
     for asked in asking {
         assert_eq!(asked.await.unwrap(), 1);
     }
-    assert!(threads() <= before + 4, "a thread for each question");
+    assert!(threads() <= before + 4, "a thread for each call");
 }
 
 fn threads() -> usize {
@@ -49,7 +49,7 @@ fn threads() -> usize {
 }
 
 #[tokio::test]
-async fn a_stream_tells_at_once_and_then_of_changes() {
+async fn stream_replies_at_once_and_then_at_changes() {
     let server = small().await;
     let mut client = server.client().await;
     let mut appender = server.appender().await;
@@ -57,7 +57,7 @@ async fn a_stream_tells_at_once_and_then_of_changes() {
     let first = stand(stream.message().await.unwrap().unwrap());
     assert_eq!((first.first_index, first.last_index), (1, 0));
     let quiet = tokio::time::timeout(Duration::from_millis(400), stream.message()).await;
-    assert!(quiet.is_err(), "no change, and yet {quiet:?}");
+    assert!(quiet.is_err(), "no change, but got {quiet:?}");
     // Many changes: few replies, and the last one in time.
     let began = Instant::now();
     for _ in 0..300 {

@@ -1,4 +1,4 @@
-//! The log service that existing clients speak, over the wire: what holds of it, row by row.
+//! The log service of existing clients, over the network: its rules, one by one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod append;

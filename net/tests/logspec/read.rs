@@ -17,7 +17,7 @@ impl Tail {
 
     async fn next(&mut self) -> Option<Reply> {
         let reply = tokio::time::timeout(PATIENCE, self.0.message()).await.expect("no reply").unwrap();
-        reply.map(|reply| reply.reply.expect("one of the arms"))
+        reply.map(|reply| reply.reply.expect("one field of the oneof"))
     }
 
     async fn entries(&mut self) -> Vec<Entry> {
@@ -34,7 +34,7 @@ impl Tail {
 }
 
 #[tokio::test]
-async fn everything_from_an_index_on_many_in_a_reply() {
+async fn reads_from_an_index_with_many_entries_per_reply() {
     let server = one(Options::default(), Limits::default()).await;
     let mut appender = server.appender().await;
     for n in 0..30u64 {
@@ -58,7 +58,7 @@ async fn everything_from_an_index_on_many_in_a_reply() {
 }
 
 #[tokio::test]
-async fn a_tail_waits_and_goes_on_at_once() {
+async fn tail_waits_and_continues_at_once() {
     let server = small().await;
     let mut appender = server.appender().await;
     let mut tail = Tail::new(&server, 1).await;
@@ -74,7 +74,7 @@ async fn a_tail_waits_and_goes_on_at_once() {
 }
 
 #[tokio::test]
-async fn beyond_the_end_it_waits_for_its_index() {
+async fn read_beyond_the_end_waits_for_its_index() {
     let server = small().await;
     let mut appender = server.appender().await;
     appender.append(["1", "2"]).await;
@@ -88,7 +88,7 @@ async fn beyond_the_end_it_waits_for_its_index() {
 }
 
 #[tokio::test]
-async fn below_the_first_index_it_is_truncated_and_ends() {
+async fn read_below_the_first_index_is_truncated() {
     let server = small().await;
     let mut client = server.client().await;
     server.appender().await.append(["1", "2", "3"]).await;
@@ -101,14 +101,14 @@ async fn below_the_first_index_it_is_truncated_and_ends() {
         assert_eq!(tail.next().await, None);
     }
     assert_eq!(Tail::new(&server, 3).await.entries().await[0].data, "3");
-    // The log goes on beyond where a tail waits.
+    // The log continues beyond the position where a tail waits.
     client.discard(DiscardRequest { first_index: 100 }).await.unwrap();
     assert_eq!(waiting.next().await, Some(Reply::Truncated(true)));
     assert_eq!(waiting.next().await, None);
 }
 
 #[tokio::test]
-async fn large_entries_come_one_by_one() {
+async fn large_entries_are_sent_one_by_one() {
     let server = one(Options::default(), Limits::default()).await;
     let mut appender = server.appender().await;
     for n in 0..4 {
@@ -121,9 +121,9 @@ async fn large_entries_come_one_by_one() {
     }
 }
 
-/// Readers that stopped reading hold one reply each, and hinder nobody.
+/// Readers that stopped reading hold one reply each, and do not delay others.
 #[tokio::test]
-async fn slow_readers_block_nobody() {
+async fn slow_readers_do_not_block_others() {
     let server = one(Options::default(), Limits::default()).await;
     let mut appender = server.appender().await;
     for _ in 0..40 {
@@ -131,7 +131,7 @@ async fn slow_readers_block_nobody() {
     }
     let mut slow = Vec::new();
     for _ in 0..20 {
-        // Of a connection each: what is not read on one stream takes of the window that the others share.
+        // One connection each: unread bytes of one stream use the window that the others share.
         slow.push(server.client().await.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner());
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -145,9 +145,9 @@ async fn slow_readers_block_nobody() {
     }
 }
 
-/// Entries that are discarded while somebody reads end the stream as truncated, never with a gap.
+/// Entries that are discarded during a read end the stream as truncated, never with a gap.
 #[tokio::test]
-async fn discarded_under_a_reader() {
+async fn discard_during_a_read_truncates_it() {
     let server = one(Options::with_segment_bytes(1 << 20), Limits::default()).await;
     let mut appender = server.appender().await;
     for _ in 0..40 {

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-/// Longer than anything takes that works.
+/// Longer than any successful operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server. Ends when dropped.
@@ -28,7 +28,7 @@ pub(crate) struct Served {
     serving: JoinHandle<()>,
 }
 
-/// Serves `log` at `listener`.
+/// Serves `log` on `listener`.
 pub(crate) fn serve(listener: TcpListener, log: Log, limits: Limits) -> Served {
     let host: Arc<LogSlot> = LogSlot::new();
     host.open(log.clone());
@@ -43,7 +43,7 @@ pub(crate) fn serve(listener: TcpListener, log: Log, limits: Limits) -> Served {
     Served { address, log, stop, _dir: None, serving }
 }
 
-/// A new log on its own, served.
+/// Serves a new log without a cluster.
 pub(crate) async fn one(options: Options, limits: Limits) -> Served {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), options).unwrap();
@@ -62,7 +62,7 @@ impl Served {
         client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
     }
 
-    /// Lets the connections end, and waits until they have.
+    /// Lets the connections end, and waits for them.
     pub(crate) async fn shut_down(self) {
         drop(self.stop);
         tokio::time::timeout(PATIENCE, self.serving).await.expect("a stream does not end").unwrap();
@@ -100,13 +100,13 @@ impl Appender {
         let _ = self.requests.send(AppendRequest::new(sequence, proposals)).await;
     }
 
-    /// The next reply, whatever it is.
+    /// The next reply of any kind.
     pub(crate) async fn reply(&mut self) -> Result<Option<append_reply::Reply>, Status> {
         let reply = tokio::time::timeout(PATIENCE, self.replies.message()).await.expect("no reply")?;
-        Ok(reply.map(|reply| reply.reply.expect("one of the arms")))
+        Ok(reply.map(|reply| reply.reply.expect("one field of the oneof")))
     }
 
-    /// The next reply, which has to be ok.
+    /// The next reply, which must be ok.
     pub(crate) async fn ok(&mut self) -> append_reply::Ok {
         match self.reply().await.unwrap() {
             Some(append_reply::Reply::Ok(ok)) => ok,
@@ -125,7 +125,7 @@ impl Appender {
         ok.indexes
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the stream of requests.
     pub(crate) fn half_close(self) -> Streaming<AppendReply> {
         self.replies
     }

@@ -1,4 +1,4 @@
-//! Frames as they go over the wire: authorities that are none, pings, and the bytes of replies.
+//! HTTP/2 frames on the wire: invalid authorities, pings, and the bytes of replies.
 
 use crate::support::{PATIENCE, Served, small};
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A call's headers, all of which enter the table.
+/// A call's headers, all of which enter the header table.
 fn block(path: &str, authority: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86]; // POST, http
     for (name, value) in [(4, path), (1, authority), (31, "application/grpc")] {
@@ -104,21 +104,21 @@ async fn streams_of_any_authority_are_served() {
     for byte in call {
         raw.send(&[byte]).await;
     }
-    // The ok arm is there, and empty.
+    // The `ok` field is set, and empty.
     assert_eq!(raw.data(1).await, message(b"\x0a\x00"));
-    // All headers from the table, except for the two that are in every table.
+    // All headers from the table, except the two of the static table.
     let second = [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
     raw.send(&frame(HEADERS, END_HEADERS, 3, &second)).await;
     raw.send(&frame(DATA, END_STREAM, 3, &message(b"\x08\x01"))).await;
     assert_eq!(raw.data(3).await, message(b"\x0a\x00"));
-    // A sound one goes on, on the same connection.
+    // A valid one continues, on the same connection.
     raw.send(&frame(HEADERS, END_HEADERS, 5, &block("/logspec.Log/Discard", "log1.example"))).await;
     raw.send(&frame(DATA, END_STREAM, 5, &message(b""))).await;
     assert_eq!(raw.data(5).await, message(b"\x0a\x00"));
 }
 
 #[tokio::test]
-async fn pings_are_answered_at_once_and_never_held_against_a_client() {
+async fn pings_are_answered_at_once_and_never_limited() {
     let server = small().await;
     let mut raw = Raw::connect(&server).await;
     let mut slowest = Duration::ZERO;
@@ -138,7 +138,7 @@ async fn pings_are_answered_at_once_and_never_held_against_a_client() {
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 
-/// Nothing is compressed, also for one that would take it.
+/// Nothing is compressed, even for a client that accepts compression.
 #[tokio::test]
 async fn replies_are_not_compressed() {
     let server = small().await;
@@ -150,9 +150,9 @@ async fn replies_are_not_compressed() {
     assert_eq!(raw.data(1).await[0], 0);
 }
 
-/// Bytes that are no HTTP/2 end their own connection, and no other.
+/// Bytes that are not HTTP/2 end their own connection, and no other.
 #[tokio::test]
-async fn nonsense_ends_its_own_connection() {
+async fn invalid_bytes_end_only_their_connection() {
     let server = small().await;
     let mut good = Raw::connect(&server).await;
     for nonsense in

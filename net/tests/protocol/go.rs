@@ -1,4 +1,4 @@
-//! What was generated for Go, long ago or just now, is of the protos as they are.
+//! Generated Go code in the repository matches the current protos.
 
 use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
@@ -8,7 +8,7 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
 }
 
-/// The bytes of a string literal of Go, without its quotes.
+/// The bytes of a Go string literal, without its quotes.
 fn unescaped(literal: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = literal.bytes();
@@ -30,13 +30,13 @@ fn unescaped(literal: &str) -> Vec<u8> {
                 u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
             }
             quoted @ (b'"' | b'\\' | b'\'') => quoted,
-            other => panic!("\\{} is not known here", other as char),
+            other => panic!("\\{} is not supported by this test", other as char),
         });
     }
     bytes
 }
 
-/// The descriptor that stands in generated code.
+/// The descriptor in generated code.
 fn embedded(code: &str) -> FileDescriptorProto {
     let (_, begin) = code.split_once("_rawDesc = ").unwrap();
     let mut bytes = Vec::new();
@@ -50,7 +50,7 @@ fn embedded(code: &str) -> FileDescriptorProto {
     FileDescriptorProto::decode(bytes.as_slice()).unwrap()
 }
 
-/// Without comments, options for generators, and names that follow from others.
+/// The file without comments, generator options, and derived names.
 fn bare(mut file: FileDescriptorProto) -> FileDescriptorProto {
     fn strip(message: &mut DescriptorProto) {
         message.field.iter_mut().for_each(|field| field.json_name = None);
@@ -62,7 +62,7 @@ fn bare(mut file: FileDescriptorProto) -> FileDescriptorProto {
 }
 
 #[test]
-fn the_code_for_go_is_of_these_protos() {
+fn go_code_matches_the_protos() {
     let files = FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
     for (code, proto) in [
         ("examples/view-go/chiplogv1/log.pb.go", "chiplog/v1/log.proto"),

@@ -1,17 +1,17 @@
-//! The protos of `chiplog.v1` keep the rules that `buf lint` has by default (its set STANDARD), as far as descriptors
-//! show them. `logspec.proto` is not looked at: its names are those of programs that were there before.
+//! The protos of `chiplog.v1` follow the default rules of `buf lint` (its set STANDARD), as far as descriptors show
+//! them. `logspec.proto` is not checked: its names come from existing programs.
 
 use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use std::collections::BTreeSet;
 
-/// What breaks a rule and stays as it is: buf's name of the rule, where, why.
+/// Accepted violations: buf's name of the rule, the place, the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("SERVICE_SUFFIX", "chiplog.v1.Log", "the name that clients call; a suffix says nothing more"),
+    ("SERVICE_SUFFIX", "chiplog.v1.Log", "the name that clients call; a suffix adds nothing"),
     ("SERVICE_SUFFIX", "chiplog.v1.Admin", "as Log"),
     ("SERVICE_SUFFIX", "chiplog.v1.Follow", "as Log"),
     ("SERVICE_SUFFIX", "chiplog.v1.Peer", "as Log"),
-    ("RPC_REQUEST_STANDARD_NAME", "chiplog.v1.Peer.Messages", "what goes by it is a message, not a request"),
+    ("RPC_REQUEST_STANDARD_NAME", "chiplog.v1.Peer.Messages", "its stream carries messages, not requests"),
     ("RPC_RESPONSE_STANDARD_NAME", "chiplog.v1.Peer.Messages", "the answer to a Hello is a Hello"),
 ];
 
@@ -19,7 +19,7 @@ fn files() -> Vec<FileDescriptorProto> {
     FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file
 }
 
-/// `PascalCase`: no underscore, a capital first, never more than one in a row.
+/// `PascalCase`: no underscore, starts with a capital, never two capitals in a row.
 fn is_pascal(name: &str) -> bool {
     let capitals = |pair: &[u8]| pair.iter().all(u8::is_ascii_uppercase);
     name.starts_with(|c: char| c.is_ascii_uppercase())
@@ -27,7 +27,7 @@ fn is_pascal(name: &str) -> bool {
         && !name.as_bytes().windows(2).any(capitals)
 }
 
-/// `lower_snake_case`: words of small letters and digits.
+/// `lower_snake_case`: words of lower-case letters and digits.
 fn is_snake(name: &str) -> bool {
     let word = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_lowercase())
@@ -36,7 +36,7 @@ fn is_snake(name: &str) -> bool {
     name.split('_').all(word)
 }
 
-/// `PascalCase` as `pascal_case`.
+/// Converts `PascalCase` to `pascal_case`.
 fn snake(name: &str) -> String {
     let mut out = String::new();
     for (n, c) in name.chars().enumerate() {
@@ -48,11 +48,11 @@ fn snake(name: &str) -> String {
     out
 }
 
-/// What is broken, and where.
+/// The violations, with their places.
 #[derive(Default)]
 struct Lint {
     broken: BTreeSet<(&'static str, String)>,
-    /// What calls take and give.
+    /// The request and response types of calls.
     used: BTreeSet<String>,
 }
 
@@ -114,7 +114,7 @@ impl Lint {
         for field in &message.field {
             self.expect(is_snake(field.name()), "FIELD_LOWER_SNAKE_CASE", format!("{at}.{}", field.name()));
         }
-        // What the compiler makes of an optional field has a name of its own, which nobody sees.
+        // The compiler generates a oneof with an internal name for an optional field.
         let made = |n: usize| {
             message.field.iter().any(|f| f.proto3_optional() && f.oneof_index == i32::try_from(n).ok())
         };
@@ -148,7 +148,7 @@ impl Lint {
 }
 
 #[test]
-fn the_protos_keep_the_rules_but_for_named_exceptions() {
+fn protos_follow_the_rules_except_named_ones() {
     let mut lint = Lint::default();
     let files = files();
     let ours: Vec<_> = files.iter().filter(|file| file.name() != "logspec.proto").collect();
@@ -156,10 +156,10 @@ fn the_protos_keep_the_rules_but_for_named_exceptions() {
     ours.into_iter().for_each(|file| lint.file(file));
     let excused: BTreeSet<(&str, String)> =
         EXCEPTIONS.iter().map(|(rule, at, _)| (*rule, (*at).to_owned())).collect();
-    assert_eq!(lint.broken, excused, "left: what is broken; right: what is excused");
+    assert_eq!(lint.broken, excused, "left: violations; right: accepted ones");
 }
 
-/// What would go unseen, if this looked at too little.
+/// Violations that a lint with too few checks would miss.
 #[test]
 fn broken_rules_are_found() {
     let mut lint = Lint::default();

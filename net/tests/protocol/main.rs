@@ -1,4 +1,4 @@
-//! The protocol as it is written down: its page, its protos, what others made of them.
+//! The protocol's documentation and generated code: its page, its protos, the Go code.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod go;

@@ -1,4 +1,4 @@
-//! The page about the protocol, held against the protos and the code.
+//! The page about the protocol matches the protos and the code.
 
 use chiplog::ErrorKind;
 use chiplog_net::client::ErrorClass;
@@ -11,7 +11,7 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The names behind a keyword at the start of a line.
+/// The names after a keyword at the start of a line.
 fn named(proto: &str, keyword: &str) -> Vec<String> {
     let name = |line: &str| {
         let rest = line.trim().strip_prefix(keyword)?.strip_prefix(' ')?;
@@ -21,7 +21,7 @@ fn named(proto: &str, keyword: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_call_and_every_message_is_on_the_page() {
+fn page_lists_every_call_and_message() {
     let page = text("../docs/protocol.md");
     let words: Vec<&str> = page.split(|c: char| !c.is_alphanumeric()).collect();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto/chiplog/v1");
@@ -31,11 +31,7 @@ fn every_call_and_every_message_is_on_the_page() {
         let proto = std::fs::read_to_string(&path).unwrap();
         for keyword in ["service", "rpc", "message", "enum"] {
             for name in named(&proto, keyword) {
-                assert!(
-                    words.contains(&name.as_str()),
-                    "{keyword} {name} of {} is not there",
-                    path.display()
-                );
+                assert!(words.contains(&name.as_str()), "{keyword} {name} of {} is missing", path.display());
                 found += 1;
             }
         }
@@ -46,9 +42,9 @@ fn every_call_and_every_message_is_on_the_page() {
     }
 }
 
-/// As the page says of `chiplog.v1`; and every call.
+/// The page promises this for `chiplog.v1`; calls have comments as well.
 #[test]
-fn every_field_has_a_comment_of_its_own() {
+fn every_field_and_call_has_a_comment() {
     let files = FileDescriptorSet::decode(chiplog_net::wire::proto::DESCRIPTORS).unwrap().file;
     let mut seen = 0;
     for file in files.iter().filter(|file| file.package() == "chiplog.v1") {
@@ -61,7 +57,7 @@ fn every_field_has_a_comment_of_its_own() {
             seen += 1;
             assert!(is_said(path), "{}: {what} has no comment", file.name());
         };
-        // The numbers of fields in descriptors: messages 4, their fields 2; services 6, their methods 2.
+        // The field numbers in descriptors: messages 4, their fields 2; services 6, their methods 2.
         for (m, message) in (0..).zip(&file.message_type) {
             for (f, field) in (0..).zip(&message.field) {
                 expect(&[4, m, 2, f], format!("{}.{}", message.name(), field.name()));
@@ -76,7 +72,7 @@ fn every_field_has_a_comment_of_its_own() {
     assert!(seen > 150, "{seen}");
 }
 
-/// `DataLoss` as `DATA_LOSS`.
+/// Converts `DataLoss` to `DATA_LOSS`.
 fn screaming(name: &str) -> String {
     let mut out = String::new();
     for (n, c) in name.chars().enumerate() {
@@ -89,14 +85,14 @@ fn screaming(name: &str) -> String {
 }
 
 #[test]
-fn the_table_of_errors_is_that_of_the_code() {
+fn error_table_matches_the_code() {
     let page = text("../docs/protocol.md");
     let rows: Vec<&str> = page
         .lines()
         .filter(|l| l.starts_with("| ") && l[2..].starts_with(|c: char| c.is_ascii_digit()))
         .collect();
     let kinds: Vec<ErrorKind> = (1..).map_while(ErrorKind::from_code).collect();
-    assert_eq!(rows.len(), kinds.len(), "one row a kind");
+    assert_eq!(rows.len(), kinds.len(), "one row per kind");
     for (row, kind) in rows.iter().zip(kinds) {
         let class = match ErrorClass::of(kind) {
             ErrorClass::Fatal => "fatal",

@@ -1,9 +1,9 @@
-//! The README shows the client's example as it is.
+//! The README contains the client's example unchanged.
 
 use std::path::Path;
 
 #[test]
-fn the_readme_shows_the_very_program() {
+fn readme_contains_the_example_unchanged() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = std::fs::read_to_string(root.join("examples/client.rs")).unwrap();
     let body = program.split_once("\n\n").unwrap().1; // without the file's own comment

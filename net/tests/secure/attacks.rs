@@ -1,6 +1,6 @@
-//! Clients that mean harm, each as one call: what they hold open ends when what is returned is dropped.
+//! Malicious clients, each as one call: everything that they hold open ends when the returned value is dropped.
 //!
-//! Nothing here judges. The tests in `others.rs` look at what other clients get meanwhile.
+//! These functions check nothing. The tests in `others.rs` check what other clients get meanwhile.
 
 use bytes::Bytes;
 use chiplog_net::wire::proto::logspec::ReadRequest as LogspecRead;
@@ -25,15 +25,15 @@ use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-/// An attack that goes on until this is dropped.
+/// An attack that continues until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Attack {
     _tasks: JoinSet<()>,
-    /// How often each part of it was begun.
+    /// How many times each part of it was started.
     pub(crate) begun: watch::Receiver<u64>,
 }
 
-/// Where an attack goes, as whom, from where.
+/// The target of an attack, its token, and its source address.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// `host:port`.
@@ -79,7 +79,7 @@ impl Target {
     }
 }
 
-/// Append streams that announce a message of `length` bytes and send 9 of them. Each stream is made again after `renew`.
+/// Append streams that announce a message of `length` bytes and send 9 of them. Each stream is reopened after `renew`.
 pub(crate) fn announce(
     target: &Target,
     connections: usize,
@@ -140,7 +140,7 @@ async fn announce_one(target: &Target, mut channel: Channel, service: &str, leng
     }
 }
 
-/// Which way an attack reads.
+/// The service that an attack reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Logspec,
@@ -148,8 +148,8 @@ pub(crate) enum Service {
     Follow,
 }
 
-/// Streams that read the whole log and take nothing of it. Their windows are `window` bytes: the default of HTTP/2 is
-/// 64 KiB; a large one has the server fill its buffers.
+/// Streams that request the whole log and read nothing. Their windows are `window` bytes: the default of HTTP/2 is 64
+/// KiB; with a large one the server fills its buffers.
 pub(crate) fn read_nothing(
     target: &Target,
     service: Service,
@@ -199,7 +199,7 @@ async fn hold_read(target: &Target, channel: Channel, service: Service, count: &
         count.send_modify(|n| *n += 1);
         match begun {
             Ok(_held) => std::future::pending().await,
-            // A limit, or a connection that was closed: it tries again.
+            // A limit, or a closed connection: it tries again.
             Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
         }
     }
@@ -223,7 +223,7 @@ pub(crate) fn watch_health(target: &Target, connections: usize, streams: usize) 
     Attack { _tasks: tasks, begun }
 }
 
-/// Connections that say nothing at all, from these addresses; each is made again when it is closed.
+/// Silent connections from these addresses; each is reopened when it is closed.
 pub(crate) fn connect(address: &str, from: &[[u8; 4]], each: usize, said: &'static [u8]) -> Attack {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (mut tasks, (count, begun)) = (JoinSet::new(), watch::channel(0));

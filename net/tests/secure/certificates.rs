@@ -1,4 +1,5 @@
-//! TLS: who gets in and who does not; authorities of HTTP/2 mended within it; certificates changed under way.
+//! TLS: the clients that are let in and those that are not; HTTP/2 authorities rewritten within it; certificates
+//! replaced at run time.
 
 use crate::pki::Authority;
 use crate::support::{PATIENCE, Served};
@@ -27,12 +28,12 @@ fn settings(tls: &Arc<ServerTls>) -> Settings {
 
 #[track_caller]
 fn refused(asked: Result<(), String>, words: &[&str]) {
-    let why = asked.expect_err("it got an answer");
+    let why = asked.expect_err("the call succeeded");
     assert!(words.iter().any(|w| why.contains(w)), "{why}");
 }
 
 #[tokio::test]
-async fn clients_get_in_with_the_right_authority_and_name_only() {
+async fn only_clients_with_the_right_authority_and_name_connect() {
     let (ours, foreign) = (Authority::new(), Authority::new());
     let tls = ServerTls::new(&ours.leaf(&[HOST]).identity(None)).unwrap();
     let server = Served::start(settings(&tls)).await;
@@ -40,16 +41,16 @@ async fn clients_get_in_with_the_right_authority_and_name_only() {
     refused(server.ask(&foreign, HOST, None).await, &["UnknownIssuer", "BadSignature"]);
     refused(server.ask(&ours, "log2.example", None).await, &["NotValidForName"]);
     server.refused(Refusal::Handshake, 2).await;
-    // Plain bytes are no handshake; nor does a server without TLS answer who speaks it.
+    // Plain bytes are not a handshake; and a server without TLS does not answer a TLS client.
     assert!(server.ask_plainly().await.is_err());
     server.refused(Refusal::Handshake, 3).await;
     let plain = Served::start(Settings::default()).await;
     assert!(plain.ask(&ours, HOST, None).await.is_err());
 }
 
-/// No listener of ours takes one, and clients do not trust a server that has one.
+/// A listener rejects it, and clients do not trust a server that has one.
 #[tokio::test]
-async fn expired_certificate_is_refused_by_both_sides() {
+async fn expired_certificate_is_rejected_by_both_sides() {
     let ours = Authority::new();
     let expired = ours.expired(&["127.0.0.1"]);
     let why = ServerTls::new(&expired.identity(None)).unwrap_err().to_string();
@@ -77,9 +78,9 @@ async fn expired_certificate_is_refused_by_both_sides() {
     serving.abort();
 }
 
-/// "h2 protocol error: http2 error" was all that a client was told that had forgotten TLS.
+/// A client that did not use TLS only got "h2 protocol error: http2 error".
 #[tokio::test]
-async fn who_means_something_else_by_tls_is_told_so() {
+async fn tls_mismatch_is_reported() {
     let (ours, foreign) = (Authority::new(), Authority::new());
     let tls = ServerTls::new(&ours.leaf(&["127.0.0.1"]).identity(None)).unwrap();
     let (secured, plain) = (Served::start(settings(&tls)).await, Served::start(Settings::default()).await);
@@ -95,11 +96,7 @@ async fn who_means_something_else_by_tls_is_told_so() {
         (options.tls, options.timeout) = (tls, Duration::from_secs(5));
         let error = Client::connect([&server.address], options).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert_eq!(
-            error.to_string(),
-            format!("{}: {mismatch}", server.address),
-            "in words, and nothing else"
-        );
+        assert_eq!(error.to_string(), format!("{}: {mismatch}", server.address), "only the explanation");
     }
     let mut options = ClientOptions::default();
     options.tls = trust(&ours);
@@ -107,7 +104,7 @@ async fn who_means_something_else_by_tls_is_told_so() {
 }
 
 #[tokio::test]
-async fn where_clients_need_certificates_they_need_good_ones() {
+async fn required_client_certificates_must_be_valid() {
     let (ours, clients, foreign) = (Authority::new(), Authority::new(), Authority::new());
     let tls = ServerTls::new(&ours.leaf(&[HOST]).identity(Some(&clients))).unwrap();
     let server = Served::start(settings(&tls)).await;
@@ -127,7 +124,7 @@ async fn where_clients_need_certificates_they_need_good_ones() {
 }
 
 #[tokio::test]
-async fn what_is_replaced_counts_for_the_next_connection() {
+async fn replaced_identity_applies_to_new_connections() {
     let (old, new) = (Authority::new(), Authority::new());
     let tls = ServerTls::new(&old.leaf(&[HOST]).identity(Some(&old))).unwrap();
     let server = Served::start(settings(&tls)).await;
@@ -137,7 +134,7 @@ async fn what_is_replaced_counts_for_the_next_connection() {
     server.ask(&new, HOST, Some(&new_client)).await.unwrap();
     assert!(server.ask(&old, HOST, Some(&old_client)).await.is_err());
     assert!(server.ask(&new, HOST, Some(&old_client)).await.is_err());
-    // What is broken changes nothing.
+    // An invalid identity changes nothing.
     let mut broken = old.leaf(&[HOST]).identity(Some(&old));
     broken.key.truncate(60);
     tls.replace(&broken).unwrap_err();
@@ -149,7 +146,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Clients that put something else where HTTP/2 wants a host's name are served within TLS as without.
+/// Clients that send an invalid host name in HTTP/2 are served within TLS as without.
 #[tokio::test]
 async fn any_authority_is_served_within_tls() {
     let ours = Authority::new();

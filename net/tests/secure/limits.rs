@@ -1,4 +1,4 @@
-//! The limits of a listener, each where it begins to hold.
+//! The limits of a listener, each at its boundary.
 
 use crate::pki::Authority;
 use crate::support::{MESSAGE_BYTES_MAX, PATIENCE, Served};
@@ -38,11 +38,13 @@ async fn info(channel: &Channel) -> Result<(), Status> {
     tokio::time::timeout(PATIENCE, asked).await.expect("no answer").map(drop)
 }
 
-/// Reads to the end of a connection, which has to come.
+/// Reads to the end of a connection, which must end.
 async fn ends(stream: &mut TcpStream) -> Duration {
     let begun = Instant::now();
     let mut sink = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut sink)).await.expect("it stays open");
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut sink))
+        .await
+        .expect("the connection stays open");
     begun.elapsed()
 }
 
@@ -59,7 +61,7 @@ async fn connections() {
     }
     server.refused(Refusal::Connections, 0).await;
     assert!(server.ask_plainly().await.is_err());
-    // A client may try more than once; those that are in go on.
+    // A client may try more than once; connected ones continue.
     assert!(server.refusals.read(Refusal::Connections) >= 1);
     for channel in &open {
         info(channel).await.unwrap();
@@ -67,12 +69,12 @@ async fn connections() {
     open.pop();
     let begun = Instant::now();
     while server.ask_plainly().await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "its place is not given to another");
+        assert!(begun.elapsed() < PATIENCE, "its place is not reused");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// One machine could take all places there are.
+/// One machine could take all places.
 #[tokio::test]
 async fn connections_of_an_address() {
     let mut settings = Settings::default();
@@ -85,7 +87,7 @@ async fn connections_of_an_address() {
     server.refused(Refusal::ConnectionsOfAddress, 0).await;
     assert!(server.ask_plainly().await.is_err());
     assert!(server.refusals.read(Refusal::ConnectionsOfAddress) >= 1);
-    // Others have their own.
+    // Other addresses have their own places.
     let elsewhere = server.endpoint().local_address(Some([127, 0, 0, 2].into())).connect().await.unwrap();
     info(&elsewhere).await.unwrap();
     for channel in &open {
@@ -95,7 +97,7 @@ async fn connections_of_an_address() {
     open.pop();
     let begun = Instant::now();
     while server.ask_plainly().await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "its place is not given to another");
+        assert!(begun.elapsed() < PATIENCE, "its place is not reused");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -106,7 +108,7 @@ async fn streams_of_a_connection() {
     settings.limits.streams = 2;
     let server = Served::start(settings).await;
     let channel = server.plain().await;
-    info(&channel).await.unwrap(); // the server's settings have come
+    info(&channel).await.unwrap(); // the server's settings have arrived
     let follow = || async {
         let mut client = LogClient::new(channel.clone());
         client.info_stream(InfoRequest { allow_stale: true }).await.unwrap().into_inner()
@@ -114,7 +116,7 @@ async fn streams_of_a_connection() {
     let first = follow().await;
     info(&channel).await.unwrap();
     let second = follow().await;
-    // One more waits at the client, until one of them ends; other connections do not care.
+    // One more waits at the client, until one of them ends; other connections are not affected.
     let mut client = LogClient::new(channel.clone());
     let third = client.info(InfoRequest { allow_stale: true });
     tokio::pin!(third);
@@ -139,7 +141,7 @@ async fn header_bytes() {
             tokio::time::timeout(PATIENCE, client.info(request)).await.expect("no answer").map(drop)
         }
     };
-    // The other headers take some hundred bytes, the same with each call: the edge is sharp, and lies below the limit.
+    // The other headers take some hundred bytes, the same for each call: the limit is exact, below the option.
     let (mut good, mut bad) = (0, 2000);
     ask(good).await.unwrap();
     ask(bad).await.unwrap_err();
@@ -147,7 +149,7 @@ async fn header_bytes() {
         let middle = usize::midpoint(good, bad);
         if ask(middle).await.is_ok() { good = middle } else { bad = middle }
     }
-    println!("{good} bytes in one header are let in, {bad} are not");
+    println!("{good} bytes in one header are accepted, {bad} are not");
     assert!((1000..2000 - 33).contains(&good), "{good}");
     ask(good).await.unwrap();
     ask(bad).await.unwrap_err();
@@ -170,7 +172,7 @@ async fn handshake_time() {
         assert!(ends(&mut stream).await >= Duration::from_millis(250));
         plain.refused(Refusal::Handshake, n).await;
     }
-    // All of it is; also much later the connection is there.
+    // All of it is enough; the connection is still open much later.
     let mut stream = TcpStream::connect(&plain.address).await.unwrap();
     stream.write_all(preface).await.unwrap();
     let reading = async {
@@ -190,7 +192,7 @@ async fn handshake_time() {
     plain.refused(Refusal::Handshake, 1).await;
 }
 
-/// Asks until there is an answer: a request may meet the end of the idle connection that it was sent over.
+/// Calls until there is an answer: a request can fail because its idle connection ends at the same time.
 async fn info_at_last(channel: &Channel) {
     let begun = Instant::now();
     while let Err(status) = info(channel).await {
@@ -198,8 +200,8 @@ async fn info_at_last(channel: &Channel) {
     }
 }
 
-/// Connections without a call end, also those that had one; a call that is open holds its connection. A slow machine may
-/// end a connection before its first request: counts are taken as they are.
+/// Connections without a call end, also those that had one; an open call keeps its connection. A slow machine may end a
+/// connection before its first request: counts are lower bounds.
 #[tokio::test]
 async fn idle_time() {
     let mut settings = Settings::default();
@@ -208,7 +210,7 @@ async fn idle_time() {
     let ended = || server.refusals.read(Refusal::Idle);
     let idle = server.plain().await;
     server.refused_at_least(Refusal::Idle, 1).await;
-    // The client connects again when it needs to.
+    // The client reconnects when needed.
     info_at_last(&idle).await;
     let mut client = LogClient::new(server.plain().await);
     let mut held = loop {
@@ -245,7 +247,7 @@ async fn fill(server: &Served, bytes: usize) {
     .unwrap();
 }
 
-/// A client that opens a read and takes nothing of it is told, and holds nothing; one that goes on reading is not.
+/// A client that opens a read and reads nothing is rejected, and holds nothing; one that keeps reading is not rejected.
 #[tokio::test]
 async fn slow_readers() {
     let mut settings = Settings::default();
@@ -261,12 +263,12 @@ async fn slow_readers() {
     let all = ReadRequest { start: Some(Start::Oldest(true)), ..ReadRequest::default() };
     let mut second = native.read(all.clone()).await.unwrap().into_inner();
     server.refused(Refusal::SlowReader, 2).await;
-    // What was on its way comes; then the end, by name.
+    // Messages in transit arrive; then the stream ends with the specific error.
     async fn last<T>(stream: &mut tonic::Streaming<T>) -> Status {
         loop {
             match tokio::time::timeout(PATIENCE, stream.message()).await.expect("no end") {
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("all of it came"),
+                Ok(None) => panic!("all of it arrived"),
                 Err(status) => return status,
             }
         }
@@ -276,7 +278,7 @@ async fn slow_readers() {
         assert!(status.message().starts_with("slow reader"), "{status}");
         assert_eq!(from_status(&status).kind(), chiplog::ErrorKind::Timeout);
     }
-    // Who takes something now and then is none, however long the whole of it takes.
+    // A client that reads something now and then is not slow, however long the whole answer takes.
     let mut native = NativeClient::new(channel().await).max_decoding_message_size(64 << 20);
     let mut third = native.read(all).await.unwrap().into_inner();
     let (begun, mut records) = (Instant::now(), 0);
@@ -289,9 +291,9 @@ async fn slow_readers() {
     server.refused(Refusal::SlowReader, 2).await;
 }
 
-/// A client that takes nothing at all, not even the end, loses its connection.
+/// A client that reads nothing at all, not even the end, loses its connection.
 #[tokio::test]
-async fn a_reader_that_hangs_loses_its_connection() {
+async fn hanging_reader_loses_its_connection() {
     let mut settings = Settings::default();
     settings.limits.slow_reader = Some(Duration::from_millis(300));
     let server = Served::start(settings).await;
@@ -301,10 +303,10 @@ async fn a_reader_that_hangs_loses_its_connection() {
     let mut hanging = client.read(LogspecRead { next_index: 1 }).await.unwrap().into_inner();
     server.refused(Refusal::SlowReader, 1).await;
     let begun = Instant::now();
-    // The connection ends under it: what is left of the stream is an error of the transport.
+    // Its connection is closed: the stream ends with a transport error.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let status = loop {
-        match tokio::time::timeout(PATIENCE, hanging.message()).await.expect("it hangs") {
+        match tokio::time::timeout(PATIENCE, hanging.message()).await.expect("no end") {
             Ok(message) => assert!(message.is_some()),
             Err(status) => break status,
         }
@@ -313,9 +315,10 @@ async fn a_reader_that_hangs_loses_its_connection() {
     assert!(!status.message().starts_with("slow reader"), "{status}");
 }
 
-/// An answer that is whole in HTTP/2, and for which its client leaves no room, was watched by nobody: the call had ended.
+/// An answer that is completely in HTTP/2, and for which its client leaves no window, was not tracked: the call had
+/// ended.
 #[tokio::test]
-async fn the_last_piece_of_an_answer_is_watched() {
+async fn last_piece_of_an_answer_is_tracked() {
     let mut settings = Settings::default();
     settings.limits.slow_reader = Some(Duration::from_millis(300));
     let server = Served::start(settings).await;
@@ -325,11 +328,11 @@ async fn the_last_piece_of_an_answer_is_watched() {
     let request = ReadRequest { start: Some(Start::Oldest(true)), records_max: 1, ..ReadRequest::default() };
     let mut answer = NativeClient::new(channel.clone()).read(request).await.unwrap().into_inner();
     server.refused(Refusal::SlowReader, 1).await;
-    // Its client takes nothing still: the connection ends, and with it all that lies there.
+    // Its client still reads nothing: the connection ends, with all pending pieces.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let status = loop {
-        match tokio::time::timeout(PATIENCE, answer.message()).await.expect("it hangs") {
-            Ok(message) => assert!(message.is_some(), "all of it came"),
+        match tokio::time::timeout(PATIENCE, answer.message()).await.expect("no end") {
+            Ok(message) => assert!(message.is_some(), "all of it arrived"),
             Err(status) => break status,
         }
     };
@@ -337,7 +340,7 @@ async fn the_last_piece_of_an_answer_is_watched() {
     server.refused(Refusal::SlowReader, 1).await;
 }
 
-/// A body that sends what it is given, and tells how much of that was taken.
+/// A body that sends the test's chunks, and counts the bytes that were sent.
 struct Sent(mpsc::Receiver<Bytes>, Arc<AtomicUsize>);
 
 impl http_body::Body for Sent {
@@ -356,17 +359,17 @@ impl http_body::Body for Sent {
     }
 }
 
-/// Four streams that found no room filled the window of their connection: nothing else came in over it, and a client in
-/// the middle of a message was taken for one that does not send.
+/// Four streams without room filled the window of their connection. Nothing else arrived over it, and a client in the
+/// middle of a message was considered stalled.
 #[tokio::test]
-async fn streams_that_wait_leave_room_for_others_of_their_connection() {
+async fn waiting_streams_leave_room_for_others_of_their_connection() {
     let (bytes, connection_bytes, wait) = (64 << 20, MESSAGE_BYTES_MAX, PATIENCE * 2);
     let limits = BudgetLimits { bytes, connection_bytes, wait, ..BudgetLimits::default() };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_budget(settings, budget.clone()).await;
     let channel = server.plain().await;
-    // One stream has all that a connection may have, and is in the middle of its message.
+    // One stream uses all that a connection may have, and is in the middle of its message.
     let message = {
         let message = AppendRequest::new(1, vec![vec![7; 64 << 10]; 15]).encode_to_vec();
         [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat()
@@ -385,16 +388,16 @@ async fn streams_that_wait_leave_room_for_others_of_their_connection() {
         others.push((sender, append(&channel, Sent(body, taken.clone()))));
     }
     until("they send", || taken.load(Ordering::Relaxed) >= 8 * chunk.len()).await;
-    // As far as they get.
+    // Until they make no more progress.
     let mut before = 0;
     while before < taken.load(Ordering::Relaxed) {
         before = taken.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    println!("{before} bytes are on their way");
+    println!("{before} bytes are in transit");
     info(&channel).await.unwrap();
     first.send(message[middle..].to_vec().into()).await.unwrap();
-    let answered = tokio::time::timeout(PATIENCE, answer.recv()).await.expect("the rest does not come");
+    let answered = tokio::time::timeout(PATIENCE, answer.recv()).await.expect("the rest does not arrive");
     assert!(answered.is_some_and(|bytes| !bytes.is_empty()));
 }
 
@@ -406,7 +409,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Begins an append with this body; what is answered comes bit by bit.
+/// Starts an append with this body; the answer arrives in pieces.
 fn append(channel: &Channel, body: Sent) -> mpsc::Receiver<Bytes> {
     let (answers, answered) = mpsc::channel(4);
     let mut request = http::Request::new(Body::new(body));
@@ -427,7 +430,7 @@ fn append(channel: &Channel, body: Sent) -> mpsc::Receiver<Bytes> {
     answered
 }
 
-/// A body that sends all of a message but its last byte, and waits until it is to end.
+/// A body that sends all of a message except its last byte, and waits until it must end.
 struct Announced(Option<Bytes>, oneshot::Receiver<()>);
 
 impl http_body::Body for Announced {
@@ -445,8 +448,8 @@ impl http_body::Body for Announced {
     }
 }
 
-/// Begins an append whose first message has so many bytes, and lets the server wait for the last of them, until what is
-/// returned is dropped.
+/// Starts an append whose first message has this length, and lets the server wait for its last byte until the returned
+/// sender is dropped.
 fn announce(channel: &Channel, service: &str, length: u32) -> oneshot::Sender<()> {
     let (stop, stopped) = oneshot::channel();
     let head = [&[0], &length.to_be_bytes()[..], &vec![7; length as usize - 1]].concat();
@@ -464,8 +467,8 @@ fn announce(channel: &Channel, service: &str, length: u32) -> oneshot::Sender<()
     stop
 }
 
-/// Messages hold room for what arrived of them until they are answered: up to the limit of their connection,
-/// and of all; one more waits, and is refused by name. Both services share it.
+/// Messages hold room for their received bytes until they are answered, up to the limit of their connection and of all.
+/// One more waits, and is rejected with a specific error. Both services share the limit.
 #[tokio::test]
 async fn inflight_bytes() {
     const LIMIT: u32 = 32 << 10;
@@ -498,7 +501,7 @@ async fn inflight_bytes() {
     let (first, second) = (server.plain().await, server.plain().await);
     let third = server.endpoint().local_address(Some([127, 0, 0, 2].into())).connect().await.unwrap();
 
-    // The connection's: all but one piece is taken, so the last one still goes; then it is full.
+    // The connection's limit: all but one piece is in use, so the last one still fits; then it is full.
     let held = announce(&first, "logspec.Log", LIMIT - 1024);
     holds(LIMIT - 1024).await;
     append(&first).await.unwrap();
@@ -510,7 +513,7 @@ async fn inflight_bytes() {
     assert!(status.message().contains("of this connection"), "{status}");
     assert_eq!(from_status(&status).kind(), chiplog::ErrorKind::Busy);
 
-    // All connections': the same.
+    // All connections' limit: the same.
     let others = announce(&second, "chiplog.v1.Log", LIMIT - 1024);
     holds(2 * LIMIT - 1024).await;
     append(&third).await.unwrap();
@@ -520,14 +523,14 @@ async fn inflight_bytes() {
     assert!(status.message().contains("of all connections"), "{status}");
     server.refused(Refusal::InflightBytes, 2).await;
 
-    // Who goes away makes room.
+    // A client that disconnects makes room.
     drop((held, more, others, last));
     holds(0).await;
     append(&first).await.unwrap();
     append(&third).await.unwrap();
 }
 
-/// One message of the largest size is taken, one of a byte more refused; by both services, and by their names.
+/// A message of the largest size is accepted, one byte more is rejected; by both services, with a specific error.
 #[tokio::test]
 async fn message_bytes() {
     let server = Served::start(Settings::default()).await;
@@ -537,7 +540,7 @@ async fn message_bytes() {
         let held = announce(&channel, service, MESSAGE_BYTES_MAX as u32);
         let begun = Instant::now();
         while budget.used_bytes() < MESSAGE_BYTES_MAX {
-            assert!(begun.elapsed() < PATIENCE, "{service} does not take it");
+            assert!(begun.elapsed() < PATIENCE, "{service} does not accept it");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         drop(held);

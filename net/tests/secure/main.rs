@@ -1,4 +1,4 @@
-//! A listener's doors: certificates, tokens, limits, each at its boundary.
+//! A listener's access control: certificates, tokens, limits, each at its boundary.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod attacks;

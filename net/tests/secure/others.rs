@@ -1,5 +1,5 @@
-//! One client must not stop another: each attack, and what other clients get meanwhile. Judged by progress and by counted
-//! bytes, never by time.
+//! One client must not stop another: each attack, and what other clients get meanwhile. Judged by progress and by
+//! counted bytes, never by time.
 
 use crate::attacks::{self, Service, Target, append_all};
 use crate::support::{PATIENCE, Served};
@@ -31,17 +31,17 @@ async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what}: no progress"))
 }
 
-/// Bytes of this process that are in memory.
+/// The resident memory of this process in bytes.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
 }
 
-/// Streams that announced 30 MiB and sent 9 bytes held all the memory that requests may take: in a minute 8 appends of
-/// other clients went through.
+/// Streams that announced 30 MiB and sent 9 bytes held all the memory for requests: in a minute only 8 appends of other
+/// clients succeeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn announced_messages_hold_what_arrived() {
+async fn announced_messages_hold_only_received_bytes() {
     let limits = BudgetLimits { bytes: 256 << 20, connection_bytes: 64 << 20, ..BudgetLimits::default() };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
@@ -56,12 +56,12 @@ async fn announced_messages_hold_what_arrived() {
         let held = budget.used_bytes();
         assert!(held <= 8 * 32 * 4096, "{held} bytes are held for 9 bytes a stream");
     }
-    println!("{} streams were begun", *attack.begun.borrow());
+    println!("{} streams were started", *attack.begun.borrow());
 }
 
 const UNPACKED: usize = 7 << 20;
 
-/// A log of packed batches that are small in the log and large in memory.
+/// Appends compressed batches that are small in the log and large in memory.
 async fn packed(server: &Served, batches: usize) {
     let log = server.log.clone();
     tokio::task::spawn_blocking(move || {
@@ -81,7 +81,7 @@ async fn packed(server: &Served, batches: usize) {
     .unwrap();
 }
 
-/// Reads so many records from the start.
+/// Reads this number of records from the start.
 async fn read(channel: &Channel, count: usize) {
     let mut client = LogClient::new(channel.clone()).max_decoding_message_size(64 << 20);
     let mut answers = client.read(LogspecRead { next_index: 1 }).await.unwrap().into_inner();
@@ -95,10 +95,10 @@ async fn read(channel: &Channel, count: usize) {
     }
 }
 
-/// Batches of some hundred bytes that unpack to megabytes: streams that read them and took nothing held 6.5 GB, and
-/// nobody else was served.
+/// Batches of some hundred bytes decompress to megabytes. Streams that requested them and read nothing held 6.5 GB, and
+/// no other client was served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unpacked_batches_stay_within_the_answer_budget() {
+async fn decompressed_batches_stay_within_the_answer_budget() {
     const ANSWERS: usize = 256 << 20;
     let limits = BudgetLimits { answer_bytes: ANSWERS, ..BudgetLimits::default() };
     let settings = Settings::default();
@@ -121,23 +121,23 @@ async fn unpacked_batches_stay_within_the_answer_budget() {
             held >> 20,
             budget.answers_waiting()
         );
-        // What one address may have, and what the other reader has.
+        // The share of one address, and of the other reader.
         assert!(held <= ANSWERS / 4 + 2 * UNPACKED + (2 << 20), "{held} bytes of answers");
         assert!(grown < ANSWERS as u64, "{grown} bytes more in memory");
     }
     assert!(budget.answers_waiting() > 0);
     drop(attack);
-    until("all is given back", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
+    until("everything is returned", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
 }
 
 /// Without mappings a batch was read first, and waited in memory, uncounted, until there was room for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_that_are_not_mapped_are_read_once_they_are_paid_for() {
+async fn unmapped_batches_are_read_once_they_are_paid_for() {
     const STREAMS: usize = 60;
     for service in [Service::LogService, Service::Logspec, Service::Follow] {
         let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 50, ..BudgetLimits::default() };
         let mut settings = Settings::default();
-        settings.limits.slow_reader = None; // nobody gives way
+        settings.limits.slow_reader = None; // no reader is ended
         let budget = Budget::new(limits, settings.refusals.clone());
         let server = Served::without_mappings(settings, budget.clone()).await;
         let log = server.log.clone();
@@ -158,18 +158,18 @@ async fn batches_that_are_not_mapped_are_read_once_they_are_paid_for() {
             }
             let (grown, held) = (resident_bytes().saturating_sub(before), budget.answer_bytes());
             println!("{service:?}: {} MiB more, answers hold {} MiB", grown >> 20, held >> 20);
-            // The other tests of this process take some too.
+            // The other tests of this process use memory too.
             assert!(grown < (STREAMS * UNPACKED / 2) as u64, "{service:?}: {grown} bytes more in memory");
         }
         drop(attack);
-        until("all is given back", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
+        until("everything is returned", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
     }
 }
 
-/// The same from the address of the others, and without tokens: those who read nothing are ended when others wait for the
-/// memory.
+/// The same from the address of the other clients, and without tokens: clients that read nothing are ended when others
+/// wait for the memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
+async fn idle_readers_give_way_to_readers_of_their_address() {
     let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 100, ..BudgetLimits::default() };
     let mut settings = Settings::default();
     settings.limits.slow_reader = Some(Duration::from_secs(6));
@@ -189,16 +189,16 @@ async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
 
 /// Keep-alives waited for the memory that other readers held: a reader left its server for one that was no better.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn positions_go_out_while_batches_wait_for_memory() {
-    // Less than one unpacked batch: one of them takes all there is.
+async fn positions_are_sent_while_batches_wait_for_memory() {
+    // Less than one decompressed batch: one of them uses all memory.
     let limits = BudgetLimits { answer_bytes: 4 << 20, share_percent: 100, ..BudgetLimits::default() };
     let mut settings = Settings::default();
-    settings.limits.slow_reader = None; // nobody gives way
+    settings.limits.slow_reader = None; // no reader is ended
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_large_batches(settings, budget.clone()).await;
     packed(&server, 4).await;
     let log = server.log.clone();
-    // Small batches are copied into the reply: more than one goes out without memory.
+    // Small batches are copied into the reply: several of them are sent without memory.
     let small = move || (0..8).for_each(|_| _ = log.append(&[7; 4 << 10]).unwrap());
     tokio::task::spawn_blocking(small).await.unwrap();
     let target = Target::new(&server.address);
@@ -225,7 +225,7 @@ async fn positions_go_out_while_batches_wait_for_memory() {
     in_time("a follower's blocks", blocks).await;
 }
 
-/// Thousands of streams that nobody read took the processors and a gigabyte: the others appended nothing meanwhile.
+/// Thousands of unread streams used the processors and a gigabyte: other clients appended nothing meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_an_address_and_of_a_token_are_bounded() {
     const STREAMS: usize = 80;
@@ -255,7 +255,7 @@ append:{}
                 .map(|from| Target::new(&server.address).token("attacker").from(*from))
                 .map(|target| attacks::read_nothing(&target, service, 2, 20, 1 << 20))
                 .collect();
-            until("they are refused", || server.refusals.read(Refusal::Streams) >= before + 50).await;
+            until("they are rejected", || server.refusals.read(Refusal::Streams) >= before + 50).await;
             for _ in 0..4 {
                 let streams = budget.streams();
                 assert!(streams <= STREAMS / 4 + 1, "{streams} streams are open");
@@ -263,10 +263,10 @@ append:{}
                 assert_eq!(in_time("appends of others", others).await.unwrap(), 25);
             }
             drop(attacks);
-            until("all is given back", || budget.streams() == 0 && budget.answer_bytes() == 0).await;
+            until("everything is returned", || budget.streams() == 0 && budget.answer_bytes() == 0).await;
         }
     }
-    // A stream is open as long as anything of its answer is not taken, and one more is refused by name.
+    // A stream is open as long as any of its answer is unread, and one more is rejected with a specific error.
     let from = |n| Target::new(&server.address).token("attacker").from([127, 0, 0, n]);
     let _held = attacks::read_nothing(&from(5), Service::LogService, 1, STREAMS / 4, 1 << 20);
     until("they are open", || budget.streams() == STREAMS / 4).await;
@@ -277,13 +277,13 @@ append:{}
     assert!(status.message().contains("of this token"), "{status}");
 }
 
-/// Connections that say nothing took all places there were: nobody else got in for as long as they were waited for.
+/// Silent connections took all places: no other client could connect until they timed out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_not_authenticated_leave_first() {
+async fn unauthenticated_connections_are_closed_first() {
     let mut settings = Settings::default();
     (settings.limits.connections, settings.limits.connections_per_address) = (16, 8);
     let server = Served::start(settings).await;
-    // One that was let in stays.
+    // A connection that was let in stays.
     let other = Target::new(&server.address).from([127, 0, 0, 9]);
     let early = other.endpoint().connect().await.unwrap();
     assert_eq!(append_all(&other, &early, 1).await.unwrap(), 1);
@@ -300,13 +300,13 @@ async fn connections_that_are_not_authenticated_leave_first() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        in_time("another client gets in", appended).await;
+        in_time("another client is let in", appended).await;
     }
-    assert_eq!(in_time("the early client goes on", append_all(&other, &early, 10)).await.unwrap(), 10);
+    assert_eq!(in_time("the early client continues", append_all(&other, &early, 10)).await.unwrap(), 10);
 }
 
-/// Watches of a server's health from one address took all places of calls that need no token: nobody else learned whether
-/// the server is well.
+/// Health watches from one address took all places of calls that need no token: other probes could not check the
+/// server's health.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_calls_of_an_address_leave_places_to_others() {
     const STREAMS: usize = 16 * 16;
@@ -332,5 +332,5 @@ async fn health_calls_of_an_address_leave_places_to_others() {
     assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
     assert!(status.message().contains("without a token of this address"), "{status}");
     drop(attack);
-    until("all is given back", || budget.streams() == 0).await;
+    until("everything is returned", || budget.streams() == 0).await;
 }

@@ -1,4 +1,4 @@
-//! Replicas are who their certificates say, in both directions.
+//! Replicas are the nodes that their certificates name, in both directions.
 
 use crate::pki::{Authority, Leaf};
 use crate::support::PATIENCE;
@@ -55,7 +55,7 @@ impl Replica {
 
     fn led(dir: &Path, tls: PeerTls) -> Self {
         let first = Self::start(1, dir, Bootstrap::Init, tls);
-        wait("it leads itself", || first.log.status().role == Role::Leader);
+        wait("it leads", || first.log.status().role == Role::Leader);
         first
     }
 
@@ -77,7 +77,7 @@ fn wait(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// How somebody begins who says to be node `from`.
+/// The Hello of a peer that claims to be node `from`.
 fn hello(replica: &Replica, from: u64) -> PeerMessage {
     let info = replica.log.info();
     let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
@@ -95,7 +95,7 @@ fn hello(replica: &Replica, from: u64) -> PeerMessage {
     PeerMessage { message: Some(peer_message::Message::Hello(hello)) }
 }
 
-/// A connection to a replica, by somebody who shows this certificate.
+/// A connection to a replica with this certificate.
 async fn connected(replica: &Replica, authority: &Authority, leaf: &Leaf) -> Channel {
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(&authority.pem))
@@ -109,7 +109,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What a replica answers to somebody who says to be node `from` and shows this certificate.
+/// The replica's answer to a peer with this certificate that claims to be node `from`.
 fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Result<PeerHello, Status> {
     runtime().block_on(async {
         let channel = connected(replica, authority, leaf).await;
@@ -119,7 +119,7 @@ fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Re
 }
 
 #[test]
-fn a_certificate_of_node_2_does_not_speak_as_node_3() {
+fn certificate_of_node_2_cannot_act_as_node_3() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, foreign) = (Authority::new(), Authority::new());
     let replica = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
@@ -134,7 +134,7 @@ fn a_certificate_of_node_2_does_not_speak_as_node_3() {
         assert!(refused.message().contains(&format!("node-{from}")), "{refused}");
     }
     assert_eq!(replica.transport.refusals().read(Refusal::PermissionDenied), 3);
-    // Of another authority, or expired: not even a Hello is heard.
+    // Of another authority, or expired: not even a Hello is accepted.
     for leaf in [foreign.leaf(&["node-2"]), ours.expired(&["node-2"])] {
         assert!(greet(&replica, &ours, &leaf, 2).is_err());
     }
@@ -142,9 +142,9 @@ fn a_certificate_of_node_2_does_not_speak_as_node_3() {
     wait("both are counted", || replica.transport.refusals().read(Refusal::Handshake) >= 2);
 }
 
-/// A leader gives its log to nobody but the node it means; as soon as that shows its own certificate, it does.
+/// A leader sends its log only to the intended node; as soon as that node has its own certificate, it does.
 #[test]
-fn a_replica_gives_the_log_to_the_node_it_means_only() {
+fn replica_sends_the_log_only_to_the_named_node() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Authority::new();
     let first = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
@@ -153,23 +153,25 @@ fn a_replica_gives_the_log_to_the_node_it_means_only() {
     let second = Replica::start(2, dir.path(), Bootstrap::Join(log), peer_tls(&ours, &third));
     first.add(2, &second);
     first.log.append(b"x").unwrap();
-    wait("it is dialled, and refused", || second.transport.refusals().read(Refusal::Handshake) >= 3);
+    wait("it is called, and rejects the certificate", || {
+        second.transport.refusals().read(Refusal::Handshake) >= 3
+    });
     assert!(first.transport.traffic().iter().all(|t| !t.connected));
     assert_eq!(second.log.info().last, Index(0));
 
     second.transport.replace_tls(peer_tls(&ours, &ours.leaf(&["node-2"]))).unwrap();
     wait("it has the log", || second.log.info().last == Index(1));
 
-    // What is broken is refused, and changes nothing.
+    // An invalid identity is rejected, and changes nothing.
     let mut broken = peer_tls(&ours, &ours.leaf(&["node-2"]));
     broken.key.clear();
     assert!(second.transport.replace_tls(broken).is_err());
     first.log.append(b"y").unwrap();
-    wait("it goes on", || second.log.info().last == Index(2));
+    wait("it continues", || second.log.info().last == Index(2));
 }
 
 #[test]
-fn a_connection_has_eight_streams_and_one_more_waits() {
+fn connection_has_eight_streams_and_one_more_waits() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Authority::new();
     let replica = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
@@ -194,6 +196,6 @@ fn a_connection_has_eight_streams_and_one_more_waits() {
         let waits = tokio::time::timeout(Duration::from_millis(300), &mut ninth).await;
         assert!(waits.is_err(), "nine streams are open");
         open.pop();
-        tokio::time::timeout(PATIENCE, ninth).await.expect("one has ended, and the next does not begin");
+        tokio::time::timeout(PATIENCE, ninth).await.expect("one has ended, but the next does not start");
     });
 }

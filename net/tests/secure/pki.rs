@@ -1,4 +1,4 @@
-//! An authority, and what it signs.
+//! A certificate authority, and certificates that it signs.
 
 use chiplog_net::wire::tls::Identity;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
@@ -28,7 +28,7 @@ impl Authority {
         self.sign(names, |_| ())
     }
 
-    /// One that was good until 2020.
+    /// A certificate that expired in 2020.
     pub(crate) fn expired(&self, names: &[&str]) -> Leaf {
         self.sign(names, |params| {
             params.not_before = date_time_ymd(2019, 1, 1);
@@ -47,7 +47,7 @@ impl Authority {
 }
 
 impl Leaf {
-    /// As a listener takes it; `authority` for those who connect.
+    /// The identity for a listener; `authority` signs the clients' certificates.
     pub(crate) fn identity(&self, authority: Option<&Authority>) -> Identity {
         Identity {
             certificate: self.certificate.clone().into_bytes(),

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-/// Longer than anything takes that works.
+/// Longer than any successful operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The largest message of the services.
@@ -65,7 +65,7 @@ impl Served {
             .await
     }
 
-    /// With segments of 16 MiB, for batches that are large once they are unpacked.
+    /// With segments of 16 MiB, for batches that are large once they are decompressed.
     pub(crate) async fn with_large_batches(settings: Settings, budget: Budget) -> Self {
         Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, Options::with_segment_bytes(16 << 20)).await
     }
@@ -108,7 +108,7 @@ impl Served {
         Self { address, log, refusals, access, budget, serving, _dir: dir }
     }
 
-    /// Waits until so many are counted, and not one more.
+    /// Waits until exactly this number is counted.
     pub(crate) async fn refused(&self, refusal: Refusal, count: u64) {
         self.refused_at_least(refusal, count).await;
         assert_eq!(self.refusals.read(refusal), count, "{refusal:?}");
@@ -134,12 +134,12 @@ impl Served {
     pub(crate) async fn ask_plainly(&self) -> Result<(), String> {
         let mut client = LogClient::new(self.endpoint().connect().await.map_err(|e| format!("{e:?}"))?);
         let info = client.info(InfoRequest { allow_stale: true });
-        let answer = tokio::time::timeout(PATIENCE, info).await.expect("no answer and no refusal");
+        let answer = tokio::time::timeout(PATIENCE, info).await.expect("neither an answer nor a rejection");
         answer.map(drop).map_err(|e| format!("{e:?}"))
     }
 
-    /// Whether a client gets an answer: one that trusts `authority`, reaches the server as `host`, and shows a
-    /// certificate. Else why not.
+    /// Calls the server as a client that trusts `authority`, uses the name `host`, and sends a certificate. Returns why
+    /// there is no answer.
     pub(crate) async fn ask(
         &self,
         authority: &Authority,
@@ -155,7 +155,7 @@ impl Served {
         let channel = endpoint.tls_config(tls).unwrap().connect().await.map_err(|e| format!("{e:?}"))?;
         let mut client = LogClient::new(channel);
         let info = client.info(InfoRequest { allow_stale: true });
-        let answer = tokio::time::timeout(PATIENCE, info).await.expect("no answer and no refusal");
+        let answer = tokio::time::timeout(PATIENCE, info).await.expect("neither an answer nor a rejection");
         answer.map(drop).map_err(|e| format!("{e:?}"))
     }
 }

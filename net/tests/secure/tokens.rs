@@ -1,4 +1,4 @@
-//! Tokens: who gets how far, over the wire; and what a client does with its token.
+//! Tokens: what each one allows, over the network; and how a client uses its token.
 
 use crate::attacks::Target;
 use crate::support::{PATIENCE, Served};
@@ -36,11 +36,11 @@ async fn client(server: &Served, token: &str) -> chiplog::Result<Client> {
     options.token = Some(token.into());
     tokio::time::timeout(PATIENCE / 2, Client::connect([&*server.address], options))
         .await
-        .expect("it goes on asking")
+        .expect("it keeps retrying")
 }
 
 #[tokio::test]
-async fn each_role_gets_as_far_as_it_should() {
+async fn each_role_is_allowed_its_calls() {
     let server = served().await;
     let appender = client(&server, "append").await.unwrap();
     let producer = appender.producer(ProducerOptions::default()).await.unwrap();
@@ -62,7 +62,7 @@ async fn each_role_gets_as_far_as_it_should() {
 }
 
 #[tokio::test]
-async fn without_a_token_that_is_known_nobody_gets_in() {
+async fn calls_without_a_known_token_are_rejected() {
     let server = served().await;
     let refused = client(&server, "guess").await.map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unauthenticated);
@@ -70,14 +70,14 @@ async fn without_a_token_that_is_known_nobody_gets_in() {
     let status = bare.info(InfoRequest { allow_stale: true }).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unauthenticated);
     assert_eq!(from_status(&status).kind(), ErrorKind::Unauthenticated);
-    // A stream of appends is refused before anything is taken from it.
+    // A stream of appends is rejected before anything is read from it.
     let requests = tokio_stream::iter([chiplog_net::service::logspec::AppendRequest::new(1, ["x"])]);
     assert_eq!(bare.append(requests).await.unwrap_err().code(), tonic::Code::Unauthenticated);
     assert_eq!(server.log.info().last, Index(0));
 }
 
 #[tokio::test]
-async fn tokens_that_are_replaced_count_at_once() {
+async fn replaced_tokens_apply_at_once() {
     let server = served().await;
     let reader = client(&server, "read").await.unwrap();
     reader.info().await.unwrap();
@@ -96,27 +96,27 @@ async fn message<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Status> {
     tokio::time::timeout(PATIENCE, stream.message()).await.expect("neither an answer nor the end")
 }
 
-/// What a stream ends with.
+/// The status with which a stream ends.
 async fn end<T>(mut stream: Streaming<T>) -> Code {
     loop {
         match message(&mut stream).await {
             Ok(Some(_)) => {}
-            Ok(None) => panic!("it ended as if all was told"),
+            Ok(None) => panic!("it ended without an error"),
             Err(status) => return status.code(),
         }
     }
 }
 
-/// A stream that was let in went on for as long as its client liked, whatever became of its token.
+/// A stream that was let in continued as long as its client liked, even if its token was revoked.
 #[tokio::test]
-async fn who_loses_a_token_or_its_role_loses_the_streams() {
+async fn revoked_tokens_and_roles_end_their_streams() {
     let server = served().await;
     let channel = server.plain().await;
     let (mut logspec, mut native) = (LogClient::new(channel.clone()), NativeClient::new(channel.clone()));
     let mut copies = FollowClient::new(channel);
     let batch = || chiplog::BatchBuilder::new().push(b"x").unwrap().build().unwrap().as_bytes().clone();
 
-    // Appends, over both services; what is asked with the token of an administrator goes on.
+    // Appends, over both services; calls with an administrator's token continue.
     let (first, requests) = mpsc::channel(4);
     let requests = ReceiverStream::new(requests);
     let mut of_logspec = logspec.append(shown("append", requests)).await.unwrap().into_inner();
@@ -150,10 +150,10 @@ async fn who_loses_a_token_or_its_role_loses_the_streams() {
     assert!(message(&mut followed).await.unwrap().is_some());
     let last = server.log.info().last;
 
-    // One is taken away, one may only read now.
+    // One token is revoked, one may now only read.
     let left = format!("read:{}\nadmin:{}\n", digest_of("append"), digest_of("admin"));
     server.access.replace(left.parse().unwrap());
-    // Also what was sent before its client heard of that is not taken.
+    // Messages that were sent before the client got the end are not accepted either.
     let _ = first.send(AppendRequest::new(2, ["late"])).await;
     let _ = second.send(NativeAppend { log: String::new(), batch: batch() }).await;
     assert_eq!(end(of_logspec).await, Code::PermissionDenied);
@@ -171,7 +171,7 @@ async fn who_loses_a_token_or_its_role_loses_the_streams() {
     assert_eq!(server.log.info().last, Index(last.get() + 1));
 }
 
-/// A token was shown on as many connections as there were: clients of other tokens found no place.
+/// A token was used on all connections: clients of other tokens found no place.
 #[tokio::test]
 async fn connections_of_a_token_are_bounded() {
     let limits = BudgetLimits { connections_per_token: 2, ..BudgetLimits::default() };
@@ -193,10 +193,10 @@ async fn connections_of_a_token_are_bounded() {
     }
     let status = ask(&channels[2], "a").await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-    assert!(status.message().contains("the token of this call"), "{status}");
+    assert!(status.message().contains("use this call's token"), "{status}");
     server.refused(Refusal::ConnectionsOfToken, 1).await;
     ask(&channels[2], "b").await.unwrap();
-    // A connection that is closed makes room.
+    // A closed connection makes room.
     drop(channels.remove(0));
     let begun = Instant::now();
     while ask(&channels[1], "a").await.is_err() {

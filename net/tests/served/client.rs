@@ -1,4 +1,4 @@
-//! What tests of the client have in common.
+//! Shared by the tests of the client.
 
 use super::PATIENCE;
 use chiplog::Start;

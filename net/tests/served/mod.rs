@@ -1,4 +1,4 @@
-//! Servers for tests: each with a runtime of its own, so that it can be ended at once, connections and all.
+//! Servers for tests: each has its own runtime, so that it can be ended at once with all its connections.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
 
 pub(crate) mod client;
@@ -26,9 +26,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Server {
     pub(crate) address: String,
     pub(crate) host: Arc<LogSlot>,
-    /// Calls that came.
+    /// The number of received calls.
     pub(crate) calls: Arc<AtomicU64>,
-    /// Refuses every call, as a server does that is full.
+    /// Rejects every call, like a full server.
     pub(crate) refuses: Arc<AtomicBool>,
     runtime: Option<Runtime>,
 }
@@ -37,8 +37,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// A port that was free a moment ago, and none of those that connections going out take: a server that comes back wants
-/// it again.
+/// A port that was free just before, outside the range of outgoing connections: a restarted server needs it again.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -78,7 +77,7 @@ impl Server {
         let service = LogService::with(host.clone(), options).into_service();
         let own = Address::new(address.as_str(), address.as_str(), "").unwrap();
         let found: Found =
-            Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a server of a test has its log")));
+            Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a test server has its log already")));
         let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
         let calls = Arc::<AtomicU64>::default();
         let refuses = Arc::<AtomicBool>::default();
@@ -86,7 +85,7 @@ impl Server {
         let count = move |request| {
             counted.fetch_add(1, Ordering::Relaxed);
             if is_full.load(Ordering::Relaxed) {
-                return Err(tonic::Status::resource_exhausted("as many calls are open as are allowed"));
+                return Err(tonic::Status::resource_exhausted("too many open calls"));
             }
             Ok(request)
         };
@@ -211,7 +210,7 @@ impl Trio {
         let _ = log.close();
     }
 
-    /// The replica goes on, but its server does not answer any more, as long as what is returned lives.
+    /// The replica continues, but its server does not answer any more, as long as the returned listener lives.
     pub(crate) fn silence(&mut self, node: u64) -> std::net::TcpListener {
         let n = node as usize - 1;
         let (log, server) = self.nodes[n].take().unwrap();
@@ -224,13 +223,13 @@ impl Trio {
             }
             std::thread::sleep(Duration::from_millis(10));
         };
-        // Whoever asks for the node still finds it; a server somewhere else keeps it.
+        // Calls to the node still find it; a server at another address holds it.
         let elsewhere = Server::start(log.clone());
         self.nodes[n] = Some((log, elsewhere));
         silent
     }
 
-    /// The server of a replica that was [silent](Self::silence) answers again.
+    /// The server of a [silenced](Self::silence) replica answers again.
     pub(crate) fn answer(&mut self, node: u64, silent: std::net::TcpListener) {
         drop(silent);
         let n = node as usize - 1;

@@ -7,7 +7,7 @@
         for record in log.read(index):
             print(record.index, record.decode())
 
-What chiplog notices on its own, such as damage or another leader, goes to `logging.getLogger("chiplog")`.
+chiplog's notices, such as damage or a new leader, go to `logging.getLogger("chiplog")`.
 """
 
 import logging as _logging

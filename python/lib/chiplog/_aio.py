@@ -1,4 +1,4 @@
-"""The courier of each running event loop, which carries the log's news to it; and what calls give to await."""
+"""The courier of each running event loop, which delivers the log's wake-ups to it; and the awaitables of calls."""
 
 import asyncio
 import threading
@@ -16,11 +16,11 @@ _lock = threading.Lock()
 
 
 class Pending(asyncio.Future[_T], Coroutine[Any, Any, _T]):
-    """What an `_async` call gives: it is under way, and tells its outcome to whoever awaits it.
+    """The result of an `_async` call: the call is already in progress, and awaiting this gives its outcome.
 
-    A future: `await`, `gather`, `wait_for` and `shield` take it, more than once. And a coroutine, with `send`, `throw` and
-    `close`, so that `asyncio.create_task` and `TaskGroup.create_task` take it too; `asyncio.wait`, which takes no coroutines,
-    takes the task. Nothing has to await it: no call is left undone, and nothing warns."""
+    It is a future: `await`, `gather`, `wait_for` and `shield` accept it, more than once. It is also a coroutine, with
+    `send`, `throw` and `close`, so `asyncio.create_task` and `TaskGroup.create_task` accept it. `asyncio.wait` accepts
+    no coroutines: pass it the task. You need not await it: the call completes anyway, without a warning."""
 
     _steps: Generator[Any, None, _T] | None = None
 
@@ -28,7 +28,7 @@ class Pending(asyncio.Future[_T], Coroutine[Any, Any, _T]):
         super().__init__(loop=loop)
 
     def send(self, value: Any, /) -> Any:
-        """Goes on, for the task that it is the coroutine of."""
+        """Continues, for the task whose coroutine this is."""
         if self._steps is None:
             self._steps = self.__await__()
         try:
@@ -44,7 +44,7 @@ class Pending(asyncio.Future[_T], Coroutine[Any, Any, _T]):
         traceback: TracebackType | None = None,
         /,
     ) -> Any:
-        """The task that it is the coroutine of was cancelled."""
+        """The task whose coroutine this is was cancelled."""
         self.close()
         given = next((e for e in (kind, value) if isinstance(e, BaseException)), None)
         if given is None:
@@ -53,13 +53,13 @@ class Pending(asyncio.Future[_T], Coroutine[Any, Any, _T]):
         raise given if traceback is None else given.with_traceback(traceback)
 
     def close(self) -> None:
-        """Nobody awaits it any more: as `cancel`."""
+        """No task awaits it any more: as `cancel`."""
         self._steps = None
         self.cancel()
 
 
 def courier(loop: asyncio.AbstractEventLoop) -> _Courier:
-    """The courier of this loop, which runs on this thread. The loop alone keeps it, so that it ends when that is closed."""
+    """Returns the courier of this loop, which runs on this thread. Only the loop keeps it, so it ends with the loop."""
     known = _couriers.get(loop)
     found = known() if known is not None else None
     if found is None:

@@ -1,5 +1,5 @@
-"""The end of the program: producers that were not closed send what they were given, callbacks that are due are called, and
-what was noticed is logged."""
+"""The end of the program: producers that were not closed send their records, callbacks that are due are called, and
+notices are logged."""
 
 import atexit
 import logging
@@ -9,13 +9,13 @@ import warnings
 
 from ._chiplog import _end
 
-# With the import: what the program registers itself comes before, and can still close its producers. The end of `logging`,
-# which that registered with its own import, comes after: what is noticed at the end is logged.
+# Registered at import: functions that the program registers later run before, and can still close its producers. The end
+# of `logging`, registered at its own import, runs after: notices at the end are logged.
 atexit.register(_end)
 
 
 def begin() -> None:
-    """Called when a process makes its first producer. Some children of multiprocessing end without `atexit`."""
+    """Runs when a process opens its first producer. Some children of multiprocessing end without `atexit`."""
     process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if process is not None and util is not None and process.parent_process() is not None:
         util.Finalize(None, _end, exitpriority=0)
@@ -23,25 +23,25 @@ def begin() -> None:
 
 
 def warn(text: str) -> None:
-    """Warns of a producer that was not closed. Whoever wants to see such warnings has to ask, as with `python -X dev`."""
+    """Warns of a producer that was not closed. Python shows such warnings only on request, as with `python -X dev`."""
     warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
 def tell(text: str) -> None:
-    """Tells of records that are not acknowledged, and warns, as `warn` does."""
+    """Reports unacknowledged records on stderr, and warns as `warn` does."""
     if sys.stderr is not None:
         print(f"chiplog: {text}", file=sys.stderr, flush=True)
     warn(text)
 
 
 def let_go() -> None:
-    """Lets the end of `logging`, which waits for each handler's lock without a limit, forget handlers whose lock is held."""
+    """Removes handlers whose lock is held from `logging`, whose end waits for each handler's lock without a limit."""
     handlers = getattr(logging, "_handlerList", [])
     handlers[:] = [handler for handler in handlers if not _is_held(handler())]
 
 
 def hung(text: str) -> None:
-    """Tells on stderr that a handler of `logging` hangs, without the lock of `sys.stderr`, which it may hold."""
+    """Reports a `logging` handler that hangs on stderr, without the lock of `sys.stderr`, which it may hold."""
     if sys.stderr is None:
         return
     try:

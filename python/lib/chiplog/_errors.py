@@ -1,4 +1,4 @@
-"""What goes wrong: one class a kind, all of them `Error`."""
+"""Errors: one class per kind, all of them subclasses of `Error`."""
 
 import builtins
 from typing import TYPE_CHECKING, ClassVar
@@ -8,21 +8,21 @@ if TYPE_CHECKING:
 
 
 class Error(Exception):
-    """An error of the log. Which kind it is, its class tells; the rest stands in attributes.
+    """An error of the log. Its class is its kind; its attributes have the details.
 
-    kind: the kind's name, as servers, metrics and the command line say it.
+    kind: the kind's name, as servers, metrics and the command line show it.
     code: the kind's number, the same in every language and version.
-    retryable: whether the same call can succeed later without anybody mending anything but room or load. Of an append that
-        does NOT say that the record is not stored: after `TimeoutError`, `UnavailableError`, `ClosedError` and
-        `PoisonedError` of an append it may be in the log, and appended again it can be there twice. What a
-        session is given again under its number (`Log.resume_session`), and what a producer sends again by itself
-        (`Client.producer`), is stored once.
-    fatal: whether the handle is of no more use for appending.
-    os_error: the operating system's error number, when it was one that failed; else None.
-    path, offset: of corruption in a file here, the file, and where in it, in bytes; else None.
-    lasting: of corruption, whether nobody can repair it, as far as the replica knows: the log has no other replica, or all
-        other voters have the same entries damaged. Reading again does not help.
-    closed: of a producer that was closed with records that are not acknowledged, how it ended, a `Closed`; else None."""
+    retryable: whether the same call can succeed later without a repair, once there is space or less load. For an append
+        this does NOT mean that the record is not stored: after `TimeoutError`, `UnavailableError`, `ClosedError` and
+        `PoisonedError` it may be in the log, and if you append it again, it can be there twice. A record that is
+        repeated under its number in a session (`Log.resume_session`), or by a producer itself (`Client.producer`), is
+        stored once.
+    fatal: whether the handle can no longer append.
+    os_error: the operating system's error number, if a system call failed; else None.
+    path, offset: for corruption in a local file, the file and the offset in bytes; else None.
+    lasting: whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
+        voters have damage in the same entries. Reading again does not help.
+    closed: for a producer that was closed with unacknowledged records, how it ended, a `Closed`; else None."""
 
     kind: ClassVar[str] = "other"
     code: ClassVar[int] = 0
@@ -49,27 +49,28 @@ class CorruptError(Error):
 
 
 class PoisonedError(Error):
-    """A write or a sync failed earlier: the log takes nothing more until it is opened again. Appends that were under
-    way have an unknown outcome."""
+    """An earlier write or sync failed: the log refuses appends until it is opened again. Appends that were in flight
+    have an unknown outcome."""
 
     kind, code, fatal = "poisoned", 3, True
 
 
 class FullError(Error):
-    """The configured capacity is used up, or the disk is. Nothing was written; discard to make room."""
+    """The configured capacity or the disk is full. Nothing was written; discard records to make space."""
 
     kind, code, retryable = "full", 4, True
 
 
 class BusyError(Error):
-    """The queue of waiting appends stayed at its limit for as long as the caller would wait. Of an append: it is surely
-    not in the log."""
+    """The queue of waiting appends stayed at its limit for as long as the caller was willing to wait. An append is
+    certainly not in the log."""
 
     kind, code, retryable = "busy", 5, True
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The time-out passed. Of an append: the record MAY STILL BE APPENDED, and appended again it can be there twice."""
+    """The time-out passed. After an append the record MAY STILL BE APPENDED; if you append it again, it can be there
+    twice."""
 
     kind, code, retryable = "timeout", 6, True
 
@@ -87,7 +88,7 @@ class OutOfRangeError(Error, LookupError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument or option is out of its bounds. One of a wrong type is a `TypeError`."""
+    """An argument or option is out of its bounds. One of the wrong type is a `TypeError`."""
 
     kind, code = "invalid_argument", 9
 
@@ -105,8 +106,8 @@ class LockedError(Error):
 
 
 class ClosedError(Error):
-    """The handle was closed. Of an append: the handle's own call did not take it; what was under way, as a producer's ticket
-    tells, may be in the log."""
+    """The handle was closed. A call on the handle itself did not accept the record. A record that was in flight, as a
+    producer's ticket reports, may be in the log."""
 
     kind, code, fatal = "closed", 12, True
 
@@ -118,7 +119,7 @@ class ForkedError(Error):
 
 
 class NotFoundError(Error, FileNotFoundError, LookupError):
-    """There is no log at this place."""
+    """There is no log at this path."""
 
     kind, code = "not_found", 14
 
@@ -142,14 +143,14 @@ class SequenceGapError(Error):
 
 
 class SequenceForgottenError(Error):
-    """The sequence number was used so long ago that the log no longer remembers its indexes. Where an append is repeated
-    this is good news: the record is in the log, once, and durable. Go on with the next number."""
+    """The sequence number was used so long ago that the log no longer remembers its indexes. For a repeated append
+    this is a success: the record is in the log, once, and durable. Continue with the next number."""
 
     kind, code = "sequence_forgotten", 18
 
 
 class TooManySessionsError(Error):
-    """As many sessions are open as the log allows."""
+    """The log's limit of open sessions is reached."""
 
     kind, code, retryable = "too_many_sessions", 19, True
 
@@ -161,8 +162,8 @@ class NotLeaderError(Error):
 
 
 class UnavailableError(Error, ConnectionError):
-    """No answer could be had from a majority in time. Of an append: it MAY BE in the log, and appended again it can be there
-    twice."""
+    """No majority, or no server, answered in time. After an append the record MAY BE in the log; if you append it
+    again, it can be there twice."""
 
     kind, code, retryable = "unavailable", 21, True
 
@@ -174,19 +175,19 @@ class RemovedError(Error):
 
 
 class MembershipError(Error):
-    """A change of membership that cannot be made now or at all."""
+    """This change of membership is not possible, now or ever."""
 
     kind, code = "membership", 23
 
 
 class DivergedError(Error):
-    """Two logs are not the same: what is fed is of another log, or of another history of it. Nothing of it was taken."""
+    """Two logs have different contents: the entries are of another log, or of another history of it. None was stored."""
 
     kind, code = "diverged", 24
 
 
 class UnauthenticatedError(Error):
-    """The server wants a token and got none, or one that it does not know."""
+    """The server requires a token, and got none or an unknown one."""
 
     kind, code = "unauthenticated", 25
 
@@ -198,16 +199,17 @@ class PermissionDeniedError(Error):
 
 
 class UndecodableError(Error):
-    """A batch in the log is as it was appended, and does not unpack: no damage. `Reader.skip_batch` goes on behind it."""
+    """A batch in the log is as it was appended, but cannot be decompressed. This is not damage. `Reader.skip_batch`
+    skips it."""
 
     kind, code = "undecodable", 27
 
 
 class CancelledError(Error):
-    """The end of a wait that was asked for from C or Rust. In Python `close` ends waits, with `ClosedError`."""
+    """A C or Rust program cancelled a wait. In Python `close` ends waits, with `ClosedError`."""
 
     kind, code = "cancelled", 28
 
 
 BY_CODE: dict[int, type[Error]] = {cls.code: cls for cls in Error.__subclasses__()}
-"""The class of each kind's number."""
+"""The class for each kind's number."""

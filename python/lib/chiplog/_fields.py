@@ -1,5 +1,5 @@
-"""Fields that tell of themselves: what `help()` shows of a class of plain values stands beside its fields and nowhere else,
-and what is wrong with an option is told in the same words."""
+"""Self-documenting fields: the text that `help()` shows for a class of plain values is written next to its fields only,
+and errors about an option use the same words."""
 
 import inspect
 import textwrap
@@ -11,22 +11,22 @@ _WIDTH = 100
 
 
 def option(takes: str, default: str, text: str, *, repr: bool = True) -> Any:
-    """A field that is None unless it is given: what it takes, with unit and bounds; what None stands for; what it is."""
+    """A field that is None unless it is set: its valid values with unit and bounds, the meaning of None, its text."""
     return field(default=None, repr=repr, metadata={"takes": takes, "default": default, "text": text})
 
 
 def told(text: str) -> dict[str, str]:
-    """The metadata of a field of which this is to be told."""
+    """The metadata of a field with this text."""
     return {"text": text}
 
 
 def needed(takes: str, text: str) -> dict[str, str]:
-    """The same of an option that has no default."""
-    return {"takes": takes, "default": "none, it has to be given", "text": text}
+    """The metadata of an option without a default."""
+    return {"takes": takes, "default": "none, it must be set", "text": text}
 
 
 def documented(cls: type[_T]) -> type[_T]:
-    """Adds its fields to what is told of a class."""
+    """Adds the texts of its fields to the docstring of a class."""
     parts = [inspect.cleandoc(cls.__doc__ or ""), ""]
     for each in fields(cls):  # type: ignore[arg-type]
         of = each.metadata

@@ -1,5 +1,5 @@
-"""Options and starts: plain values, to be pickled and compared. A field that is None leaves the log's default, which
-is given here as of this version. Times are in seconds, sizes in bytes."""
+"""Options and starts: plain values that can be pickled and compared. A field that is None stands for the default; the
+defaults named here are those of this version. Times are in seconds, sizes in bytes."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +11,7 @@ from ._fields import documented, needed, option
 @dataclass(frozen=True)
 class Start:
     """Where a reader begins. Made by `first`, `next`, `index`, `last` and `since`; a plain index stands for
-    `Start.index(n)`. Nothing is looked up, and what it is given is not checked, before a reader begins there."""
+    `Start.index(n)`. Its value is checked only when a reader begins there."""
 
     kind: Literal["first", "next", "index", "last", "since"]
     value: int = 0
@@ -23,26 +23,26 @@ class Start:
 
     @classmethod
     def next(cls) -> "Start":
-        """The next record to come."""
+        """The next record to be appended."""
         return cls("next")
 
     @classmethod
     def index(cls, index: int) -> "Start":
-        """The record at `index`, from 1, which may be the next one to come.
+        """The record at `index`, from 1, which may be the next one to be appended.
 
         Beyond that the reader raises `OutOfRangeError`, below the first record `DiscardedError`."""
         return cls("index", index)
 
     @classmethod
     def last(cls, count: int) -> "Start":
-        """`count` records before the end, from 0; fewer if there are not so many."""
+        """`count` records before the end, from 0; at the first record if there are fewer."""
         return cls("last", count)
 
     @classmethod
     def since(cls, time: datetime | int) -> "Start":
-        """The first record that the log took at `time` or later: a datetime, or milliseconds since 1970.
+        """The first record that the log accepted at `time` or later: a datetime, or milliseconds since 1970.
 
-        A datetime without a zone is in local time. Where all records are older, it is the next one to come."""
+        A datetime without a zone is in local time. If all records are older, it is the next one to be appended."""
         if isinstance(time, datetime):
             time = int(time.timestamp() * 1000)
         return cls("since", time)
@@ -50,7 +50,7 @@ class Start:
 
 _TIME = "finite seconds, from 0"
 _SOME_TIME = "finite seconds, from 0.001"
-_BACKOFF = "Twice as long after each further failure, up to backoff_max."
+_BACKOFF = "It doubles after each further failure, up to backoff_max."
 _WINDOW = "bytes, up to 2,147,483,647"
 _TOKEN = "text, printable ASCII"
 
@@ -58,44 +58,48 @@ _TOKEN = "text, printable ASCII"
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a log is opened. What is None has its default; `Log.options` tells what is in force.
+    """Options for opening a log. A field that is None has its default; `Log.options` has the values in force.
 
-    A value out of its bounds is an `InvalidArgumentError` when the log is opened, one of another type a `TypeError`."""
+    Opening the log raises `InvalidArgumentError` for a value out of its bounds, `TypeError` for another type."""
 
-    create: bool | None = option("True or False", "True", "Makes a new log where the directory holds none.")
+    create: bool | None = option("True or False", "True", "Creates a log if the directory holds none.")
     segment_bytes: int | None = option(
         "bytes, 65,536 (64 KiB) to 1,073,741,824 (1 GiB)",
         "67,108,864 (64 MiB)",
-        "Size of a segment file; a log takes at least three of them on disk. The defaults that depend on it (of the "
-        "largest record, batch and block, and of sessions) come down with it.",
+        "Size of a segment file; a log takes at least three of them on disk. Defaults that depend on it (those of the "
+        "largest record, batch and block, and of sessions) are lowered with it.",
     )
     capacity_bytes: int | None = option(
         "bytes, at least two segments",
         "None: until the disk is full",
-        "The most bytes of retained records; beyond it appends raise FullError.",
+        "Limit of the bytes of retained records; beyond it appends raise FullError.",
     )
     record_bytes_max: int | None = option(
-        "bytes, 1 to what batch_bytes_max has room for", "16,777,216 (16 MiB)", "The largest record."
+        "bytes, 1 to what fits in batch_bytes_max", "16,777,216 (16 MiB)", "The largest record."
     )
     batch_bytes_max: int | None = option(
-        "bytes, 1,024 to what a segment has room for, at most 256 MiB", "33,554,432 (32 MiB)", "The largest batch."
+        "bytes, 1,024 to what fits in a segment, up to 256 MiB", "33,554,432 (32 MiB)", "The largest batch."
     )
     block_bytes_max: int | None = option(
-        "bytes, 4,096 to what a segment has room for",
+        "bytes, 4,096 to what fits in a segment",
         "4,194,304 (4 MiB)",
-        "How much one write gathers. A single larger batch is written by itself.",
+        "The largest amount that one write collects. A single larger batch is written by itself.",
     )
     queue_bytes_max: int | None = option(
-        "bytes, batch_bytes_max to 2^40", "67,108,864 (64 MiB)", "Bytes that may wait to be written; beyond it appends wait."
+        "bytes, batch_bytes_max to 2^40",
+        "67,108,864 (64 MiB)",
+        "Bytes that may wait to be written; beyond it appends wait.",
     )
     queue_appends_max: int | None = option(
         "a number of appends, 1 to 16,777,216", "65,536", "Appends that may wait to be written; beyond it appends wait."
     )
     queue_timeout: float | None = option(
-        _TIME, "60", "How long an append waits for room in the queue before it raises BusyError."
+        _TIME, "60", "How long an append waits for space in the queue before it raises BusyError."
     )
     read_mode: Literal["map", "read"] | None = option(
-        '"map" or "read"', '"map"', 'How readers get at the bytes: "map": slices of mapped files; "read": copies by `pread`.'
+        '"map" or "read"',
+        '"map"',
+        'How readers access the bytes: "map": slices of mapped files; "read": copies by `pread`.',
     )
     prefetch_bytes: int | None = option(
         "bytes, 0 to 1,073,741,824", "8,388,608 (8 MiB)", "How far a reader reads ahead; 0 leaves it to the kernel."
@@ -103,34 +107,36 @@ class Options:
     retention_bytes: int | None = option(
         "bytes, at least two segments",
         "None: keep all",
-        "Keep at most about this many bytes: whole segments are discarded from the front.",
+        "Keep about this many bytes: whole segments are discarded from the front.",
     )
     retention_age: float | None = option(
-        _SOME_TIME, "None: keep all", "Discard segments whose newest record is older."
+        _SOME_TIME, "None: keep all", "Discard segments whose newest record is older than this."
     )
     sessions_max: int | None = option(
-        "a number of sessions, 1 to 1,048,576, as far as an eighth of a segment has room",
+        "a number of sessions, 1 to 1,048,576, that fit in an eighth of a segment",
         "4,096",
-        "The most exactly-once sessions open at a time.",
+        "The largest number of open exactly-once sessions.",
     )
     session_window: int | None = option(
-        "a number of appends, 1 to 1,024", "128", "How many of a session's latest appends the log remembers the indexes of."
+        "a number of appends, 1 to 1,024",
+        "128",
+        "The number of a session's latest appends whose indexes the log remembers.",
     )
     session_idle_max: float | None = option(
-        _SOME_TIME, "86,400 (a day)", "A session that sends nothing for so long expires."
+        _SOME_TIME, "86,400 (a day)", "A session that sends nothing for this long expires."
     )
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """Whom a client trusts, and how it proves itself, all in PEM. `repr` shows nothing of it."""
+    """The authority that a client trusts, and its own certificate and key, all in PEM. `repr` shows none of it."""
 
-    authority: bytes = field(metadata=needed("bytes, PEM", "Who has to have signed the servers' certificates."))
+    authority: bytes = field(metadata=needed("bytes, PEM", "The authority that signed the servers' certificates."))
     certificate: bytes | None = option(
-        "bytes, PEM, together with key", "None", "This client's certificate, where servers want one."
+        "bytes, PEM, together with key", "None", "This client's certificate, if the servers require one."
     )
-    key: bytes | None = option("bytes, PEM, together with certificate", "None", "Its private key.")
+    key: bytes | None = option("bytes, PEM, together with certificate", "None", "The private key of the certificate.")
 
     def __repr__(self) -> str:
         return "Tls(...)"
@@ -139,111 +145,138 @@ class Tls:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """Deadlines and limits of a client. What is None has its default.
+    """Deadlines and limits of a client. A field that is None has its default.
 
-    A value out of its bounds is an `InvalidArgumentError` when the client connects, one of another type a `TypeError`."""
+    Connecting raises `InvalidArgumentError` for a value out of its bounds, `TypeError` for another type."""
 
-    log: str | None = option("text", "the servers' only one", "Which log, by its name.")
-    timeout: float | None = option(_TIME, "30", "How long a call may take with all its attempts.")
-    attempt_timeout: float | None = option(_TIME, "10", "How long one attempt may take.")
-    connect_timeout: float | None = option(_TIME, "2", "How long a connection may take to come about.")
-    probe_timeout: float | None = option(_TIME, "1", "How long a server is waited for when all are asked who leads.")
-    backoff_min: float | None = option(_TIME, "0.01", f"The wait after a first failure. {_BACKOFF}")
+    log: str | None = option("text", "the servers' only one", "The name of the log.")
+    timeout: float | None = option(_TIME, "30", "Time limit of a call with all its attempts.")
+    attempt_timeout: float | None = option(_TIME, "10", "Time limit of one attempt.")
+    connect_timeout: float | None = option(_TIME, "2", "Time limit for opening a connection.")
+    probe_timeout: float | None = option(
+        _TIME,
+        "1",
+        "Time limit for one server's answer when the client asks all of them for the leader.",
+    )
+    backoff_min: float | None = option(_TIME, "0.01", f"The wait after the first failure. {_BACKOFF}")
     backoff_max: float | None = option(_TIME, "1", "The longest wait between attempts.")
     keep_alive: float | None = option(
-        _TIME, "5", "After so long without a sign of the other side a connection is tested, and given up after as long again."
+        _TIME,
+        "5",
+        "A connection is tested after this long without data from the other side, and closed after the same "
+        "time again.",
     )
     window_bytes: int | None = option(_WINDOW, "4,194,304 (4 MiB)", "Bytes that a server may send ahead on a stream.")
-    tls: Tls | None = option("a chiplog.Tls", "None: without TLS", "Whom the client trusts, and how it proves itself.")
+    tls: Tls | None = option(
+        "a chiplog.Tls",
+        "None: without TLS",
+        "The authority that the client trusts, and its own certificate.",
+    )
     token: str | None = option(
-        _TOKEN, "None", "The token that is shown with every call, where servers want one.", repr=False
+        _TOKEN, "None", "The token that is sent with every call, if the servers require one.", repr=False
     )
     token_in_plain_text: bool | None = option(
-        "True or False", "False", "Whether the token may go to other machines without TLS. If not, they are not asked."
+        "True or False",
+        "False",
+        "Whether the token may be sent to other machines without TLS. If not, such servers are not used.",
     )
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """Limits, deadlines and promises of a producer. What is None has its default.
+    """Limits, deadlines and guarantees of a producer. A field that is None has its default.
 
-    A value out of its bounds is an `InvalidArgumentError` when the producer is made, one of another type a `TypeError`."""
+    Opening the producer raises `InvalidArgumentError` for a value out of its bounds, `TypeError` for another type."""
 
     linger: float | None = option(
-        "finite seconds, from 0, less than delivery_timeout", "0", "How long a batch that is not full waits for more records."
+        "finite seconds, from 0, less than delivery_timeout",
+        "0",
+        "How long a batch that is not full waits for more records.",
     )
     batch_bytes: int | None = option(
         "bytes, 45 to 268,435,456 (256 MiB)",
         "262,144 (256 KiB)",
-        "A batch goes when it is so large; a larger record goes alone.",
+        "A batch of this size is sent; a larger record is sent alone.",
     )
     batch_records: int | None = option(
-        "a number of records, 1 to 1,048,576", "1,048,576", "A batch goes when it has so many records."
+        "a number of records, 1 to 1,048,576", "1,048,576", "A batch with this number of records is sent."
     )
     codec: Literal["none", "lz4", "zstd"] | None = option(
-        '"none", "lz4" or "zstd"', '"none"', "How batches are compressed."
+        '"none", "lz4" or "zstd"', '"none"', "The compression of batches."
     )
     buffer_bytes: int | None = option(
-        "bytes, from 0", "33,554,432 (32 MiB)", "Bytes of records that are not acknowledged yet; beyond it callers wait."
+        "bytes, from 0", "33,554,432 (32 MiB)", "Limit of the bytes of unacknowledged records; beyond it callers wait."
     )
-    block_max: float | None = option(_TIME, "60", "How long a caller waits for room before BusyError.")
+    block_max: float | None = option(_TIME, "60", "How long a caller waits for space before BusyError.")
     inflight_max: int | None = option(
-        "a number of batches, 1 to 1,024", "32", "Batches under way at a time; with exactly_once no more than the log remembers."
+        "a number of batches, 1 to 1,024",
+        "32",
+        "Limit of the batches in flight; with exactly_once not above the log's session_window.",
     )
     exactly_once: bool | None = option(
         "True or False",
         "True",
-        "Each record that is given is in the log once, in order, however often it is sent. False: what is sent again after a "
-        "failure can be there twice, and out of order.",
+        "Each record is in the log once, in the order of sending, even after retries. False: records that are sent "
+        "again after a failure can be there twice, and out of order.",
     )
     session: tuple[int, int] | None = option(
         "a pair of integers: the session's id, and the number of its next batch, from 1; with exactly_once",
         "None: opens one",
-        "Goes on in this session: for programs that keep what they send, and send it again after a restart. Give batches by "
-        "submit_batch: each takes one number, and under the number that it had it is in the log once. See "
-        "Client.open_session.",
+        "Continues in this session: for programs that keep their records, and send them again after a restart. Send "
+        "batches with submit_batch: each takes one number, and a batch repeated under its number is in "
+        "the log once. See Client.open_session.",
     )
     request_timeout: float | None = option(
-        "finite seconds, more than 0", "10", "Without an answer for so long the connection is given up, and batches are sent again."
+        "finite seconds, more than 0",
+        "10",
+        "After this long without an answer the connection is closed, and batches are sent again.",
     )
     delivery_timeout: float | None = option(
         "finite seconds, more than 0",
         "120",
-        "A record that is not acknowledged for so long fails: as FullError, BusyError or TooManySessionsError if it was refused "
-        "as such, and it surely is not in the log; else as TimeoutError, and it may be.",
+        "A record that is not acknowledged within this time fails. If servers refused it, with FullError, BusyError or "
+        "TooManySessionsError: it is certainly not in the log. Otherwise with TimeoutError: it may be in the log.",
     )
-    full_max: float | None = option(_TIME, "5", "How long the log may be full before records fail as FullError.")
+    full_max: float | None = option(
+        _TIME,
+        "5",
+        "While the log is full, records that have waited this long fail with FullError.",
+    )
     exit_timeout: float | None = option(
         _TIME,
         "5",
-        "How long a producer that was not closed goes on sending when the program ends. What is not acknowledged then is told "
-        "on stderr, and as a ResourceWarning, with its number.",
+        "How long a producer that was not closed continues to send when the program ends. The number of records not "
+        "acknowledged by then is reported on stderr and as a ResourceWarning.",
     )
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions:
-    """Where and how a reader over the network reads. What is None has its default.
+    """Where and how a reader over the network reads. A field that is None has its default.
 
-    A value out of its bounds is an `InvalidArgumentError` when the reader is made, one of another type a `TypeError`."""
+    Opening the reader raises `InvalidArgumentError` for a value out of its bounds, `TypeError` for another type."""
 
     leader: bool | None = option(
         "True or False, not with zone",
         "False: at any replica",
-        "Reads at the leader: what was acknowledged is there at once.",
+        "Reads from the leader: acknowledged records are visible at once.",
     )
     zone: str | None = option(
-        "text, not with leader", "None: at any replica", "Reads at a replica of this zone, if one answers; else at any."
+        "text, not with leader",
+        "None: at any replica",
+        "Reads from a replica of this zone if one answers, else from any.",
     )
     min_index: int | None = option(
-        "an index, from 0", "0", "A replica that has not come to this record is waited for: for reading what was just written."
+        "an index, from 0",
+        "0",
+        "The reader waits for a replica that does not have this record yet. Use it to read a record just written.",
     )
     keep_alive: float | None = option(
         "finite seconds, from 0.01",
         "3",
-        "How often an idle server says that it is there. One that is silent for three times as long is left.",
+        "The interval at which an idle server sends a sign of life. A server silent for three times as long is left.",
     )
     timeout: float | None = option(_TIME, "30", "How long servers are tried before an error is raised.")
 
@@ -254,38 +287,46 @@ _BOUNDED = "seconds, 0.001 to 86,400"
 @documented
 @dataclass(frozen=True, kw_only=True)
 class FollowerOptions:
-    """Deadlines and limits of a follower, and those of its files. What is None has its default.
+    """Deadlines and limits of a follower, and those of its files. A field that is None has its default.
 
-    A value out of its bounds is an `InvalidArgumentError` when the follower is opened, one of another type a `TypeError`."""
+    Opening the follower raises `InvalidArgumentError` for a value out of its bounds, `TypeError` for another type."""
 
     files: Options | None = option(
-        "a chiplog.Options", "Options()", "Those of the copy's own files, as how large they are and what is kept."
+        "a chiplog.Options", "Options()", "Options of the copy's own files, such as their size and retention."
     )
-    log: str | None = option("text", "the servers' only one", "Which log, by its name.")
-    zone: str | None = option("text", "None: no zone", "A server of this zone is preferred.")
-    tls: Tls | None = option("a chiplog.Tls", "None: without TLS", "Whom the follower trusts, and how it proves itself.")
-    token: str | None = option(_TOKEN, "None", "The token that is shown to servers, where they want one.", repr=False)
+    log: str | None = option("text", "the servers' only one", "The name of the log.")
+    zone: str | None = option("text", "None: no zone", "The zone whose servers are preferred.")
+    tls: Tls | None = option(
+        "a chiplog.Tls",
+        "None: without TLS",
+        "The authority that the follower trusts, and its own certificate.",
+    )
+    token: str | None = option(_TOKEN, "None", "The token that is sent to servers, if they require one.", repr=False)
     token_in_plain_text: bool | None = option(
-        "True or False", "False", "Whether the token may go to other machines without TLS. If not, they are not asked."
+        "True or False",
+        "False",
+        "Whether the token may be sent to other machines without TLS. If not, such servers are not used.",
     )
     open_timeout: float | None = option(
-        _TIME, "30", "How long opening an empty directory waits for a server. One that holds a copy needs none."
+        _TIME, "30", "How long opening an empty directory waits for a server. A directory with a copy needs no server."
     )
     keep_alive: float | None = option(
         _BOUNDED,
         "3",
-        "How often an idle server says that it is there. One that is silent for three times as long is left.",
+        "The interval at which an idle server sends a sign of life. A server silent for three times as long is left.",
     )
     compare_interval: float | None = option(
         _BOUNDED,
         "10",
-        "How often another server is asked how far it is. A server that is behind for three times as long is left.",
+        "The interval at which the follower asks another server for its position. A server that is behind "
+        "for three times "
+        "as long is left.",
     )
-    connect_timeout: float | None = option(_BOUNDED, "2", "How long a connection may take to come about.")
-    attempt_timeout: float | None = option(_BOUNDED, "10", "How long a server may take to begin to send.")
+    connect_timeout: float | None = option(_BOUNDED, "2", "Time limit for opening a connection.")
+    attempt_timeout: float | None = option(_BOUNDED, "10", "Time limit for a server to begin to send.")
     probe_timeout: float | None = option(
-        _BOUNDED, "1", "How long a server is waited for when it is asked about itself."
+        _BOUNDED, "1", "Time limit for a server's answer about itself."
     )
-    backoff_min: float | None = option(_BOUNDED, "0.01", f"The wait after a second failure in a row. {_BACKOFF}")
+    backoff_min: float | None = option(_BOUNDED, "0.01", f"The wait after the second failure in a row. {_BACKOFF}")
     backoff_max: float | None = option(_BOUNDED, "2", "The longest wait between attempts.")
     window_bytes: int | None = option(_WINDOW, "4,194,304 (4 MiB)", "Bytes that a server may send ahead.")

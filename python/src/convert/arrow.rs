@@ -1,5 +1,5 @@
-//! Arrow: a log's records for whatever takes Arrow's C data interface, without a copy of their bytes: a batch as an array
-//! of binary values, a reader as a stream of tables with index, time and data.
+//! Arrow: a log's records for consumers of Arrow's C data interface, without a copy of their bytes. A batch becomes
+//! an array of binary values, a reader a stream of tables with index, time and data.
 //!
 //! ```text
 //! stream ── get_next ──> reader's next batch ──> struct ─┬─ index: uint64    made for it
@@ -7,17 +7,18 @@
 //!                                                        └─ data: binary     the batch's own bytes
 //! ```
 //!
-//! Small batches that are there one after the other are copied into one piece.
+//! Small consecutive batches that are already there are copied into one piece.
 //!
-//! The structures are written here, three of the interface's dozen fields each: the `arrow` crates would bring fifteen
-//! packages for them.
+//! The structures are defined here, three of about a dozen fields each. The `arrow` crates would add fifteen
+//! packages.
 //!
 //! Invariants:
-//! - What is handed out never changes and lives as long as it is pointed to: an array holds its share of the batch, which
-//!   holds the segment.
-//! - A structure is released once: by whoever took it, which clears its callback, or by its capsule.
-//! - A stream's callbacks may come from any thread, with the interpreter or without: they take it themselves.
-//! - A stream skips nothing: what fails leaves the records for the next call, and after a panic there is none.
+//! - Exported memory never changes and lives as long as pointers to it: an array holds its share of the batch,
+//!   which holds the segment.
+//! - A structure is released once: by the consumer that took it, which clears its callback, or by its capsule.
+//! - A stream's callbacks may be called on any thread, with or without the interpreter: they acquire it themselves.
+//! - A stream skips nothing: after an error the next call returns the same records, and after a panic the stream is
+//!   over.
 #![expect(unsafe_code, reason = "Arrow's C structures; each block says why it holds")]
 
 use crate::convert::export::Offsets;
@@ -70,11 +71,11 @@ struct ArrowArrayStream {
     private_data: *mut c_void,
 }
 
-// SAFETY: its pointers are to static memory, and to children that it owns alone through `private_data`.
+// SAFETY: its pointers are to static memory, and to children that it alone owns through `private_data`.
 unsafe impl Send for ArrowSchema {}
-// SAFETY: its pointers are into what it owns alone through `private_data`, which is `Send`.
+// SAFETY: its pointers are into data that it alone owns through `private_data`, which is `Send`.
 unsafe impl Send for ArrowArray {}
-// SAFETY: what it points to it owns alone through `private_data`, which is `Send`.
+// SAFETY: it alone owns all its data through `private_data`, which is `Send`.
 unsafe impl Send for ArrowArrayStream {}
 
 /// Structures that belong to another one.
@@ -89,22 +90,22 @@ impl<T> Children<T> {
 impl<T> Drop for Children<T> {
     fn drop(&mut self) {
         for child in self.0.drain(..) {
-            // SAFETY: it came from `Box::into_raw` above. Whoever took the child copied it and cleared the callback here,
-            // so that dropping it releases only what nobody took.
+            // SAFETY: it came from `Box::into_raw` above. A consumer that took the child copied it and cleared the
+            // callback here, so dropping it releases only a child that was not taken.
             drop(unsafe { Box::from_raw(child) });
         }
     }
 }
 
-/// What an array owns: its buffers, what they point into, its children.
+/// The data that an array owns: its buffers, the memory behind them, its children.
 struct Held {
     buffers: Vec<*const c_void>,
     children: Children<ArrowArray>,
     _bytes: Bytes,
 }
 
-/// What buffers point into.
-#[expect(dead_code, reason = "held, and looked at through the buffers alone")]
+/// The memory behind the buffers.
+#[expect(dead_code, reason = "held, and read only through the buffers")]
 enum Bytes {
     Records(RecordBatch, Arc<[i32]>),
     Copies(Vec<u8>, Vec<i32>),
@@ -113,8 +114,8 @@ enum Bytes {
 }
 
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
-    // SAFETY: the interface has it called once, with the structure that holds this callback, whose `private_data` came from
-    // `Box::into_raw` in `schema` and is touched by nobody else.
+    // SAFETY: the interface calls it once, with the structure that holds this callback. Its `private_data` came
+    // from `Box::into_raw` in `schema`, and no other code touches it.
     unsafe {
         drop(Box::from_raw((*schema).private_data.cast::<Children<ArrowSchema>>()));
         (*schema).private_data = ptr::null_mut();
@@ -123,8 +124,8 @@ unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
 }
 
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
-    // SAFETY: the interface has it called once, with the structure that holds this callback, whose `private_data` came
-    // from `Box::into_raw` in `array` and is touched by nobody else.
+    // SAFETY: the interface calls it once, with the structure that holds this callback. Its `private_data` came
+    // from `Box::into_raw` in `array`, and no other code touches it.
     unsafe {
         drop(Box::from_raw((*array).private_data.cast::<Held>()));
         (*array).private_data = ptr::null_mut();
@@ -137,7 +138,7 @@ macro_rules! released_when_dropped {
         impl Drop for $structure {
             fn drop(&mut self) {
                 if let Some(release) = self.release {
-                    // SAFETY: nobody has released or moved it away: either would have cleared the callback.
+                    // SAFETY: it was neither released nor moved: either would have cleared the callback.
                     unsafe { release(self) };
                 }
             }
@@ -199,7 +200,7 @@ fn binary(batch: &RecordBatch, offsets: &Offsets) -> ArrowArray {
     array(batch.count(), buffers, [], Bytes::Records(batch.clone(), numbers))
 }
 
-/// 64-bit numbers. As an index they are unsigned, as a time signed: they are below 2^63 then.
+/// 64-bit numbers, unsigned as an index, signed as a time: then they are below 2^63.
 fn numbers(numbers: Vec<u64>) -> ArrowArray {
     let buffers = vec![ptr::null(), numbers.as_ptr().cast()];
     array(numbers.len() as u32, buffers, [], Bytes::Numbers(numbers))
@@ -211,7 +212,7 @@ fn row() -> ArrowSchema {
     schema(c"+s", c"", columns)
 }
 
-/// Batches as rows: the bytes of one as they are, those of several one after the other.
+/// Batches as rows: the bytes of one batch as they are, those of several concatenated.
 fn rows(batches: &[RecordBatch]) -> ArrowArray {
     let count = batches.iter().map(RecordBatch::count).sum();
     let mut indexes = Vec::with_capacity(count as usize);
@@ -240,9 +241,10 @@ fn copied(count: u32, batches: &[RecordBatch]) -> ArrowArray {
     array(count, buffers, [], Bytes::Copies(bytes, offsets))
 }
 
-/// Batches below this are gathered: a table of a log that was appended record by record would have a piece for each.
+/// Smaller batches are collected: a table of a log appended record by record would otherwise have one piece per
+/// record.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
-/// What is gathered has so much, and less than a small batch more.
+/// The size of a collection, exceeded by less than one small batch.
 pub(crate) const ROWS_BYTES: usize = 1 << 20;
 
 /// The type of a batch's records as an array.
@@ -259,15 +261,15 @@ pub(crate) fn records<'py>(
     PyCapsule::new_with_value(py, binary(batch, offsets), c"arrow_array")
 }
 
-/// Gives the batches of a stream's next piece, at least one; None: the end.
+/// Returns the batches of a stream's next piece, at least one. None: the end.
 pub(crate) type Next = Box<dyn FnMut(Python<'_>) -> PyResult<Option<Vec<RecordBatch>>> + Send>;
 
-/// What a stream owns.
+/// The data that a stream owns.
 struct Streaming {
     next: Next,
-    /// What went wrong last, for whoever asks.
+    /// The last error, for `get_last_error`.
     error: CString,
-    /// It panicked, and may have lost a batch: it gives nothing more.
+    /// It panicked, and may have lost a batch: it returns no more.
     is_broken: bool,
 }
 
@@ -285,23 +287,24 @@ pub(crate) fn stream(py: Python<'_>, next: Next) -> PyResult<Bound<'_, PyCapsule
 }
 
 impl Streaming {
-    /// The next table; one that is released: the end.
+    /// The next table; a released one means the end.
     fn table(&mut self) -> Result<ArrowArray, (c_int, CString)> {
         let got = Python::try_attach(|py| (self.next)(py).map_err(|error| failure(py, &error)));
         let batches = got.unwrap_or_else(|| Err((ECANCELED, c"the interpreter has ended".to_owned())))?;
         Ok(batches.map_or_else(released, |batches| rows(&batches)))
     }
 
-    /// As [`table`](Self::table); a panic ends here.
+    /// As [`table`](Self::table); catches a panic.
     fn guarded(&mut self) -> Result<ArrowArray, (c_int, CString)> {
-        let broken =
-            || (EIO, c"the reader panicked: what it took may be lost, and the stream is over".to_owned());
+        let broken = || {
+            (EIO, c"the reader panicked: records that it took may be lost, and the stream is over".to_owned())
+        };
         if self.is_broken {
             return Err(broken());
         }
         catch_unwind(AssertUnwindSafe(|| self.table())).unwrap_or_else(|panic| {
             self.is_broken = true;
-            // What it carries can panic once more when it is dropped.
+            // Dropping the payload of the panic can panic again.
             forget(panic);
             Err(broken())
         })
@@ -309,13 +312,13 @@ impl Streaming {
 }
 
 unsafe extern "C" fn get_schema(_: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
-    // SAFETY: the interface gives a structure to be filled, in which there is nothing to be dropped.
+    // SAFETY: the interface passes a structure to be filled, without content that must be dropped.
     unsafe { out.write(row()) };
     0
 }
 
 unsafe extern "C" fn get_next(stream: *mut ArrowArrayStream, out: *mut ArrowArray) -> c_int {
-    // SAFETY: the interface has it called with a stream that is not released, by one after the other; its `private_data`
+    // SAFETY: the interface calls it with a stream that is not released, one call at a time. Its `private_data`
     // came from `Box::into_raw` in `stream`.
     let streaming = unsafe { &mut *(*stream).private_data.cast::<Streaming>() };
     let (array, code) = streaming.guarded().map_or_else(
@@ -325,19 +328,19 @@ unsafe extern "C" fn get_next(stream: *mut ArrowArrayStream, out: *mut ArrowArra
         },
         |array| (array, 0),
     );
-    // SAFETY: the interface gives a structure to be filled, in which there is nothing to be dropped.
+    // SAFETY: the interface passes a structure to be filled, without content that must be dropped.
     unsafe { out.write(array) };
     code
 }
 
 unsafe extern "C" fn get_last_error(stream: *mut ArrowArrayStream) -> *const c_char {
-    // SAFETY: as in `get_next`; the text stays until the next call.
+    // SAFETY: as in `get_next`; the text is valid until the next call.
     unsafe { (*(*stream).private_data.cast::<Streaming>()).error.as_ptr() }
 }
 
 unsafe extern "C" fn release_stream(stream: *mut ArrowArrayStream) {
-    // SAFETY: the interface has it called once, with the structure that holds this callback, whose `private_data` came from
-    // `Box::into_raw` in `stream` and is touched by nobody else.
+    // SAFETY: the interface calls it once, with the structure that holds this callback. Its `private_data` came
+    // from `Box::into_raw` in `stream`, and no other code touches it.
     unsafe {
         drop(Box::from_raw((*stream).private_data.cast::<Streaming>()));
         (*stream).private_data = ptr::null_mut();
@@ -345,7 +348,7 @@ unsafe extern "C" fn release_stream(stream: *mut ArrowArrayStream) {
     }
 }
 
-/// An array that says of itself that there is none.
+/// An array that is marked as released.
 fn released() -> ArrowArray {
     ArrowArray {
         length: 0,
@@ -367,11 +370,11 @@ const EIO: c_int = 5;
 const ENOMEM: c_int = 12;
 const ECANCELED: c_int = 125;
 
-/// What went wrong as the interface tells it: a number, and a text.
+/// An error as the interface reports it: a number and a text.
 fn failure(py: Python<'_>, error: &PyErr) -> (c_int, CString) {
     let text = CString::new(error.to_string().replace('\0', " ")).unwrap_or_default();
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        // Not raised once more: it would come while the consumer's own error is on its way.
+        // Not raised again: it would be set while the consumer raises its own error.
         return (EINTR, text);
     }
     (if error.is_instance_of::<PyMemoryError>(py) { ENOMEM } else { EIO }, text)

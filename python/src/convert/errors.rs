@@ -1,4 +1,4 @@
-//! The log's errors as Python's exceptions: one class a kind, in `lib/chiplog/_errors.py`.
+//! The log's errors as Python exceptions: one class per kind, in `lib/chiplog/_errors.py`.
 
 use chiplog::{Error, ErrorKind};
 use pyo3::exceptions::PyOSError;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
-/// The exception of an error: of the class of its kind, with what else it tells as attributes.
+/// Returns the exception of an error: of its kind's class, with its other details as attributes.
 pub(crate) fn raise(error: Error) -> PyErr {
     Python::attach(|py| exception(py, &error).unwrap_or_else(|failed| failed))
 }
@@ -27,7 +27,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             value.setattr("errno", number)?;
         }
     }
-    if let Some((path, offset)) = error.place() {
+    if let Some((path, offset)) = error.location() {
         value.setattr("path", path.as_os_str())?;
         value.setattr("offset", offset)?;
     }
@@ -37,12 +37,12 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(value))
 }
 
-/// An error as a value: for what tells of errors without raising them.
+/// Returns an error as a value, for code that reports errors without raising them.
 pub(crate) fn value<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     Ok(exception(py, error)?.into_value(py).into_bound(py).into_any())
 }
 
-/// Every kind of error: name, number, whether trying again helps, whether the handle is of no more use.
+/// Each kind of error: name, number, whether a retry can help, whether the handle can no longer append.
 #[pyfunction]
 #[pyo3(name = "_error_kinds")]
 pub(crate) fn error_kinds() -> Vec<(&'static str, u32, bool, bool)> {
@@ -50,7 +50,7 @@ pub(crate) fn error_kinds() -> Vec<(&'static str, u32, bool, bool)> {
     (1..).map_while(ErrorKind::from_code).map(row).collect()
 }
 
-/// Why a handle is not pickled.
+/// The error of pickling a handle.
 pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
     PyTypeError::new_err(format!("a {what} is a handle and is not pickled; pickle its {instead}"))
 }

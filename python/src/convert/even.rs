@@ -1,14 +1,15 @@
-//! Even: views of records that are all as long, cut by the same slices again and again.
+//! Even: views of records of equal length, cut by the same slices again and again.
 //!
 //! ```text
 //! payload ── window of 64 records ── window[slice k] ──> view of record 64 w + k
 //! ```
 //!
-//! To cut a view Python wants a slice object, and to make one, with its two numbers, costs more than to cut. Records of one
-//! length need 64 of them, whatever their number. That is a quarter of a view's time: of 16 bytes 95 ns instead of 131. A copy
-//! of them takes 49: the `memoryview` alone costs more, so that views of less than about 1 KiB stay behind copies.
+//! Python cuts a view with a slice object. Making one, with its two numbers, costs more than the cut itself.
+//! Records of equal length need only 64 slice objects, whatever their number. That saves a quarter of a view's
+//! time: 95 ns instead of 131 for 16 bytes. A copy takes 49 ns: the `memoryview` alone costs more, so views of less
+//! than about 1 KiB are slower than copies.
 //!
-//! Invariant: what is locked is locked with the interpreter held, and never while Python runs.
+//! Invariant: locks here are held with the interpreter, and never while Python runs.
 
 use crate::convert::export;
 use chiplog::RecordBatch;
@@ -16,19 +17,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PySlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Records of a window; a batch of fewer is not worth it.
+/// Records of a window. For a smaller batch it is not worth the cost.
 pub(crate) const WINDOW: u32 = 64;
 
 type Slices = Arc<Vec<Py<PyAny>>>;
 
-/// Of the length that was seen last; None: it was seen once, which may have been the only time.
+/// The slices of the last length. None: it occurred once so far, and may not occur again.
 static LAST: Mutex<Option<(usize, Option<Slices>)>> = Mutex::new(None);
 
-/// A batch of records that are all as long.
+/// A batch of records of equal length.
 pub(crate) struct Even {
     length: usize,
     slices: Slices,
-    /// Which one was cut last, and what it is.
+    /// The window that was cut last, and its view.
     window: Mutex<Option<(u32, Py<PyAny>)>>,
 }
 
@@ -37,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Even {
-    /// None: they are not, or it is not worth it yet.
+    /// None: the lengths differ, or it is not worth the cost yet.
     pub(crate) fn of(py: Python<'_>, batch: &RecordBatch) -> PyResult<Option<Self>> {
         let length = batch.end(0);
         let is_even = |n: u32| batch.end(n) == (n as usize + 1) * length;
@@ -48,7 +49,7 @@ impl Even {
         Ok(slices.map(|slices| Self { length, slices, window: Mutex::new(None) }))
     }
 
-    /// A view of record `n`, of a view of all of them.
+    /// A view of record `n`, cut from a view of all of them.
     pub(crate) fn view<'py>(&self, all: &Bound<'py, PyMemoryView>, n: u32) -> PyResult<Bound<'py, PyAny>> {
         let py = all.py();
         let (at, k) = (n / WINDOW, (n % WINDOW) as usize);
@@ -58,7 +59,7 @@ impl Even {
             Some(window) => window.into_bound(py),
             None => {
                 let start = (at * WINDOW) as usize * self.length;
-                // The last one is shorter, if they do not come out even.
+                // The last one is shorter if the count is not a multiple.
                 let window = export::slice(all, start, start + WINDOW as usize * self.length)?;
                 let before = lock(&self.window).replace((at, window.clone().unbind()));
                 drop(before);
@@ -69,7 +70,7 @@ impl Even {
     }
 }
 
-/// The slices of records of this length, if they are `wanted`, or it is not the first time in a row.
+/// The slices of records of this length, if they are `wanted` or the length occurs again.
 fn slices(py: Python<'_>, length: usize, wanted: bool) -> PyResult<Option<Slices>> {
     let seen = lock(&LAST).as_ref().filter(|(last, _)| *last == length).map(|(_, slices)| slices.clone());
     if let Some(Some(slices)) = seen {

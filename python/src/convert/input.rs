@@ -1,9 +1,9 @@
-//! What Python gives. Records: `bytes` are borrowed, anything else that has a buffer is copied once, since others can change
-//! it meanwhile. Numbers: those that no `u64` can be are refused by the name of their argument.
+//! Arguments from Python. Records: `bytes` are borrowed; any other buffer is copied once, because other threads can
+//! change it. Numbers: an error about a number that does not fit in a `u64` names its argument.
 //!
 //! Invariants:
-//! - An iterable is read no further than what is made of it can hold, and nothing is copied that is too large.
-//! - Signals are looked for while it is read: one written in C, as `itertools.repeat`, looks for none.
+//! - An iterable is read only as far as the result can hold it, and nothing that is too large is copied.
+//! - Signals are checked while it is read, because an iterable in C such as `itertools.repeat` checks none.
 
 use crate::convert::errors::raise;
 use chiplog::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Error, ErrorKind};
@@ -12,7 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
-/// A record to be appended.
+/// A record to append.
 pub(crate) struct Input<'py>(Bound<'py, PyBytes>);
 
 impl Input<'_> {
@@ -31,7 +31,7 @@ impl<'py> FromPyObject<'_, 'py> for Input<'py> {
         let py = object.py();
         let view = PyMemoryView::from(&object).map_err(|_| {
             let got = type_name(&object);
-            PyTypeError::new_err(format!("a record is bytes, or anything with a buffer, not {got}"))
+            PyTypeError::new_err(format!("a record must be bytes or an object with a buffer, not {got}"))
         })?;
         let length: usize = view.getattr(intern!(py, "nbytes"))?.extract()?;
         if length > BATCH_BYTES_MAX {
@@ -42,15 +42,15 @@ impl<'py> FromPyObject<'_, 'py> for Input<'py> {
     }
 }
 
-/// What type an object is of, for messages.
+/// The type of an object, for messages.
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
     object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string())
 }
 
-/// The number that was given as `name`, which has to be `what`: that says from which number on.
+/// Returns the number passed as `name`. `what` describes it, with its lower bound.
 ///
 /// # Errors
-/// `InvalidArgument`: it is below 0, or more than 64 bits hold. `TypeError`: it is no integer.
+/// `InvalidArgument`: it is below 0, or more than 64 bits hold. `TypeError`: it is not an integer.
 pub(crate) fn whole(given: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<u64> {
     given.extract().map_err(|error: PyErr| {
         let wanted = format!("it has to be {what} to {}", u64::MAX);
@@ -61,7 +61,7 @@ pub(crate) fn whole(given: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResul
         if error.is_instance_of::<PyTypeError>(given.py()) {
             return PyTypeError::new_err(format!("{name} is of type {}; {wanted}", type_name(given)));
         }
-        error // what its own __index__ raised
+        error // raised by its own __index__
     })
 }
 
@@ -93,26 +93,26 @@ pub(crate) fn next_sequence(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole(given, "next_sequence", "an append's number in its session, from 1")
 }
 
-/// How often signals are looked for while an iterable is read.
+/// How often signals are checked while an iterable is read.
 const LOOK_EVERY: usize = 256;
 
-/// How large a batch may be, and by which option, for messages.
+/// The limit of a batch, and the option that sets it, for messages.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchLimit {
     pub(crate) bytes: usize,
     pub(crate) option: &'static str,
 }
 
-/// The records of an iterable, read no further than one batch holds.
+/// Reads the records of an iterable, up to the limit of a batch.
 ///
 /// # Errors
-/// `TooLarge`: it has more. `TypeError`: it is none, or has something else than records. What it raises, and what a
-/// signal's handler does.
+/// `TooLarge`: it has more. `TypeError`: it is not an iterable, or an item is not a record. Exceptions of the
+/// iterable and of signal handlers.
 pub(crate) fn records<'py>(iterable: &Bound<'py, PyAny>, limit: BatchLimit) -> PyResult<Vec<Input<'py>>> {
-    /// Of a record's place in its batch.
+    /// The size of a record's entry in its batch.
     const PLACE_BYTES: usize = 4;
     if iterable.is_instance_of::<PyBytes>() {
-        return Err(PyTypeError::new_err("a batch is an iterable of records, not one of them"));
+        return Err(PyTypeError::new_err("a batch must be an iterable of records, not one of them"));
     }
     let (mut records, mut bytes) = (Vec::new(), BATCH_HEADER_BYTES);
     for record in iterable.try_iter()? {
@@ -133,27 +133,26 @@ pub(crate) fn records<'py>(iterable: &Bound<'py, PyAny>, limit: BatchLimit) -> P
             }
         };
         let what = format!(
-            "the first {count} records of the iterable are a batch of {bytes} bytes; {allowed}: append them as several \
-             batches (it was read no further)"
+            "the first {count} records of the iterable make a batch of {bytes} bytes; {allowed}: append them as several \
+             batches (the rest of the iterable was not read)"
         );
         return Err(raise(Error::new(ErrorKind::TooLarge, what)));
     }
     Ok(records)
 }
 
-/// The texts of an iterable: addresses of servers.
+/// Reads the texts of an iterable: addresses of servers.
 ///
 /// # Errors
-/// `InvalidArgument`: more than anybody has. `TypeError`: it is none, or has something else. What it raises, and what a
-/// signal's handler does.
+/// `InvalidArgument`: more than any cluster has. `TypeError`: it is not an iterable, or an item is not a text.
+/// Exceptions of the iterable and of signal handlers.
 pub(crate) fn texts(iterable: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     const MOST: usize = 1024;
     let mut texts = Vec::new();
     for text in iterable.try_iter()? {
         if texts.len() == MOST {
-            let what = format!(
-                "the iterable has more than {MOST} servers; give some of them (it was read no further)"
-            );
+            let what =
+                format!("the iterable has more than {MOST} servers: pass fewer (the rest was not read)");
             return Err(raise(Error::new(ErrorKind::InvalidArgument, what)));
         }
         texts.push(text?.extract()?);

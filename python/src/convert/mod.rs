@@ -1,4 +1,4 @@
-//! Values between Python and Rust: arguments, errors, buffers, Arrow.
+//! Conversions between Python and Rust: arguments, errors, buffers, Arrow.
 
 pub(crate) mod arrow;
 pub(crate) mod errors;

@@ -1,4 +1,4 @@
-//! What the log tells of itself, as the values of `lib/chiplog/_values.py`.
+//! The log's state as the values of `lib/chiplog/_values.py`.
 
 use crate::convert::errors;
 use chiplog::{Backlog, Error, Info, LogOptions, Member, Options, ReadMode, Stats};
@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 type Value<'py> = PyResult<Bound<'py, PyAny>>;
 
-/// An object of class `name`, with these fields.
+/// Makes an object of class `name` with these fields.
 fn make<'py>(py: Python<'py>, name: &str, fields: &Bound<'py, PyDict>) -> Value<'py> {
     made_in(py, "chiplog._values", name, fields)
 }
@@ -31,7 +31,7 @@ fn error<'py>(py: Python<'py>, error: Option<&Error>) -> PyResult<Option<Bound<'
     error.map(|e| errors::value(py, e)).transpose()
 }
 
-/// An id as people see it; None: it is not known.
+/// An id as text; None: it is unknown.
 fn id(id: u128) -> Option<String> {
     (id != 0).then(|| to_hex(id))
 }
@@ -53,7 +53,7 @@ pub(crate) fn info<'py>(py: Python<'py>, info: &Info) -> Value<'py> {
     make(py, "Info", &fields)
 }
 
-/// The options that are in force, each with its value.
+/// The options in force, each with its value.
 pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
     let fields = fields!(py;
         create = options.create,
@@ -114,8 +114,8 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
         syncs = stats.syncs,
         sync_seconds_total = stats.sync_micros_total as f64 / 1e6,
         sync_seconds_max = stats.sync_micros_max as f64 / 1e6,
-        sync_seconds_p50 = stats.sync_micros_at(0.5) as f64 / 1e6,
-        sync_seconds_p99 = stats.sync_micros_at(0.99) as f64 / 1e6,
+        sync_seconds_p50 = stats.sync_latency(0.5).as_secs_f64(),
+        sync_seconds_p99 = stats.sync_latency(0.99).as_secs_f64(),
         rolls = stats.rolls,
         scrubbed_bytes = stats.scrubbed_bytes,
         damaged = stats.damaged,

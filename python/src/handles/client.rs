@@ -22,18 +22,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// A log over the network: finds and follows the leader.
+/// A log over the network: finds the leader and follows its changes.
 ///
-/// `Client(servers, options=None)` finds the cluster that `servers`, an iterable of "host:port", are part of: one that
-/// answers is enough. `options`: `ClientOptions`, None: the defaults. Blocks for at most `ClientOptions.timeout`
-/// seconds, without the GIL; Ctrl-C ends the wait.
+/// `Client(servers, options=None)` connects to the cluster that `servers`, an iterable of "host:port", belong to:
+/// one that answers is enough. `options`: `ClientOptions`, None: the defaults. Blocks for up to
+/// `ClientOptions.timeout` seconds, without the GIL; Ctrl-C ends the wait.
 ///
-/// Raises `TimeoutError`, `UnavailableError`: none answered in time; `UnauthenticatedError`, `PermissionDeniedError`:
-/// the token; `NotFoundError`: they have no log of that name; `UnsupportedError`: they speak another version;
-/// `InvalidArgumentError`, `TypeError`: no address, an option, or servers of different logs.
+/// Raises `TimeoutError`, `UnavailableError`: none answered in time; `UnauthenticatedError`,
+/// `PermissionDeniedError`: the token; `NotFoundError`: they have no log of that name; `UnsupportedError`: they run
+/// an incompatible version; `InvalidArgumentError`, `TypeError`: no address, an option, or servers of different
+/// logs.
 ///
-/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-/// close it. Every call can take `ClientOptions.timeout` seconds with all its attempts.
+/// Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
+/// close it.
+/// Each call can take `ClientOptions.timeout` seconds with all its attempts.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Client {
     open: Kept<Open>,
@@ -45,10 +47,10 @@ struct Open {
     ending: Arc<Ending>,
 }
 
-/// The addresses of a call; one text would be taken for its letters.
+/// The addresses of a call. A single text is refused because it is an iterable of its letters.
 pub(crate) fn servers(servers: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     if servers.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err("servers are a list of 'host:port', not one text"));
+        return Err(PyTypeError::new_err("servers must be a list of 'host:port', not one text"));
     }
     input::texts(servers)
 }
@@ -59,7 +61,7 @@ impl Client {
         Ok(Self { open: Kept::new(open).map_err(raise)?, runtime })
     }
 
-    /// The client, and what wakes whoever waits with it.
+    /// Returns the client, and the flag that wakes calls that wait with it.
     fn open(&self) -> PyResult<(&client::Client, &Arc<Ending>)> {
         let Open { client, ending } = self.open.get().map_err(raise)?;
         ending.check().map_err(raise)?;
@@ -95,10 +97,10 @@ impl Client {
         Self::around(client, runtime)
     }
 
-    /// Connects; what is awaited gives the `Client`.
+    /// Connects. When awaited, gives the `Client`.
     ///
-    /// `servers` and `options` are those of `Client`, and so is what it raises. Does not block. `RuntimeError`: no event
-    /// loop runs on this thread.
+    /// `servers` and `options` are those of `Client`, and so is what it raises. Does not block. `RuntimeError`: no
+    /// event loop runs on this thread.
     #[staticmethod]
     #[pyo3(signature = (servers, options=None))]
     fn connect_async(
@@ -118,12 +120,13 @@ impl Client {
         })
     }
 
-    /// Makes a producer: gathers records and appends them, by default once each. Returns a `Producer`.
+    /// Opens a producer: it collects records and appends them, by default exactly once. Returns a `Producer`.
     ///
     /// `options`: `ProducerOptions`, None: the defaults. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
-    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: an option.
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds;
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`,
+    /// `TypeError`: an option.
     #[pyo3(signature = (options=None))]
     fn producer(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Producer> {
         let (client, exit_timeout) = (self.client()?, options::exit_timeout(options)?);
@@ -131,10 +134,10 @@ impl Client {
         Producer::new(py, producer, self.runtime.clone(), exit_timeout)
     }
 
-    /// Makes a producer; what is awaited gives the `Producer`.
+    /// Opens a producer. When awaited, gives the `Producer`.
     ///
-    /// `options` are those of `producer`, and so is what it raises. Does not block. `RuntimeError`: no event loop runs on
-    /// this thread.
+    /// `options` are those of `producer`, and so is what it raises. Does not block. `RuntimeError`: no event loop
+    /// runs on this thread.
     #[pyo3(signature = (options=None))]
     fn producer_async(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let (client, ending) = self.open()?;
@@ -151,10 +154,10 @@ impl Client {
         })
     }
 
-    /// Reads from `start` on, and waits at the end for more unless `follow` is False. Returns a `Reader`.
+    /// Reads from `start` on, and waits at the end for new records unless `follow` is False. Returns a `Reader`.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults. Does
-    /// not block: it connects when it is first asked, and tells then what is wrong with `start`.
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the
+    /// defaults. Does not block: it connects at the first read, which raises errors about `start`.
     ///
     /// Raises `InvalidArgumentError`, `TypeError`: an argument or an option; `ClosedError`.
     #[pyo3(signature = (start=None, options=None, *, follow=true))]
@@ -167,22 +170,22 @@ impl Client {
         self.open_reader(self::start(start, Start::First)?, follow, options)
     }
 
-    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    /// Reads from `start` on. Returns a `Reader` that ends at the end of the log.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults. Does
-    /// not block. Raises what `reader` does.
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the
+    /// defaults. Does not block. Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None))]
     fn read(&self, start: Option<&Bound<'_, PyAny>>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         self.open_reader(self::start(start, Start::First)?, false, options)
     }
 
-    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    /// Reads from `start` on, and waits at the end for new records. Returns a `Reader`.
     ///
-    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
-    /// record that it begins with.
+    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
+    /// first record.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to come, as of when it is first asked. `options`:
-    /// `ReaderOptions`, None: the defaults. Does not block. Raises what `reader` does.
+    /// `start`: an index from 1, a `Start`, or None: the next record to be appended, as of the first read.
+    /// `options`: `ReaderOptions`, None: the defaults. Does not block. Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None))]
     fn tail(&self, start: Option<&Bound<'_, PyAny>>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         self.open_reader(self::start(start, Start::Next)?, true, options)
@@ -190,9 +193,9 @@ impl Client {
 
     /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults.
-    /// `follow`: whether it waits at the end for more; if not, it ends where the log ends when it comes there. Does not
-    /// block. Raises what `reader` does.
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the
+    /// defaults. `follow`: whether it waits at the end for new records; if not, it ends there. Does not block.
+    /// Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None, *, follow=false))]
     fn batches(
         &self,
@@ -204,12 +207,12 @@ impl Client {
         batches(py, self.open_reader(self::start(start, Start::First)?, follow, options)?)
     }
 
-    /// Returns `RemoteInfo`: how the log stands, with all that was acknowledged before.
+    /// Returns `RemoteInfo`: the state of the log, including everything that was acknowledged before the call.
     ///
     /// `stale`: as any replica knows it, without a majority. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
-    /// `PermissionDeniedError`: the token; `ClosedError`.
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds;
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`.
     #[pyo3(signature = (*, stale=false))]
     fn info<'py>(&self, py: Python<'py>, stale: bool) -> PyResult<Bound<'py, PyAny>> {
         let client = self.client()?;
@@ -236,12 +239,13 @@ impl Client {
 
     /// Discards all records below `first`, an index from 1. Returns None.
     ///
-    /// A `first` beyond the end moves the log's numbers on for good: it is empty then, and the next record gets the index
-    /// `first`. `info().last + 1` empties it and loses no number. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// A `first` beyond the end moves the log's indexes forward for good: the log is empty then, and the next
+    /// record gets the index `first`. `info().last + 1` empties the log without skipping an index. Blocks, without
+    /// the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
-    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: `first`. To ask again does
-    /// no harm.
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds;
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`,
+    /// `TypeError`: `first`. Repeating the call does no harm.
     fn discard(&self, py: Python<'_>, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<()> {
         self.wait(py, self.client()?.discard(Index(first)))
     }
@@ -263,20 +267,21 @@ impl Client {
         })
     }
 
-    /// Opens a session, for a producer that is to go on in it after a restart. Returns its id.
+    /// Opens a session, for a producer that continues in it after a restart. Returns its id.
     ///
-    /// Give `ProducerOptions(session=(id, 1))` first, and after a restart the number of the first batch that is not known
-    /// to be in the log. A session that is not used for long expires. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// Pass `ProducerOptions(session=(id, 1))` first. After a restart pass the number of the first batch that is
+    /// not known to be in the log. A session that is not used for long expires. Blocks, without the GIL; Ctrl-C
+    /// ends the wait.
     ///
-    /// Raises `TooManySessionsError`; `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds;
-    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`.
+    /// Raises `TooManySessionsError`; `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout`
+    /// seconds; `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`.
     fn open_session(&self, py: Python<'_>) -> PyResult<u64> {
         self.wait(py, self.client()?.open_session()).map(|session| session.get())
     }
 
-    /// Watches how the log stands, now and whenever that changes. Returns a `Watch`, an iterator of `RemoteInfo`.
+    /// Watches the state of the log and its changes. Returns a `Watch`, an iterator of `RemoteInfo`.
     ///
-    /// `interval`: seconds, from 0: it is told at most so often. Does not block.
+    /// `interval`: seconds, from 0: the shortest time between two changes. Does not block.
     ///
     /// Raises `InvalidArgumentError`, `TypeError`: `interval`; `ClosedError`.
     #[pyo3(signature = (interval=0.1))]
@@ -289,15 +294,16 @@ impl Client {
         Ok(Watch { watching, runtime: self.runtime.clone() })
     }
 
-    /// The largest batch that the servers take, in bytes, as they told last. Raises `ClosedError`.
+    /// The largest batch that the servers accept, in bytes, as last reported by them. Raises `ClosedError`.
     #[getter]
     fn batch_bytes_max(&self) -> PyResult<usize> {
         Ok(self.client()?.batch_bytes_max())
     }
 
-    /// Ends the client's own calls and its watches: whoever waits in one is woken with `ClosedError`. Returns None.
+    /// Closes the client and its watches: calls that wait with them raise `ClosedError`. Returns None.
     ///
-    /// Producers and readers go on until they are closed themselves. Does not block. From any thread, and more than once.
+    /// Producers and readers continue until they are closed themselves. Does not block. Any thread may call it,
+    /// more than once.
     fn close(&self) -> PyResult<()> {
         self.open.get().map_err(raise)?.ending.close();
         Ok(())
@@ -337,10 +343,10 @@ impl Client {
     }
 }
 
-/// How a log stands, now and whenever that changes: an iterator of `RemoteInfo`, also for `async for`.
+/// The state of a log, now and after each change: an iterator of `RemoteInfo`, also for `async for`.
 ///
-/// Made by `Client.watch`. It never ends by itself; with the watch or its client closed it raises `ClosedError`. From
-/// any thread, one after the other. `with` and `async with` close it.
+/// Made by `Client.watch`. It never ends by itself; once the watch or its client is closed it raises `ClosedError`.
+/// Any thread may use it, one at a time. `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Watch {
     watching: Kept<Arc<Watching>>,
@@ -350,7 +356,7 @@ pub(crate) struct Watch {
 struct Watching {
     watch: tokio::sync::Mutex<client::Watch>,
     ending: Arc<Ending>,
-    /// The client's.
+    /// The client's flag.
     of: Arc<Ending>,
 }
 
@@ -370,12 +376,13 @@ impl Watch {
         self.next(py, None)
     }
 
-    /// Returns `RemoteInfo`: at once the first time, then when it has changed.
+    /// Returns `RemoteInfo`: at once the first time, then after a change.
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`: nothing changed in time; `UnavailableError`: no server could be had; `UnauthenticatedError`,
-    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: `timeout`.
+    /// Raises `TimeoutError`: nothing changed in time; `UnavailableError`: no server could be reached;
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`,
+    /// `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let next = self.watching.get().map_err(raise)?.next();
@@ -398,9 +405,9 @@ impl Watch {
         })
     }
 
-    /// Ends watching; whoever waits is woken with `ClosedError`. Returns None.
+    /// Closes the watch; calls that wait with it raise `ClosedError`. Returns None.
     ///
-    /// Does not block. From any thread, and more than once.
+    /// Does not block. Any thread may call it, more than once.
     fn close(&self) -> PyResult<()> {
         self.watching.get().map_err(raise)?.ending.close();
         Ok(())

@@ -1,4 +1,4 @@
-//! A copy of servers' log in this process.
+//! A copy of the servers' log in this process.
 
 use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
@@ -28,22 +28,24 @@ use std::time::Duration;
 
 /// A copy of a log in this process, kept up to date from any server of its cluster.
 ///
-/// `Follower(dir, cluster, start=None, options=None)` goes on with the copy in `dir`, a str or path, or begins one
-/// there. `cluster`: an iterable of servers, "host:port"; one that runs is enough. `start`, where a new copy begins: an
-/// index from 1, a `Start`, None: the first record. `options`: `FollowerOptions`, None: the defaults. A new copy waits
-/// for a server, at most `FollowerOptions.open_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the wait.
+/// `Follower(dir, cluster, start=None, options=None)` opens the copy in `dir`, a str or path, or creates one there.
+/// `cluster`: an iterable of servers, "host:port"; one that runs is enough. `start`, where a new copy begins: an
+/// index from 1, a `Start`, None: the first record. `options`: `FollowerOptions`, None: the defaults. A new copy
+/// waits for a server, for up to `FollowerOptions.open_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the
+/// wait.
 ///
-/// Raises `TimeoutError`, `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`: no server could be had;
-/// `OutOfRangeError`, `DiscardedError`: there is no such record; `LockedError`, `CorruptError`, `UnsupportedError`,
-/// `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or an option.
+/// Raises `TimeoutError`, `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`: no server could be
+/// used; `OutOfRangeError`, `DiscardedError`: there is no such record; `LockedError`, `CorruptError`,
+/// `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or an option.
 ///
-/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-/// close it. After `close()` calls raise `ClosedError`, except for `close`, `path`, `options`, `poison_cause`, `status`
-/// and the events that are left; readers go on to the end of what is here.
+/// Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
+/// close it.
+/// After `close()` calls raise `ClosedError`, except for `close`, `path`, `options`, `poison_cause`, `status` and
+/// the remaining events; readers continue to the end of the copy.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Follower {
     follower: Handle<follower::Follower>,
-    /// A task waits for an event: a follower has one hook.
+    /// A task waits for an event: a follower has only one hook.
     waits: Arc<AtomicBool>,
 }
 
@@ -53,7 +55,7 @@ struct NextEvent {
     waits: Arc<AtomicBool>,
 }
 
-/// One who waits. Its end lets another one.
+/// Marks a waiting task. Dropping it allows the next one.
 struct Waits(Arc<AtomicBool>);
 
 impl Drop for Waits {
@@ -133,10 +135,11 @@ impl Follower {
         Self::around(wait::on_thread(py, open)?)
     }
 
-    /// Opens a follower; what is awaited gives the `Follower`.
+    /// Opens a follower. When awaited, gives the `Follower`.
     ///
-    /// `dir`, `cluster`, `start`, `options` are those of `Follower`, and so is what it raises. Does not block. When it is
-    /// cancelled the opening goes on, and what it opens is closed. `RuntimeError`: no event loop runs on this thread.
+    /// `dir`, `cluster`, `start`, `options` are those of `Follower`, and so is what it raises. Does not block. If
+    /// it is cancelled, opening continues, and the follower is closed once it is open. `RuntimeError`: no event
+    /// loop runs on this thread.
     #[staticmethod]
     #[pyo3(signature = (dir, cluster, start=None, options=None))]
     fn open_async(
@@ -155,46 +158,47 @@ impl Follower {
 
     /// Returns the `Record` at `index`, from 1.
     ///
-    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
-    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
-    /// `ClosedError`.
+    /// Blocks only for the disk, without the GIL. Raises `OutOfRangeError`: the record does not exist yet;
+    /// `DiscardedError`: it was discarded; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`:
+    /// the files; `ClosedError`.
     fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
         let follower = self.follower()?;
         get(py, index, |start| follower.reader(start))
     }
 
-    /// Reads what is here from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    /// Reads the copy from `start` on. Returns a `Reader` that ends at the end of the copy.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks only for the disk, without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
-    /// Reads what is here from `start` on, and waits at the end for more. Returns a `Reader`.
+    /// Reads the copy from `start` on, and waits at the end for new records. Returns a `Reader`.
     ///
-    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
-    /// record that it begins with.
+    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
+    /// first record.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the next record to be received. Blocks only for the disk,
+    /// without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
-    /// Reads what is here in batches from `start` on. Returns a `Stream` of `Batch`.
+    /// Reads the copy in batches from `start` on. Returns a `Stream` of `Batch`.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
-    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for
+    /// new records; if not, it ends there. Blocks only for the disk, without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None, *, follow=false))]
     fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
@@ -204,8 +208,8 @@ impl Follower {
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`: not in time; `ClosedError`, or why the follower ended by itself: it does not come any more;
-    /// `InvalidArgumentError`, `TypeError`: an argument.
+    /// Raises `TimeoutError`: not in time; `ClosedError`, or the error that ended the follower: the record will not
+    /// arrive; `InvalidArgumentError`, `TypeError`: an argument.
     #[pyo3(signature = (index, timeout=None))]
     fn wait_for(
         &self,
@@ -214,16 +218,16 @@ impl Follower {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let follower = self.follower()?;
-        let what = format!("record {index} did not come");
+        let what = format!("record {index} did not arrive");
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
     }
 
     /// `wait_for`, to be awaited: gives None once record `index`, from 0, is here or is discarded.
     ///
-    /// Does not block. To have an end to it, cancel it or use `asyncio.timeout`.
+    /// Does not block. To limit the wait, cancel it or use `asyncio.timeout`.
     ///
-    /// Raises `ClosedError`, or why the follower ended by itself: it does not come any more; `InvalidArgumentError`,
-    /// `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread.
+    /// Raises `ClosedError`, or the error that ended the follower: the record will not arrive;
+    /// `InvalidArgumentError`, `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread.
     fn wait_for_async(
         &self,
         py: Python<'_>,
@@ -238,26 +242,27 @@ impl Follower {
         })
     }
 
-    /// Returns `Info`: how the copy stands, as a log.
+    /// Returns `Info`: the state of the copy, as a log.
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.follower()?.log().info())
     }
 
-    /// Returns `FollowerStatus`: how following goes. Also after `close()`.
+    /// Returns `FollowerStatus`: the state of the follower. Also after `close()`.
     ///
     /// Does not block.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::follower_status(py, &self.follower.any()?.status())
     }
 
-    /// Returns the next `FollowerEvent`, and waits for one. Each is given once; the newest 1,024 are kept.
+    /// Returns the next `FollowerEvent`, and waits for one. Each is returned once; the newest 1,024 are kept.
     ///
-    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. From any thread.
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. Any thread may
+    /// call it.
     ///
-    /// Raises `TimeoutError`: nothing happened in time; `ClosedError`: nothing will any more; `InvalidArgumentError`,
-    /// `TypeError`: `timeout`.
+    /// Raises `TimeoutError`: no event in time; `ClosedError`: there will be no more events;
+    /// `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn next_event<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let follower = self.follower.any()?;
@@ -266,30 +271,30 @@ impl Follower {
         values::follower_event(py, &event)
     }
 
-    /// `next_event`, to be awaited: gives the next `FollowerEvent`. By one task at a time.
+    /// `next_event`, to be awaited: gives the next `FollowerEvent`. One task at a time.
     ///
-    /// Does not block. Who is cancelled has taken nothing. Raises `ClosedError`: nothing will happen any more;
+    /// Does not block. A cancelled task has taken no event. Raises `ClosedError`: there will be no more events;
     /// `RuntimeError`: another task waits, or no event loop runs on this thread.
     fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let follower = Own::new(self.follower.any()?.clone()).map_err(raise)?;
         asyncio_bridge::next(py, NextEvent { follower, waits: self.waits.clone() })
     }
 
-    /// Returns `Stats`: what the copy did since it was opened.
+    /// Returns `Stats`: the copy's counters since it was opened.
     ///
     /// Does not block. Raises `ClosedError`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::stats(py, &self.follower()?.log().stats())
     }
 
-    /// Returns `Backlog`: what waits in the copy now.
+    /// Returns `Backlog`: the work that waits in the copy now.
     ///
     /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::backlog(py, &self.follower()?.log().backlog())
     }
 
-    /// Returns why the copy takes no more, the `Error` of a write or sync that failed; None: it goes on.
+    /// Returns why the copy accepts no more records, the `Error` of a failed write or sync; None: it continues.
     ///
     /// Does not block. Also after `close()`.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -299,7 +304,7 @@ impl Follower {
 
     /// The `Options` of the copy's files that are in force, each with its value.
     ///
-    /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
+    /// The given options, the defaults, and limits lowered to fit the segment size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::options(py, self.follower.any()?.log().options())
@@ -311,13 +316,13 @@ impl Follower {
         Ok(self.follower.any()?.log().path().to_path_buf())
     }
 
-    /// Ends following. Returns None. From any thread, and more than once.
+    /// Stops following. Returns None. Any thread may call it, more than once.
     ///
-    /// Blocks until what was taken is durable and the directory is free, without the GIL; no server is waited for; Ctrl-C
-    /// ends the wait, and the closing goes on. Readers go on to the end of what is here; whoever waits there, in `wait_for`
-    /// or in `next_event`, is woken with `ClosedError`.
+    /// Blocks until the received records are durable and the directory is unlocked, without the GIL; it waits for
+    /// no server. Ctrl-C ends the wait, and closing continues. Readers continue to the end of the copy; calls that
+    /// wait there, in `wait_for` or in `next_event`, raise `ClosedError`.
     ///
-    /// Raises `PoisonedError`: a write had failed.
+    /// Raises `PoisonedError`: an earlier write failed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let follower = self.follower.to_be_closed()?;
         wait::on_thread(py, move || follower.close())

@@ -22,24 +22,24 @@ use pyo3::types::{PyDict, PyMapping};
 use std::future::poll_fn;
 use std::path::PathBuf;
 
-/// A durable log in a directory: the one handle that appends to it.
+/// A durable log in a directory: the only handle that appends to it.
 ///
-/// `Log(dir, options=None)` opens the log in `dir`, a str or path, or makes one there. `options`: `Options`, None: the
-/// defaults. Blocks until its files are recovered, without the GIL; Ctrl-C ends the wait, and what is opened then is
-/// closed.
+/// `Log(dir, options=None)` opens the log in `dir`, a str or path, or creates it. `options`: `Options`, None: the
+/// defaults. Blocks during recovery, without the GIL; Ctrl-C ends the wait, and the log is closed once it is open.
 ///
-/// Raises `LockedError`: another handle or process has it open; `NotFoundError`: there is none, and `create` is False;
-/// `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
+/// Raises `LockedError`: another handle or process has it open; `NotFoundError`: there is none, and `create` is
+/// False; `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
 ///
-/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
-/// close it. After `close()` calls raise `ClosedError`, except for `close`, `path`, `options` and `poison_cause`; readers
-/// go on to the end.
+/// Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
+/// close it.
+/// After `close()` calls raise `ClosedError`, except for `close`, `path`, `options` and `poison_cause`; readers
+/// continue to the end.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Log {
     log: Handle<chiplog::Log>,
 }
 
-/// A batch of these records.
+/// Builds a batch of these records.
 pub(crate) fn build(records: &[&[u8]], codec: &str) -> PyResult<impl Fn() -> Result<chiplog::Batch> + Send> {
     let codec = options::codec(codec)?;
     let records: Vec<&[u8]> = records.to_vec();
@@ -53,19 +53,19 @@ pub(crate) fn build(records: &[&[u8]], codec: &str) -> PyResult<impl Fn() -> Res
     })
 }
 
-/// How large a batch of a log with these options may be.
+/// Returns the limit of a batch of a log with these options.
 pub(crate) fn batch_limit(options: &chiplog::Options) -> BatchLimit {
     BatchLimit { bytes: options.batch_bytes_max as usize, option: "option batch_bytes_max" }
 }
 
-/// The one record at `index` of what a reader gave.
+/// Returns the record at `index`, from the batch that a reader returned.
 pub(crate) fn record(py: Python<'_>, index: u64, batch: RecordBatch) -> PyResult<Record> {
     let n = index.saturating_sub(batch.first().get());
     let batch = Py::new(py, Batch::new(py, batch)?)?;
     Ok(Record { batch, n: u32::try_from(n).unwrap_or_default() })
 }
 
-/// The record at `index`, by a reader that begins there.
+/// Returns the record at `index`, with a reader that begins there.
 pub(crate) fn get(
     py: Python<'_>,
     index: u64,
@@ -73,7 +73,7 @@ pub(crate) fn get(
 ) -> PyResult<Record> {
     let read = || reader(Start::Index(Index(index)))?.next_batch();
     let batch = py.detach(read).map_err(raise)?;
-    let beyond = || raise(Error::new(ErrorKind::OutOfRange, format!("record {index} is not there yet")));
+    let beyond = || raise(Error::new(ErrorKind::OutOfRange, format!("record {index} does not exist yet")));
     record(py, index, batch.ok_or_else(beyond)?)
 }
 
@@ -99,16 +99,16 @@ impl Log {
         Ok(Self { log: Handle::new(log, "log")? })
     }
 
-    /// Appends a record and waits until it is on stable storage. Returns its index, from 1.
+    /// Appends a record and blocks until it is on stable storage. Returns its index, from 1.
     ///
-    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. `timeout`: seconds, from 0; None:
-    /// no limit. Room in the queue is waited for at most `options.queue_timeout` seconds, too. Blocks, without the GIL;
-    /// Ctrl-C ends the wait.
+    /// `record`: bytes or an object with a buffer, up to `options.record_bytes_max` bytes. `timeout`: seconds, from
+    /// 0; None: no limit. Waits for space in the queue for up to `options.queue_timeout` seconds. Blocks, without
+    /// the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED, or be in the log:
-    /// appended again it can be there twice, unless it is in a session. So it is after Ctrl-C. `BusyError` (no room in the
-    /// queue in time), `FullError`, `TooLargeError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an argument): it
-    /// is surely not.
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED, or be in the
+    /// log: if you append it again outside a session, it can be there twice. The same holds after Ctrl-C.
+    /// `BusyError` (no space in the queue in time), `FullError`, `TooLargeError`, `ClosedError`, `TypeError`,
+    /// `InvalidArgumentError` (an argument): the record is certainly not in the log.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let (log, record, limit) = (self.log()?, record.as_slice(), Limit::new(timeout)?);
@@ -118,13 +118,13 @@ impl Log {
 
     /// Appends records as one batch, all or none, and waits for stable storage. Returns the range of their indexes.
     ///
-    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
-    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0; None: no limit. Blocks,
-    /// without the GIL; Ctrl-C ends the wait.
+    /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to
+    /// `options.batch_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd". `timeout`: seconds, from
+    /// 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises what `append` does: after `TimeoutError`, `UnavailableError`, `PoisonedError` and Ctrl-C the records MAY
-    /// STILL BE APPENDED, and appended again they can be there twice. `InvalidArgumentError` also where there are no
-    /// records.
+    /// Raises what `append` does. After `TimeoutError`, `UnavailableError`, `PoisonedError` and Ctrl-C the records
+    /// MAY STILL BE APPENDED; if you append them again, they can be there twice. `InvalidArgumentError` also if
+    /// there are no records.
     #[pyo3(signature = (records, codec="none", timeout=None))]
     fn append_batch(
         &self,
@@ -140,41 +140,43 @@ impl Log {
         Ok(range.call1((first, first + ticket.1))?.unbind())
     }
 
-    /// Begins to append a record. Returns a `Ticket` that tells its index.
+    /// Submits a record. Returns a `Ticket` for its index.
     ///
-    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. Blocks only while the queue is
-    /// full, at most `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    /// `record`: bytes or an object with a buffer, up to `options.record_bytes_max` bytes. Blocks only while the
+    /// queue is full, for up to `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `BusyError` (no room in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
-    /// `TypeError`: the record was not taken.
+    /// Raises `BusyError` (no space in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`: the record was not accepted.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
         Ticket::local(submit(py, log, &Limit::none(), || log.try_submit(record))?)
     }
 
-    /// Begins to append records as one batch, all or none. Returns a `Ticket` that tells the index of the first.
+    /// Submits records as one batch, all or none. Returns a `Ticket` for the index of the first.
     ///
-    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
-    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Blocks only while the queue is full, at most
-    /// `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to
+    /// `options.batch_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd". Blocks only while the
+    /// queue is full, for up to `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or no codec. None of them was taken.
+    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or an unknown codec. None of them was
+    /// accepted.
     #[pyo3(signature = (records, codec="none"))]
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
     }
 
-    /// As `submit`, with `record`, but raises `BusyError` where the queue is full.
+    /// As `submit`, with `record`, but raises `BusyError` if the queue is full.
     ///
-    /// Does not block. Raises what `submit` does: the record was not taken.
+    /// Does not block. Raises what `submit` does: the record was not accepted.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
         Ticket::local(py.detach(|| log.try_submit(record)).map_err(raise)?)
     }
 
-    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where the queue is full.
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` if the queue is full.
     ///
-    /// Does not block, except for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
+    /// Does not block, except for compression, without the GIL. Raises what `submit_batch` does: none of them was
+    /// accepted.
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         let log = self.log()?;
@@ -184,25 +186,25 @@ impl Log {
         Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
     }
 
-    /// Looks whether the capacity has room for an append of `bytes` bytes, besides all that waits. Returns None.
+    /// Checks whether there is space for an append of `bytes` bytes, in addition to waiting ones. Returns None.
     ///
-    /// Does not block. Raises `FullError`: it has not; `PoisonedError`, `ClosedError`; `InvalidArgumentError`, `TypeError`:
-    /// `bytes`.
+    /// Does not block. Raises `FullError`: there is not enough space; `PoisonedError`, `ClosedError`;
+    /// `InvalidArgumentError`, `TypeError`: `bytes`.
     fn check_room(&self, #[pyo3(from_py_with = input::bytes)] bytes: usize) -> PyResult<()> {
         self.log()?.check_room(bytes).map_err(raise)
     }
 
-    /// Appends a record; what is awaited gives its index, from 1, once it is on stable storage.
+    /// Appends a record. When awaited, gives its index, from 1, once it is on stable storage.
     ///
-    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. Does not block: it is begun at
-    /// once, and room in the queue is awaited for as long as it takes. Who is cancelled does not know whether it is
-    /// appended.
+    /// `record`: bytes or an object with a buffer, up to `options.record_bytes_max` bytes. Does not block: the
+    /// append begins at once, and waits for space in the queue without a limit. A cancelled task does not know
+    /// whether the record is appended.
     ///
-    /// Raises what `append` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
-    /// thread; then nothing is appended.
+    /// Raises what `append` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on
+    /// this thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
         let (log, bytes) = (self.log()?, record.as_slice());
-        running_loop(py)?; // without one nothing is appended
+        running_loop(py)?; // without a loop nothing is appended
         match py.detach(|| log.try_submit(bytes)) {
             Ok(ticket) => drive_index(py, None, async move { ticket.await.map(|appended| appended.first) }),
             Err(error) if error.kind() == ErrorKind::Busy => {
@@ -217,14 +219,15 @@ impl Log {
         }
     }
 
-    /// Appends records as one batch, all or none; what is awaited gives the index of the first once they are stored.
+    /// Appends records as one batch, all or none. When awaited, gives the index of the first once they are stored.
     ///
-    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
-    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, except for the packing, without the GIL.
-    /// Room in the queue is awaited for as long as it takes. Who is cancelled does not know whether they are appended.
+    /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to
+    /// `options.batch_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd". Does not block, except
+    /// for compression, without the GIL. Waits for space in the queue without a limit. A cancelled task does not
+    /// know whether the records are appended.
     ///
-    /// Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
-    /// thread; then nothing is appended.
+    /// Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs
+    /// on this thread; then nothing is appended.
     #[pyo3(signature = (records, codec="none"))]
     fn append_batch_async(
         &self,
@@ -244,34 +247,35 @@ impl Log {
 
     /// Returns the `Record` at `index`, from 1.
     ///
-    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
-    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
-    /// `ClosedError`.
+    /// Blocks only for the disk, without the GIL. Raises `OutOfRangeError`: the record does not exist yet;
+    /// `DiscardedError`: it was discarded; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`:
+    /// the files; `ClosedError`.
     fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
         let log = self.log()?;
         get(py, index, |start| log.reader(start))
     }
 
-    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    /// Reads from `start` on. Returns a `Reader` that ends at the end of the log.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks only for the disk, without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
-    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    /// Reads from `start` on, and waits at the end for new records. Returns a `Reader`.
     ///
-    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
-    /// record that it begins with.
+    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
+    /// first record.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the next record to be appended. Blocks only for the disk,
+    /// without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::Next)?, true)
@@ -279,24 +283,24 @@ impl Log {
 
     /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
-    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for
+    /// new records; if not, it ends there. Blocks only for the disk, without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None, *, follow=false))]
     fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Says that the bytes of the record at `index` were found damaged in this directory. Returns None.
+    /// Reports that the bytes of the record at `index` are damaged in this directory. Returns None.
     ///
-    /// A replica of a cluster looks at the record's segment at once, and repairs what it finds with what other replicas have;
-    /// where there is none, it is counted and logged. Reads report what they meet by themselves. A report of what is sound
-    /// only costs a look. Blocks for the disk, without the GIL, not for the repair.
+    /// A replica of a cluster scrubs the record's segment at once and repairs damage from other replicas. A log on
+    /// its own only counts and logs it. Reads report damage by themselves. A report about a sound record costs only
+    /// the scrub. Blocks for the disk, without the GIL, not for the repair.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `UnavailableError`: the log is being repaired as a
-    /// whole; `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `UnavailableError`: the whole log is
+    /// under repair; `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`.
     fn report_damage(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<()> {
         let log = self.log()?;
         py.detach(|| log.report_damage(Index(index))).map_err(raise)
@@ -304,35 +308,35 @@ impl Log {
 
     /// Discards all records below `first`, an index from 1, durably. Returns None.
     ///
-    /// At or below the first record nothing happens. A `first` beyond the end moves the log's numbers on for good: it is
-    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number. Blocks,
-    /// without the GIL; Ctrl-C ends the wait.
+    /// At or below the first record it does nothing. A `first` beyond the end moves the log's indexes forward for
+    /// good: the log is empty then, and the next record gets the index `first`. `info().last + 1` empties the log
+    /// without skipping an index. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `PoisonedError`, `ClosedError`, `FullError`, `BusyError`; `InvalidArgumentError`, `TypeError`: `first`. To
-    /// ask again does no harm.
+    /// Raises `PoisonedError`, `ClosedError`, `FullError`, `BusyError`; `InvalidArgumentError`, `TypeError`:
+    /// `first`. Repeating the call does no harm.
     fn discard(&self, py: Python<'_>, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<()> {
         let answer = self.log()?.submit_discard(Index(first)).map_err(raise)?;
         wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
     }
 
-    /// Begins to discard all records below `first`, as `discard` does. Returns a `Ticket`, done once it is durable.
+    /// Submits a discard of all records below `first`, as `discard` does. Returns a `Ticket`.
     ///
-    /// The ticket's index is at or below the log's first one then. Does not block. Raises what `discard` does.
+    /// It is done once the discard is durable. Its index is at or below the log's first index then. Does not block. Raises what `discard` does.
     fn submit_discard(&self, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<Ticket> {
         Ticket::answer(self.log()?.submit_discard(Index(first)).map_err(raise)?)
     }
 
-    /// Begins a barrier, as `barrier` does. Returns a `Ticket` that tells the index of the last record then.
+    /// Submits a barrier, as `barrier` does. Returns a `Ticket` for the index of the last record then.
     ///
-    /// `timeout`: seconds, from 0: for so long the barrier may take. Does not block. Raises what `barrier` does;
-    /// `UnavailableError` comes with the ticket.
+    /// `timeout`: seconds, from 0: the time limit of the barrier. Does not block. Raises what `barrier` does;
+    /// `UnavailableError` comes from the ticket.
     #[pyo3(signature = (timeout=30.0))]
     fn submit_barrier(&self, timeout: f64) -> PyResult<Ticket> {
         let timeout = wait::timeout(timeout)?;
         Ticket::answer(self.log()?.submit_barrier(timeout).map_err(raise)?)
     }
 
-    /// Waits until all that was appended before the call can be read here. Returns the last index then; 0: none.
+    /// Waits until all records appended before the call can be read here. Returns the last index then; 0: none.
     ///
     /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
@@ -345,11 +349,11 @@ impl Log {
         wait::to_the_end(py, None, answer)?.map(Index::get).map_err(raise)
     }
 
-    /// Waits until record `index`, from 0, is there or is discarded. Returns None.
+    /// Waits until record `index`, from 0, exists or is discarded. Returns None.
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: it does not come any more;
+    /// Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: the record will not be appended;
     /// `InvalidArgumentError`, `TypeError`: an argument.
     #[pyo3(signature = (index, timeout=None))]
     fn wait_for(
@@ -359,16 +363,16 @@ impl Log {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let log = self.log()?;
-        let what = format!("record {index} did not come");
+        let what = format!("record {index} was not appended");
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
     }
 
-    /// `wait_for`, to be awaited: gives None once record `index`, from 0, is there or is discarded.
+    /// `wait_for`, to be awaited: gives None once record `index`, from 0, exists or is discarded.
     ///
-    /// Does not block. To have an end to it, cancel it or use `asyncio.timeout`.
+    /// Does not block. To limit the wait, cancel it or use `asyncio.timeout`.
     ///
-    /// Raises `ClosedError`, `PoisonedError`: it does not come any more; `InvalidArgumentError`, `TypeError`: `index`;
-    /// `RuntimeError`: no event loop runs on this thread.
+    /// Raises `ClosedError`, `PoisonedError`: the record will not be appended; `InvalidArgumentError`, `TypeError`:
+    /// `index`; `RuntimeError`: no event loop runs on this thread.
     fn wait_for_async(
         &self,
         py: Python<'_>,
@@ -384,19 +388,19 @@ impl Log {
 
     /// Opens an exactly-once session, durably. Returns a `Session`.
     ///
-    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `TooManySessionsError`: `options.sessions_max` are open, and
-    /// all have appended; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`.
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `TooManySessionsError`: `options.sessions_max`
+    /// sessions are open, and all have appended; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
         let (patience, limit) = (log.options().queue_timeout, batch_limit(log.options()));
         Session::new(wait::on_thread(py, move || log.open_session())?, patience, limit)
     }
 
-    /// Takes a session up again. Returns a `Session`.
+    /// Resumes a session. Returns a `Session`.
     ///
-    /// `id`: `Session.id`. `next_sequence`: the number of its next append, from 1. An append that is repeated under the
-    /// number that it had gets the index that it has, and is stored once. Does not block, and does not look whether the
-    /// session is known: its first append raises `SessionExpiredError` or `SequenceGapError`.
+    /// `id`: `Session.id`. `next_sequence`: the number of its next append, from 1. A repeated append under its
+    /// original number gets its original index, and is stored once. Does not block, and does not check whether the
+    /// log still knows the session: its first append raises `SessionExpiredError` or `SequenceGapError`.
     ///
     /// Raises `InvalidArgumentError`, `TypeError`: an argument; `ClosedError`.
     fn resume_session(
@@ -409,46 +413,48 @@ impl Log {
         Session::new(session, log.options().queue_timeout, batch_limit(log.options()))
     }
 
-    /// Returns `Info`: how the log stands now.
+    /// Returns `Info`: the current state of the log.
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.log()?.info())
     }
 
-    /// Returns `Stats`: what the log did since it was opened.
+    /// Returns `Stats`: the log's counters since it was opened.
     ///
     /// Does not block. Raises `ClosedError`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::stats(py, &self.log()?.stats())
     }
 
-    /// Returns `Backlog`: what waits in the log now.
+    /// Returns `Backlog`: the work that waits in the log now.
     ///
     /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::backlog(py, &self.log()?.backlog())
     }
 
-    /// Returns the options that are set for the log, a dict of their names and values.
+    /// Returns the options that are set for the log, a dict of names and values.
     ///
-    /// As far as this replica knows them committed. The same on every replica; they take the place of those that a leader was opened with. Names and units: see
-    /// `set_log_options`. Does not block. Raises `ClosedError`.
+    /// These are the options that this replica knows to be committed. They are the same on every replica, and
+    /// override those that a leader was opened with. Names and units: see `set_log_options`. Does not block. Raises
+    /// `ClosedError`.
     fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         values::log_options(py, &self.log()?.log_options())
     }
 
     /// Sets options of the log, on the leader, and waits until that is committed. Returns None.
     ///
-    /// `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
-    /// `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None: it is set no more, and the leader's
-    /// own holds. 2**64 - 1: no limit, of retention and capacity. What is not named stays as it is. `timeout`: seconds, from 0: for
-    /// so long members are waited for that have to say that they know options of the log. Blocks, without the GIL; Ctrl-C ends
-    /// the wait.
+    /// `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes;
+    /// `retention_age`, `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None
+    /// unsets the option: the leader's own applies then. 2**64 - 1: no limit, for retention and capacity. Options
+    /// that are not named do not change. `timeout`: seconds, from 0: how long to wait for members that have not yet
+    /// confirmed that they support options of the log. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member of an earlier version;
-    /// `NotLeaderError`, `RemovedError`, `FullError`, `BusyError`: nothing was changed; `UnavailableError`: it may or may not come
-    /// about; `PoisonedError`, `ClosedError`. To ask again does no harm.
+    /// Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member runs an
+    /// earlier version; `NotLeaderError`, `RemovedError`, `FullError`, `BusyError`: nothing was changed;
+    /// `UnavailableError`: the change may or may not take effect; `PoisonedError`, `ClosedError`. Repeating the
+    /// call does no harm.
     #[pyo3(signature = (changes, timeout=10.0))]
     fn set_log_options(&self, py: Python<'_>, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<()> {
         let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
@@ -456,37 +462,40 @@ impl Log {
         wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
     }
 
-    /// Begins to set options of the log, as `set_log_options` does. Returns a `Ticket`, done once that is committed.
+    /// Submits options of the log, as `set_log_options` does. Returns a `Ticket`, done once that is committed.
     ///
-    /// `changes`: as there. `timeout`: seconds, from 0: for so long members are waited for. The ticket's index has no meaning. Does
-    /// not block. Raises what `set_log_options` does.
+    /// `changes`: as for `set_log_options`. `timeout`: seconds, from 0: how long to wait for members. The ticket's
+    /// index has no meaning. Does not block. Raises what `set_log_options` does.
     #[pyo3(signature = (changes, timeout=10.0))]
     fn submit_set_log_options(&self, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<Ticket> {
         let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
         Ticket::answer(self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?)
     }
 
-    /// Bytes of the largest record that the log takes: the log's option, or where that is not set what it was opened with.
+    /// Bytes of the largest record that the log accepts: the log's option, or the one it was opened with if that is
+    /// not set.
     #[getter]
     fn record_bytes_max(&self) -> PyResult<u32> {
         Ok(self.log()?.record_bytes_max())
     }
 
-    /// How many of a session's latest batches are remembered: the log's option, or what it was opened with.
+    /// The number of a session's latest batches that the log remembers: the log's option, or the one it was opened
+    /// with.
     #[getter]
     fn session_window(&self) -> PyResult<u16> {
         Ok(self.log()?.session_window())
     }
 
-    /// Returns why this replica does not take what the log holds or may hold, an `Error`; None: nothing is the matter.
+    /// Returns why this replica does not accept the log's records, an `Error`; None: it accepts them.
     ///
-    /// `FullError`, `IoError`: no room on its disk; `TooLargeError`: its segments are too small for what the leader sends;
-    /// `InvalidArgumentError`: its options do not go with those of the log. Does not block. Raises `ClosedError`.
+    /// `FullError`, `IoError`: its disk has no space; `TooLargeError`: its segments are too small for what the
+    /// leader sends; `InvalidArgumentError`: its options conflict with those of the log. Does not block. Raises
+    /// `ClosedError`.
     fn shortage_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.log()?.shortage_cause().map(|error| crate::convert::errors::value(py, &error)).transpose()
     }
 
-    /// Returns why the log takes no more appends, the `Error` of a write or sync that failed; None: it takes them.
+    /// Returns why the log accepts no more appends, the `Error` of a failed write or sync; None: it accepts them.
     ///
     /// Does not block. Also after `close()`.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -495,7 +504,7 @@ impl Log {
 
     /// The `Options` in force, each with its value.
     ///
-    /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
+    /// The given options, the defaults, and limits lowered to fit the segment size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::options(py, self.log.any()?.options())
@@ -507,12 +516,13 @@ impl Log {
         Ok(self.log.any()?.path().to_path_buf())
     }
 
-    /// Ends appending: what was submitted is still written. Returns None. From any thread, and more than once.
+    /// Closes the log: submitted appends are still written. Returns None. Any thread may call it, more than once.
     ///
-    /// Blocks until all is durable and the directory is free, without the GIL; Ctrl-C ends the wait, and the closing goes
-    /// on. Readers go on to the end; whoever waits there, or in `wait_for`, is woken with `ClosedError`.
+    /// Blocks until all is durable and the directory is unlocked, without the GIL; Ctrl-C ends the wait, and
+    /// closing continues. Readers continue to the end; calls that wait there, or in `wait_for`, raise
+    /// `ClosedError`.
     ///
-    /// Raises `PoisonedError`: a write or sync had failed, and some appends have an unknown outcome.
+    /// Raises `PoisonedError`: an earlier write or sync failed, and some appends have an unknown outcome.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let log = self.log.to_be_closed()?;
         wait::on_thread(py, move || log.close())
@@ -565,7 +575,7 @@ impl Log {
 }
 
 impl Log {
-    /// The ticket of a batch, and how many records it has.
+    /// The ticket of a batch, and the number of its records.
     fn batch_ticket(
         &self,
         py: Python<'_>,
@@ -582,10 +592,10 @@ impl Log {
     }
 }
 
-/// Submits; waits for room in the queue, at most as long as the log's options say, but so that signals are seen.
+/// Submits. Waits for space in the queue up to the limit of the log's options, and checks for signals meanwhile.
 ///
 /// # Errors
-/// `Busy`: no room in that time; nothing was appended.
+/// `Busy`: no space in that time; nothing was appended.
 fn submit(
     py: Python<'_>,
     log: &chiplog::Log,

@@ -1,4 +1,4 @@
-//! The classes of the package that hold something of the log.
+//! The classes of the package that are handles or belong to one.
 
 pub(crate) mod batch;
 pub(crate) mod client;

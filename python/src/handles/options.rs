@@ -1,7 +1,6 @@
-//! Options as Python gives them, `lib/chiplog/_options.py`: each field that is not None takes the place of a default, which
-//! is the crates' own.
+//! Options from Python, `lib/chiplog/_options.py`. Each field that is not None replaces a default of the crates.
 //!
-//! Invariant: every field of a Python class is read here; a test gives each a value that is refused.
+//! Invariant: each field of a Python class is read here; a test passes an invalid value to each.
 
 use crate::convert::errors::raise;
 use crate::convert::input;
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
-/// What was given as `name`, if it is an object of class `class`.
+/// Returns the argument `name` if it is an object of class `class`.
 fn of_class<'a, 'py>(given: Given<'a, 'py>, name: &str, class: &str) -> PyResult<Given<'a, 'py>> {
     let Some(given) = given else { return Ok(None) };
     if given.is_instance(&given.py().import("chiplog._options")?.getattr(class)?)? {
@@ -33,7 +32,7 @@ fn extract<'a, 'py, T: FromPyObject<'a, 'py>>(value: &'a Bound<'py, PyAny>) -> P
     value.extract().map_err(Into::into)
 }
 
-/// The field, if it was given.
+/// Returns the field, if it is set.
 fn field<'py, T>(options: &Bound<'py, PyAny>, name: &str) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py>,
@@ -47,7 +46,7 @@ where
             let (got, takes) = (input::type_name(&value), takes(options, name));
             return PyTypeError::new_err(format!("option {name} is of type {got}; it takes {takes}"));
         }
-        // Of nothing else, which may be a secret.
+        // The value of other types is not shown: it may be a secret.
         if value.extract::<f64>().is_ok() {
             refused(options, name, &value)
         } else {
@@ -56,12 +55,12 @@ where
     })
 }
 
-/// That an option has a value that it does not take.
+/// The error for an option with an invalid value.
 fn refused(options: &Bound<'_, PyAny>, name: &str, value: &dyn Display) -> PyErr {
     invalid(format!("option {name} is {value}; it takes {}", takes(options, name)))
 }
 
-/// What an option takes, as its class tells.
+/// The valid values of an option, as its class describes them.
 fn takes(options: &Bound<'_, PyAny>, name: &str) -> String {
     let told = || {
         let field = options.getattr("__dataclass_fields__")?.get_item(name)?;
@@ -74,25 +73,25 @@ fn invalid(what: String) -> PyErr {
     raise(Error::new(ErrorKind::InvalidArgument, what))
 }
 
-/// Options of the log that are to be set, or with None to be set no more.
+/// Options of the log to set, or with None to unset.
 ///
 /// # Errors
-/// `InvalidArgument`: there is none of that name, a value is no number that fits, or nothing is named. `TypeError`.
+/// `InvalidArgument`: an unknown name, a value that is not a number in range, or no option at all. `TypeError`.
 pub(crate) fn log_options(changes: &Bound<'_, PyMapping>) -> PyResult<Vec<(LogOption, Option<u64>)>> {
     if changes.is_empty()? {
-        return Err(invalid("changes names no option of the log".into()));
+        return Err(invalid("changes is empty: name at least one option of the log".into()));
     }
     let named = |item: Bound<'_, PyAny>| {
         let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
         let given: String = name.extract().map_err(|_: PyErr| {
             PyTypeError::new_err(format!(
-                "an option of the log is named by a str, not {}",
+                "the name of an option of the log must be a str, not {}",
                 input::type_name(&name)
             ))
         })?;
         let option = LogOption::from_name(&given).ok_or_else(|| {
             let all = LogOption::ALL.map(LogOption::name).join(", ");
-            invalid(format!("the log has no option {given:?}; it has {all}"))
+            invalid(format!("the log has no option {given:?}; its options are {all}"))
         })?;
         let value = if value.is_none() {
             None
@@ -113,7 +112,7 @@ impl<'py> FromPyObject<'_, 'py> for Seconds {
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let seconds: f64 = value.extract()?;
         let time = Duration::try_from_secs_f64(seconds);
-        time.map(Self).map_err(|_| PyValueError::new_err("no time in seconds"))
+        time.map(Self).map_err(|_| PyValueError::new_err("not a time in seconds"))
     }
 }
 
@@ -136,7 +135,7 @@ macro_rules! take_times {
 /// `chiplog.Options`.
 pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
     let Some(from) = of_class(given, "options", "Options")? else { return Ok(Options::default()) };
-    // What depends on the segments' size comes down with it.
+    // Limits that depend on the segment size are lowered with it.
     let segment_bytes: Option<u32> = field(from, "segment_bytes")?;
     let mut to = segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
     take!(from => to; create, record_bytes_max, batch_bytes_max, block_bytes_max, queue_bytes_max,
@@ -160,11 +159,11 @@ fn tls(from: &Bound<'_, PyAny>) -> PyResult<Option<ClientTls>> {
     let given = field::<Bound<'_, PyAny>>(from, "tls")?;
     let Some(tls) = of_class(given.as_ref(), "option tls", "Tls")? else { return Ok(None) };
     let missing = |what: &str| PyTypeError::new_err(format!("option tls: {what}"));
-    let authority = field(tls, "authority")?.ok_or_else(|| missing("an authority is needed"))?;
+    let authority = field(tls, "authority")?.ok_or_else(|| missing("authority must be set"))?;
     let identity = match (field(tls, "certificate")?, field(tls, "key")?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(missing("a certificate and its key come together")),
+        _ => return Err(missing("set certificate and key together, or neither")),
     };
     Ok(Some(ClientTls { authority, identity }))
 }
@@ -181,7 +180,7 @@ pub(crate) fn client(given: Given<'_, '_>) -> PyResult<ClientOptions> {
     Ok(to)
 }
 
-/// A codec by its name.
+/// Returns a codec by its name.
 pub(crate) fn codec(name: &str) -> PyResult<Codec> {
     match name {
         "none" => Ok(Codec::None),
@@ -204,13 +203,13 @@ pub(crate) fn producer(given: Given<'_, '_>) -> PyResult<ProducerOptions> {
     Ok(to)
 }
 
-/// `chiplog.ProducerOptions.exit_timeout`, which is the package's own.
+/// `chiplog.ProducerOptions.exit_timeout`, which only this package has.
 pub(crate) fn exit_timeout(given: Given<'_, '_>) -> PyResult<Duration> {
     let Some(from) = of_class(given, "options", "ProducerOptions")? else { return Ok(unsent::EXIT_TIMEOUT) };
     Ok(field(from, "exit_timeout")?.map_or(unsent::EXIT_TIMEOUT, |Seconds(time)| time))
 }
 
-/// `chiplog.ReaderOptions`; whether it waits at the end is told by how it is read.
+/// `chiplog.ReaderOptions`. The call that reads decides whether it waits at the end.
 pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptions> {
     let mut to = ReaderOptions::default();
     to.follow = follow;
@@ -223,9 +222,7 @@ pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptio
     let leader = field::<bool>(from, "leader")?.unwrap_or(false);
     to.from = match (leader, zone) {
         (true, Some(_)) => {
-            return Err(invalid(
-                "options leader and zone: a reader reads at the leader or in a zone, not both".into(),
-            ));
+            return Err(invalid("options leader and zone: set one of them, not both".into()));
         }
         (true, None) => ReadFrom::Leader,
         (false, Some(zone)) => ReadFrom::Nearest(zone),
@@ -248,7 +245,7 @@ pub(crate) fn follower(given: Given<'_, '_>) -> PyResult<FollowerOptions> {
     Ok(to)
 }
 
-/// Where to begin: an index, or a `chiplog.Start`.
+/// A start: an index, or a `chiplog.Start`.
 pub(crate) fn start(from: &Bound<'_, PyAny>) -> PyResult<Start> {
     match input::whole(from, "start", input::INDEX) {
         Err(error) if error.is_instance_of::<PyTypeError>(from.py()) => {}
@@ -256,7 +253,7 @@ pub(crate) fn start(from: &Bound<'_, PyAny>) -> PyResult<Start> {
     }
     let unknown = |_| {
         let got = input::type_name(from);
-        PyTypeError::new_err(format!("a start is an index or a chiplog.Start, not {got}"))
+        PyTypeError::new_err(format!("start must be an index or a chiplog.Start, not {got}"))
     };
     let kind: String = from.getattr("kind").and_then(|kind| kind.extract()).map_err(unknown)?;
     let given = from.getattr("value").map_err(unknown)?;
@@ -267,6 +264,6 @@ pub(crate) fn start(from: &Bound<'_, PyAny>) -> PyResult<Start> {
         "index" => Ok(Start::Index(Index(value(input::INDEX)?))),
         "last" => Ok(Start::Last(value("a number of records, from 0")?)),
         "since" => Ok(Start::Timestamp(Timestamp(value("milliseconds since 1970, from 0")?))),
-        _ => Err(invalid(format!("no start is of kind {kind:?}"))),
+        _ => Err(invalid(format!("unknown kind of start: {kind:?}"))),
     }
 }

@@ -23,32 +23,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// Appends records to servers: gathers them, and sends again what a failure left open. Made by `Client.producer`.
+/// Appends records to servers: collects them into batches, and sends again after a failure. Made by
+/// `Client.producer`.
 ///
-/// A record that is given is sent again by itself until it is acknowledged or `ProducerOptions.delivery_timeout` has
-/// passed, and with `exactly_once`, the default, is stored once. Given again it is another record: after a
-/// `TimeoutError`, `UnavailableError` or `ClosedError` the first may be in the log, and both can come to be. To give it
-/// again safely, also after a restart, use `ProducerOptions.session` and `submit_batch`.
+/// The producer sends a record again by itself until it is acknowledged or `ProducerOptions.delivery_timeout` has
+/// passed. With `exactly_once`, the default, it is stored once. If the program sends it again, that is another
+/// record: after a `TimeoutError`, `UnavailableError` or `ClosedError` the first may be in the log, and both can
+/// end up there. To send a record again safely, also after a restart, use `ProducerOptions.session` and
+/// `submit_batch`.
 ///
-/// To be used from any number of threads; in a forked child every call raises `ForkedError`. The end of a `with` or
-/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Where an
-/// exception ends the block, a note of the exception tells how many are not, and a `ResourceWarning`, too.
+/// Any number of threads may use it. In a forked child each call raises `ForkedError`. The end of a `with` or
+/// `async with` closes it, waits up to 30 seconds, and raises the reason if a record is not in the log, as `close`
+/// does. If an exception ends the block, a note on the exception and a `ResourceWarning` report how many records
+/// are not.
 ///
-/// One that is dropped without being closed, with records under way, sends them in the background and warns: a
-/// `ResourceWarning` with their number. When the program ends, what is under way is sent for at most
-/// `ProducerOptions.exit_timeout` seconds. What is not acknowledged then is told, with its number, on stderr. A process that
-/// is killed, or ends by `os._exit`, tells nothing.
+/// A producer that is dropped without being closed, with records in flight, sends them in the background and issues
+/// a `ResourceWarning` with their number. When the program ends, records in flight are sent for up to
+/// `ProducerOptions.exit_timeout` seconds. The number of those not acknowledged by then is written to stderr. A
+/// process that is killed, or ends by `os._exit`, reports nothing.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Producer {
     sending: Own<Arc<Sending>>,
     runtime: Handle,
 }
 
-/// How long the end of a `with` waits for what is under way: as long as `close` does.
+/// How long the end of a `with` waits for records in flight: as long as `close` does.
 const CLOSE: f64 = 30.0;
 
 impl Producer {
-    /// `exit_timeout`: how long it goes on when the program ends.
+    /// `exit_timeout`: how long it continues to send when the program ends.
     pub(crate) fn new(
         py: Python<'_>,
         producer: client::Producer,
@@ -70,10 +73,10 @@ impl Producer {
         wait::to_the_end(py, Some(&self.runtime), call)
     }
 
-    /// Gives records that go as one batch; what tells the index of the first.
+    /// Sends records as one batch. Returns the delivery of the first one's index.
     fn batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Delivery> {
         let producer = self.producer()?;
-        let option = "option batch_bytes of the producer, or what the servers take,";
+        let option = "option batch_bytes of the producer, or the limit of the servers,";
         let records = input::records(records, BatchLimit { bytes: producer.batch_bytes_max(), option })?;
         let slices = input::slices(&records);
         self.wait(py, producer.append_batch(&slices))?.map_err(raise)
@@ -82,13 +85,13 @@ impl Producer {
 
 #[pymethods]
 impl Producer {
-    /// Buffers a record. Returns None. Whether it is in the log, `flush` or `close` tells.
+    /// Buffers a record. Returns None. `flush` and `close` report whether it is in the log.
     ///
-    /// `record`: bytes or anything with a buffer, as large as the servers take. Blocks while there is no room, for at most
-    /// `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
+    /// `record`: bytes or an object with a buffer, up to the limit of the servers. Blocks while there is no space,
+    /// for up to `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `BusyError` (no room in that time), `TooLargeError`, `ClosedError`, `TypeError`, or what ended the producer:
-    /// the record was not taken.
+    /// Raises `BusyError` (no space in that time), `TooLargeError`, `ClosedError`, `TypeError`, or the error that
+    /// ended the producer: the record was not accepted.
     fn send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
         let (producer, record) = (self.producer()?, record.as_slice());
         match py.detach(|| producer.try_send(record)) {
@@ -99,9 +102,9 @@ impl Producer {
         }
     }
 
-    /// As `send`, with `record`, but raises `BusyError` where there is no room.
+    /// As `send`, with `record`, but raises `BusyError` if there is no space.
     ///
-    /// Does not block. Raises what `send` does: the record was not taken.
+    /// Does not block. Raises what `send` does: the record was not accepted.
     fn try_send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
         let (producer, record) = (self.producer()?, record.as_slice());
         py.detach(|| producer.try_send(record)).map_err(raise)
@@ -109,14 +112,14 @@ impl Producer {
 
     /// Appends a record and waits until it is in the log. Returns its index, from 1.
     ///
-    /// `record`: bytes or anything with a buffer, as large as the servers take. `timeout`: seconds, from 0; None: no limit.
-    /// Room is waited for at most `ProducerOptions.block_max` seconds, the record for `ProducerOptions.delivery_timeout`.
-    /// Blocks, without the GIL; Ctrl-C ends the wait.
+    /// `record`: bytes or an object with a buffer, up to the limit of the servers. `timeout`: seconds, from 0;
+    /// None: no limit. Waits for space for up to `ProducerOptions.block_max` seconds, and for the record for up to
+    /// `ProducerOptions.delivery_timeout`. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`, `ClosedError`: the record MAY STILL BE APPENDED (after this `timeout`, or
-    /// Ctrl-C, the producer goes on sending it): appended again it can be there twice. `SequenceForgottenError`: it IS in
-    /// the log. `BusyError`, `FullError`, `TooManySessionsError`, `TooLargeError`, `TypeError`, `InvalidArgumentError` (an
-    /// argument): it is surely not.
+    /// Raises `TimeoutError`, `UnavailableError`, `ClosedError`: the record MAY STILL BE APPENDED (after this
+    /// `timeout`, or Ctrl-C, the producer continues to send it); if you append it again, it can be there twice.
+    /// `SequenceForgottenError`: it IS in the log. `BusyError`, `FullError`, `TooManySessionsError`,
+    /// `TooLargeError`, `TypeError`, `InvalidArgumentError` (an argument): it is certainly not in the log.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let (producer, record) = (self.producer()?, record.as_slice());
@@ -129,42 +132,43 @@ impl Producer {
         got.ok_or_else(late)?.map(Index::get).map_err(raise)
     }
 
-    /// Buffers a record. Returns a `Ticket` that tells its index.
+    /// Buffers a record. Returns a `Ticket` for its index.
     ///
-    /// `record`: bytes or anything with a buffer, as large as the servers take. Blocks while there is no room, for at most
-    /// `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
+    /// `record`: bytes or an object with a buffer, up to the limit of the servers. Blocks while there is no space,
+    /// for up to `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises what `send` does: the record was not taken. The ticket can raise the rest of what `append` does.
+    /// Raises what `send` does: the record was not accepted. The ticket can raise the other errors of `append`.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (producer, record) = (self.producer()?, record.as_slice());
         let delivery = self.wait(py, producer.append(record))?.map_err(raise)?;
         Ticket::remote(delivery, self.runtime.clone())
     }
 
-    /// As `submit`, with `record`, but raises `BusyError` where there is no room.
+    /// As `submit`, with `record`, but raises `BusyError` if there is no space.
     ///
-    /// Does not block. Raises what `send` does: the record was not taken.
+    /// Does not block. Raises what `send` does: the record was not accepted.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (producer, record) = (self.producer()?, record.as_slice());
         Ticket::remote(py.detach(|| producer.try_append(record)).map_err(raise)?, self.runtime.clone())
     }
 
-    /// Buffers records that go as one batch, all or none. Returns a `Ticket` that tells the index of the first.
+    /// Buffers records as one batch, all or none. Returns a `Ticket` for the index of the first.
     ///
-    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `ProducerOptions.batch_bytes`
-    /// bytes and what the servers take. Blocks as `submit` does.
+    /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to
+    /// `ProducerOptions.batch_bytes` bytes and the limit of the servers. Blocks as `submit` does.
     ///
-    /// Raises what `send` does, and `InvalidArgumentError`: there are none. None of them was taken.
+    /// Raises what `send` does, and `InvalidArgumentError`: there are no records. None of them was accepted.
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Ticket> {
         Ticket::remote(self.batch(py, records)?, self.runtime.clone())
     }
 
-    /// Appends a record; what is awaited gives its index, from 1, once it is in the log.
+    /// Appends a record. When awaited, gives its index, from 1, once it is in the log.
     ///
-    /// `record`: bytes or anything with a buffer, as large as the servers take. Does not block: room is awaited, for at
-    /// most `ProducerOptions.block_max` seconds. Who is cancelled does not know whether it is appended.
+    /// `record`: bytes or an object with a buffer, up to the limit of the servers. Does not block: it waits for
+    /// space for up to `ProducerOptions.block_max` seconds when awaited. A cancelled task does not know whether the
+    /// record is appended.
     ///
-    /// Raises what `append` does, and when: after `TimeoutError` or `ClosedError` the record MAY BE in the log.
+    /// Raises what `append` does: after `TimeoutError` or `ClosedError` the record MAY BE in the log.
     /// `RuntimeError`: no event loop runs on this thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
         let (sending, record) = (self.sending()?.clone(), record.as_slice().to_vec());
@@ -175,19 +179,19 @@ impl Producer {
         )
     }
 
-    /// Waits until all records given before the call are settled. Returns None. From any thread.
+    /// Waits until all records sent before the call have an outcome. Returns None. Any thread may call it.
     ///
     /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises why a record failed since the last flush; `TimeoutError`: not all in time; they go on being sent;
-    /// `InvalidArgumentError`, `TypeError`: `timeout`.
+    /// Raises the reason why a record failed since the last flush; `TimeoutError`: some have no outcome in time,
+    /// and the producer continues to send them; `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=30.0))]
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let deadline = wait::timeout(timeout)?;
         self.wait(py, self.producer()?.flush(deadline))?.map_err(raise)
     }
 
-    /// `flush`, to be awaited: gives None once all records given before the call are settled.
+    /// `flush`, to be awaited: gives None once all records sent before the call have an outcome.
     ///
     /// `timeout`: seconds, from 0. Does not block. Raises what `flush` does; `RuntimeError`: no event loop runs on this
     /// thread.
@@ -202,27 +206,28 @@ impl Producer {
         })
     }
 
-    /// Bytes of records that were given and are not settled.
+    /// Bytes of records that were sent and have no outcome yet.
     #[getter]
     fn buffered_bytes(&self) -> PyResult<usize> {
         Ok(self.producer()?.buffered_bytes())
     }
 
-    /// Records that were given and are not acknowledged, or failed and nobody was told of, also where a ticket could be
-    /// asked. 0: all is well.
+    /// The number of records without acknowledgement, and of those whose failure was not reported, even if a ticket
+    /// could report it. 0: all records are in the log.
     #[getter]
     fn unacknowledged(&self) -> PyResult<u64> {
         Ok(self.producer()?.unacknowledged())
     }
 
-    /// Takes no more records, and waits until all are in the log. Returns `Closed`, of which all is acknowledged.
+    /// Accepts no more records, and waits until all are in the log. Returns `Closed`, with no records left.
     ///
-    /// `timeout`: seconds, from 0: with it the producer ends, and what is left by then is told. Blocks, without the GIL;
-    /// Ctrl-C ends the wait. From any thread, and more than once: each is told the same records.
+    /// `timeout`: seconds, from 0: after that the producer ends, and the records that are left are reported.
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Any thread may call it, more than once: each call reports the
+    /// same records.
     ///
-    /// Raises why records are not in the log, those that are left or failed since the last `flush`: `TimeoutError`,
-    /// `UnavailableError`, `FullError` or what ended the producer. Its attribute `closed`, a `Closed`, has the records that
-    /// are left. `InvalidArgumentError`, `TypeError`: `timeout`.
+    /// Raises the reason why records are not in the log, those that are left or failed since the last `flush`:
+    /// `TimeoutError`, `UnavailableError`, `FullError` or the error that ended the producer. Its attribute
+    /// `closed`, a `Closed`, has the records that are left. `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=30.0))]
     fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
         let (sending, deadline) = (self.sending()?, wait::timeout(timeout)?);
@@ -230,7 +235,7 @@ impl Producer {
         complete(py, sending, &closed)
     }
 
-    /// `close`, to be awaited: gives `Closed`, of which all is acknowledged.
+    /// `close`, to be awaited: gives `Closed`, which then has no records left.
     ///
     /// `timeout`: seconds, from 0. Does not block. Raises what `close` does; `RuntimeError`: no event loop runs on this
     /// thread.
@@ -297,25 +302,25 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        // A forked child has nothing of it.
+        // A forked child owns none of it.
         if let Ok(sending) = self.sending.get() {
             Python::try_attach(|py| unsent::dropped(py, sending));
         }
     }
 }
 
-/// How a producer ended; raises if a record is not in the log, with that.
+/// Returns how a producer ended; raises with that value if a record is not in the log.
 fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResult<Bound<'py, PyAny>> {
     let outcome = values::closed(py, closed)?;
     sending.tell();
     if closed.all_acknowledged() {
         return Ok(outcome);
     }
-    let what = format!("{} (`closed` of this error tells)", how_many(closed));
+    let what = format!("{}; see the attribute `closed` of this error", how_many(closed));
     let told = match closed.failed.as_ref() {
-        // What is left was given up when the time was over.
+        // The records that are left were dropped when the time was over.
         Some(why) if why.kind() != ErrorKind::Closed => {
-            Error::caused(why.kind(), format!("{what}: {why}"), why)
+            Error::with_source(why.kind(), format!("{what}: {why}"), why)
         }
         _ => Error::new(ErrorKind::Timeout, format!("{what}: not in time")),
     };
@@ -324,7 +329,7 @@ fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResul
     Err(error)
 }
 
-/// So many records are not in the log for all that is known.
+/// The text for records that are not known to be in the log.
 fn how_many(closed: &Closed) -> String {
     match (closed.left.len() as u64, closed.untold) {
         (0, 0) => "records of the producer failed since the last flush".into(),
@@ -338,8 +343,8 @@ fn how_many(closed: &Closed) -> String {
     }
 }
 
-/// The end of a block, which `value` ends, or None. What went wrong inside is raised rather than what it left behind, which
-/// a note tells.
+/// The end of a `with` block; `value` is the exception that ends it, or None. That exception is raised rather than
+/// the producer's, which becomes a note on it.
 fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<'_, PyAny>) -> PyResult<()> {
     if value.is_none() {
         return complete(py, sending, closed).map(drop);
@@ -347,13 +352,13 @@ fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<
     if closed.all_acknowledged() {
         return Ok(());
     }
-    // A warning as well: nobody sees the note of an exception that is swallowed.
+    // Also a warning: the note of an exception that is swallowed is never seen.
     let is_printed = value.is_instance_of::<PyException>();
     if let Err(error) = value.call_method1("add_note", (how_many(closed),)) {
-        say::swallow(py, error); // the exception on its way is the block's own
+        say::swallow(py, error); // the exception being raised is the block's own
     }
     if sending.tell() {
-        // Nobody prints the notes of others, as of SystemExit.
+        // The notes of other exceptions, such as SystemExit, are not printed.
         let how = if is_printed { Say::Warn } else { Say::Tell };
         unsent::report(py, how, closed, "of a producer whose block was left were not acknowledged");
     }

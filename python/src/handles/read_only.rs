@@ -1,4 +1,4 @@
-//! A log that another process writes, read-only.
+//! A read-only log that another process may write.
 
 use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
@@ -15,16 +15,16 @@ use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A log in a directory, read-only, also while another process appends to it.
+/// Read-only access to a log in a directory, also while another process appends to it.
 ///
-/// `ReadOnlyLog(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
-/// the wait. Raises `NotFoundError`: there is none; `CorruptError`, `UnsupportedError`, `IoError`: the files.
+/// `ReadOnlyLog(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C
+/// ends the wait. Raises `NotFoundError`: there is none; `CorruptError`, `UnsupportedError`, `IoError`: the files.
 ///
-/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// Any number of threads may use it. In a forked child each call raises `ForkedError`. `with` and `async with`
 /// close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct ReadOnlyLog {
-    /// None: it was closed.
+    /// None once it was closed.
     read_only: Kept<Mutex<Option<chiplog::ReadOnlyLog>>>,
 }
 
@@ -34,7 +34,7 @@ impl ReadOnlyLog {
     }
 
     fn read_only(&self) -> PyResult<chiplog::ReadOnlyLog> {
-        let closed = || raise(Error::new(ErrorKind::Closed, "the read_only was closed"));
+        let closed = || raise(Error::new(ErrorKind::Closed, "the read-only log was closed"));
         self.cell()?.clone().ok_or_else(closed)
     }
 
@@ -55,34 +55,35 @@ impl ReadOnlyLog {
 
     /// Returns the `Record` at `index`, from 1.
     ///
-    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
-    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
-    /// `ClosedError`.
+    /// Blocks only for the disk, without the GIL. Raises `OutOfRangeError`: the record does not exist yet;
+    /// `DiscardedError`: it was discarded; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`:
+    /// the files; `ClosedError`.
     fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
         let read_only = self.read_only()?;
         get(py, index, |start| read_only.reader(start))
     }
 
-    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    /// Reads from `start` on. Returns a `Reader` that ends at the end of the log.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks only for the disk, without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
-    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    /// Reads from `start` on, and waits at the end for new records. Returns a `Reader`.
     ///
-    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
-    /// record that it begins with.
+    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
+    /// first record.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the next record to be appended. Blocks only for the disk,
+    /// without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::Next)?, true)
@@ -90,54 +91,55 @@ impl ReadOnlyLog {
 
     /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
     ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
-    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for
+    /// new records; if not, it ends there. Blocks only for the disk, without the GIL.
     ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
-    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
+    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None, *, follow=false))]
     fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Returns `Info`: how the log stands, as far as it is proven durable.
+    /// Returns `Info`: the state of the log, as far as it is proven durable.
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.read_only()?.info())
     }
 
-    /// Returns how many records stand behind the last one shown and are not proven durable.
+    /// Returns how many records follow the last visible one that are not proven durable.
     ///
     /// Does not block. Raises `ClosedError`.
     fn unproven(&self) -> PyResult<u64> {
         Ok(self.read_only()?.unproven())
     }
 
-    /// Returns who belongs to the cluster as far as the files here say, a list of `Member`; None: it is a log on its own.
+    /// Returns the members of the cluster that these files name, a list of `Member`; None: there is no cluster.
     ///
     /// Does not block. Raises `ClosedError`.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         values::members(py, self.read_only()?.members())
     }
 
-    /// Returns the options that are set for the log, a dict of their names and values: as `Log.log_options`.
+    /// Returns the options that are set for the log, a dict of names and values, as `Log.log_options` does.
     ///
     /// Does not block. Raises `ClosedError`.
     fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         values::log_options(py, &self.read_only()?.log_options())
     }
 
-    /// Returns why the view does not go on, an `Error`, if it met damage; None: it goes on.
+    /// Returns why the view stopped, an `Error`, if it met damage; None: it continues.
     ///
     /// Does not block. Raises `ClosedError`.
     fn failure<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.read_only()?.failure().map(|error| crate::convert::errors::value(py, &error)).transpose()
     }
 
-    /// Ends the view. Returns None. From any thread, and more than once.
+    /// Closes the read-only log. Returns None. Any thread may call it, more than once.
     ///
-    /// Does not block. Readers go on to the end of what it showed; whoever waits there is woken with `ClosedError`.
+    /// Does not block. Readers continue to the end of the visible records; calls that wait there raise
+    /// `ClosedError`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let read_only = self.cell()?.take();
         py.detach(|| drop(read_only));
@@ -175,6 +177,6 @@ impl ReadOnlyLog {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("read_only", "directory"))
+        Err(not_pickled("read-only log", "directory"))
     }
 }

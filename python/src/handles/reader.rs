@@ -1,9 +1,10 @@
 //! Readers: iterators over records, views, copies or batches, for `for` and for `async for`.
 //!
 //! Invariants:
-//! - One batch is in hand; a record of it costs a lock that nobody waits under, and one object.
-//! - A batch is taken from the source only while none is in hand, and put in hand before the source goes back: no record
-//!   is lost or given twice, however many threads read. One for which there is no memory to be had is kept, and is the next.
+//! - A reader has one current batch. A record of it costs an uncontended lock and one object.
+//! - A batch is taken from the source only while there is no current one, and becomes the current one before the
+//!   source is returned. So no record is lost or returned twice, however many threads read. A batch for which
+//!   memory cannot be allocated is kept as the next one.
 
 use crate::convert::arrow;
 use crate::convert::errors::not_pickled;
@@ -29,40 +30,41 @@ use tokio::runtime::Handle;
 
 /// Records in order, from a log, a copy of one, or servers: an iterator of `Record`, also for `async for`.
 ///
-/// Made by `read`, `tail` and `reader` of a handle, which it keeps open until it is closed or dropped. Each step blocks
-/// for the disk or the network, and where the reader follows for the next record, without the GIL; Ctrl-C ends the
-/// wait. Threads may share it: each record is given to one of them. Of tasks of asyncio, one at a time waits; who is
-/// cancelled has taken nothing.
+/// Made by `read`, `tail` and `reader` of a handle, which it keeps open until it is closed or dropped. Each step
+/// blocks for the disk or the network, and if the reader follows also for the next record, without the GIL; Ctrl-C
+/// ends the wait. Threads may share it: each record goes to one of them. One asyncio task at a time may wait; a
+/// cancelled one has taken nothing.
 ///
-/// Of files here, what is read on and on is read ahead on another thread: at most 9 MiB and a batch. What is ahead holds its
-/// segments, and is given also if it is discarded meanwhile.
+/// Continuous reading of local files is prefetched on another thread: up to 9 MiB plus one batch. Prefetched
+/// records hold their segments, and are returned even if they are discarded meanwhile.
 ///
-/// A step raises `DiscardedError`: the next record was discarded meanwhile; `OutOfRangeError`: there is no such record;
-/// `CorruptError`, `IoError`: the files; `UndecodableError`: a batch that was appended so (`skip_batch`); `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
-/// `PermissionDeniedError`: the servers; `ClosedError`: the reader was closed, or the end came of a log that was;
-/// `ForkedError`: in a forked child. `with` and `async with` close it.
+/// A step raises `DiscardedError`: the next record was discarded meanwhile; `OutOfRangeError`: there is no such
+/// record; `CorruptError`, `IoError`: the files; `UndecodableError`: a batch that was appended in this state (see
+/// `skip_batch`); `TimeoutError`, `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`: the servers;
+/// `ClosedError`: the reader was closed, or it reached the end of a closed log; `ForkedError`: in a forked child.
+/// `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Reader {
-    /// The log, read-only log or follower that it reads: it stays open for as long.
+    /// The log, read-only log or follower that it reads: the reader keeps it open.
     of: Mutex<Option<Py<PyAny>>>,
     desk: Arc<Desk>,
     current: Mutex<Option<Current>>,
-    /// A batch that the source gave and that could not be put in hand. Looked at by whoever has the source.
+    /// A batch of the source that could not become the current one. Only the thread that holds the source uses it.
     kept: Mutex<Option<RecordBatch>>,
-    /// The record behind those that are in hand; 0: not known.
+    /// The record behind the current batch; 0: unknown.
     next: AtomicU64,
-    /// The record that it began with; 0: not known.
+    /// The first record; 0: unknown.
     start: AtomicU64,
 }
 
-/// The batch in hand.
+/// The current batch.
 struct Current {
     batch: Py<Batch>,
     at: u32,
     count: u32,
 }
 
-/// What an iterator gives.
+/// The type that an iterator returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Records,
@@ -71,11 +73,11 @@ pub(crate) enum Kind {
     Batches,
 }
 
-/// A batch in hand, from its record `.1` on.
+/// The current batch, from its record `.1` on.
 type InHand = (Py<Batch>, u32);
 
 impl Reader {
-    /// `of`: what it keeps open.
+    /// `of`: the handle that it keeps open.
     pub(crate) fn new(source: Source, runtime: Option<Handle>, of: Option<Py<PyAny>>) -> PyResult<Self> {
         let next = source.position().map_or(0, Index::get);
         let desk = Desk::new(source, runtime).map_err(raise)?;
@@ -91,7 +93,7 @@ impl Reader {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch of a source that was taken, if it is known without waiting whether there is one.
+    /// The next batch of a leased source, if it is known without waiting whether there is one.
     fn next_now(&self, py: Python<'_>, source: &mut Source) -> Option<chiplog::Result<Option<RecordBatch>>> {
         if let Some(batch) = self.kept().take() {
             return Some(Ok(Some(batch)));
@@ -99,7 +101,7 @@ impl Reader {
         py.detach(|| source.next_now())
     }
 
-    /// The next of what is in hand: one record, or all of them.
+    /// The next part of the current batch: one record, or all of them.
     fn in_hand(&self, py: Python<'_>, all: bool) -> Option<InHand> {
         let mut hand = self.current();
         let current = hand.as_mut()?;
@@ -111,7 +113,7 @@ impl Reader {
         Some((current.batch.clone_ref(py), at))
     }
 
-    /// Takes a batch in hand, from its record `at` on. For whoever has the source.
+    /// Makes a batch the current one, from its record `at` on. Call it with the source leased.
     ///
     /// # Errors
     /// `MemoryError`: the batch is the next one again.
@@ -135,18 +137,18 @@ impl Reader {
         Ok(made)
     }
 
-    /// This batch was taken: the next one is behind it.
+    /// This batch was returned: the next record is behind it.
     fn passed(&self, batch: &RecordBatch) {
         self.begun_at(batch.first().get());
         self.next.store(batch.first().plus(batch.count().into()).get(), Ordering::Relaxed);
     }
 
-    /// It is known now where it began, if it was not before.
+    /// Sets the first record, unless it is known already.
     fn begun_at(&self, index: u64) {
         let _ = self.start.compare_exchange(0, index, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Asks the source where it is, where that is not known yet.
+    /// Reads the source's position if it is unknown.
     fn look(&self) {
         if self.next.load(Ordering::Relaxed) == 0
             && let Some(index) = self.desk.position()
@@ -156,7 +158,7 @@ impl Reader {
         }
     }
 
-    /// The records of the next batch, of what is left in hand first. None: the end.
+    /// The records of the next batch; first the rest of the current one. None: the end.
     fn next_batch(&self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
         let Some((batch, n)) = self.take(py, true)? else { return Ok(None) };
         let mut records = batch.get().records().clone();
@@ -164,8 +166,8 @@ impl Reader {
         Ok(Some(records))
     }
 
-    /// The next batch, and if it is small those behind it that are there now. None: the end. Once it has one nothing fails:
-    /// what was taken would be lost.
+    /// The next batch, and if it is small the batches behind it that are there now. None: the end. Once it has one
+    /// it does not fail, because what it took would be lost.
     fn next_rows(&self, py: Python<'_>) -> PyResult<Option<Vec<RecordBatch>>> {
         let Some(first) = self.next_batch(py)? else { return Ok(None) };
         let mut bytes = arrow_bytes(&first);
@@ -177,14 +179,14 @@ impl Reader {
             }
             let Ok(mut lease) = self.desk.take(Duration::ZERO) else { break };
             if self.current().is_some() {
-                break; // another thread brought something meanwhile
+                break; // another thread brought a batch meanwhile
             }
             let Ok(source) = lease.source() else { break };
-            // What goes wrong is met again by the next step.
+            // The next step meets the same error.
             let Some(Ok(Some(batch))) = self.next_now(py, source) else { break };
             if !small(&batch) {
                 self.next.store(batch.first().get(), Ordering::Relaxed);
-                *self.kept() = Some(batch); // it comes next, as it is
+                *self.kept() = Some(batch); // it is the next one, unchanged
                 break;
             }
             bytes += arrow_bytes(&batch);
@@ -194,9 +196,9 @@ impl Reader {
         Ok(Some(rows))
     }
 
-    /// The source. None: another thread has had it all the time.
+    /// The source. None: another thread had it the whole time.
     fn lease(&self, py: Python<'_>, limit: &Limit) -> PyResult<Option<Lease>> {
-        // Mostly nobody has it.
+        // Usually it is free.
         match self.desk.take(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => {}
             done => return done.map(Some).map_err(raise),
@@ -204,9 +206,9 @@ impl Reader {
         wait::within(py, limit, |slice| self.desk.take(slice))
     }
 
-    /// The next batch of a source that was taken. None: the end, or not within the time.
+    /// The next batch of a leased source. None: the end, or the time is up.
     fn fetch(&self, py: Python<'_>, lease: &mut Lease, limit: &Limit) -> PyResult<Option<RecordBatch>> {
-        py.check_signals()?; // a loop of the interpreter's own, such as that of list(), looks for none
+        py.check_signals()?; // a loop in C, such as list(), does not check
         let source = lease.source().map_err(raise)?;
         if let Some(known) = self.next_now(py, source) {
             return known.map_err(raise);
@@ -215,7 +217,7 @@ impl Reader {
         got.unwrap_or(Ok(None)).map_err(raise)
     }
 
-    /// The next of what there is, with the interpreter released while it is waited for.
+    /// The next part. Releases the interpreter while it waits.
     fn take(&self, py: Python<'_>, all: bool) -> PyResult<Option<InHand>> {
         loop {
             if let Some(taken) = self.in_hand(py, all) {
@@ -224,7 +226,7 @@ impl Reader {
             let forever = Limit::none();
             let Some(mut lease) = self.lease(py, &forever)? else { continue };
             if self.current().is_some() {
-                continue; // another thread brought something meanwhile
+                continue; // another thread brought a batch meanwhile
             }
             let Some(batch) = self.fetch(py, &mut lease, &forever)? else { return Ok(None) };
             return Ok(Some((self.put(py, batch, if all { u32::MAX } else { 1 })?, 0)));
@@ -236,12 +238,12 @@ impl Reader {
         taken.map(|taken| make(py, kind, taken)).transpose()
     }
 
-    /// What is awaited for the next of what there is.
+    /// Returns an awaitable of the next part.
     pub(crate) fn next_async(slf: &Bound<'_, Self>, kind: Kind) -> PyResult<Py<PyAny>> {
         asyncio_bridge::next(slf.py(), NextOf { reader: slf.clone().unbind(), kind })
     }
 
-    /// Brings a batch in hand. Some: what has to be awaited first. None: it is there.
+    /// Fetches a batch. Some: await this first. None: it is there.
     fn bring(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let (py, this) = (slf.py(), slf.get());
         let mut lease = match this.desk.take(Duration::ZERO) {
@@ -262,7 +264,7 @@ impl Reader {
         let reader = slf.clone().unbind();
         let future = async move {
             let got = lease.next().await;
-            // The source goes back only when what it gave is in hand.
+            // The source is returned only after its batch is the current one.
             let finish: Finish = Box::new(move |py| {
                 let _lease = lease;
                 take_in_hand(reader.bind(py), got).map(|()| py.None())
@@ -273,13 +275,13 @@ impl Reader {
     }
 }
 
-/// Puts what came in hand.
+/// Makes a fetched batch the current one.
 fn take_in_hand(reader: &Bound<'_, Reader>, got: chiplog::Result<Option<RecordBatch>>) -> PyResult<()> {
     let Some(batch) = got.map_err(raise)? else { return Err(PyStopAsyncIteration::new_err(())) };
     reader.get().put(reader.py(), batch, 0).map(drop)
 }
 
-/// The next of a reader.
+/// The next item of a reader.
 struct NextOf {
     reader: Py<Reader>,
     kind: Kind,
@@ -296,7 +298,7 @@ impl Taken for NextOf {
     }
 }
 
-/// What a batch takes as rows.
+/// The bytes that a batch takes as rows.
 fn arrow_bytes(batch: &RecordBatch) -> usize {
     batch.payload().len() + 20 * batch.count() as usize
 }
@@ -333,37 +335,37 @@ impl Reader {
         Self::next_async(slf, Kind::Records)
     }
 
-    /// Goes on with read-only views of the records' bytes. Returns a `Stream` of memoryview.
+    /// Continues with read-only views of the records' bytes. Returns a `Stream` of memoryview.
     ///
-    /// Each view holds its segment of the log. The stream shares this reader's place. Does not block.
+    /// Each view holds its segment of the log. The stream shares this reader's position. Does not block.
     fn views(slf: Bound<'_, Self>) -> Stream {
         Stream { reader: slf.unbind(), kind: Kind::Views }
     }
 
-    /// Goes on with copies of the records' bytes, which hold nothing. Returns a `Stream` of bytes.
+    /// Continues with copies of the records' bytes, which hold nothing. Returns a `Stream` of bytes.
     ///
-    /// The stream shares this reader's place. Does not block.
+    /// The stream shares this reader's position. Does not block.
     fn copies(slf: Bound<'_, Self>) -> Stream {
         Stream { reader: slf.unbind(), kind: Kind::Copies }
     }
 
-    /// Goes on with batches. Returns a `Stream` of `Batch`.
+    /// Continues with batches. Returns a `Stream` of `Batch`.
     ///
-    /// The stream shares this reader's place; the first batch is what is left of the one in hand. Does not block.
+    /// The stream shares this reader's position; the first batch is the rest of the current one. Does not block.
     fn batches(slf: Bound<'_, Self>) -> Stream {
         Stream { reader: slf.unbind(), kind: Kind::Batches }
     }
 
-    /// Index of the record that it began with, from 1, also once it has gone on; None: no server has settled it yet.
+    /// Index of the first record, from 1, also after reading on; None: no server has determined it yet.
     ///
-    /// Of `tail()` the one that came next when it was made. It may not be there yet.
+    /// For `tail()` the next record when it was made. It may not exist yet.
     #[getter]
     fn start(&self) -> Option<u64> {
         self.look();
         Some(self.start.load(Ordering::Relaxed)).filter(|start| *start > 0)
     }
 
-    /// Index of the record that comes next, from 1; None: no server has settled it yet.
+    /// Index of the next record, from 1; None: no server has determined it yet.
     #[getter]
     fn position(&self) -> Option<u64> {
         self.look();
@@ -373,18 +375,19 @@ impl Reader {
         Some(self.next.load(Ordering::Relaxed)).filter(|next| *next > 0)
     }
 
-    /// Which server it reads from, "host:port"; None: none now, files here, or somebody waits for a record just now.
+    /// The server that it reads from, "host:port"; None: there is none now, local files, or a thread waits for a
+    /// record.
     #[getter]
     fn server(&self) -> Option<String> {
         self.desk.server()
     }
 
-    /// Goes on at the record `index`, from 1, which may be the next one to come. Returns None.
+    /// Moves to the record `index`, from 1, which may be the next one to be appended. Returns None.
     ///
     /// Blocks while another thread waits for a record, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises, of files here, `OutOfRangeError`, `DiscardedError`: there is no such record (of servers the next step does);
-    /// `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`, `ForkedError`.
+    /// Raises, for local files, `OutOfRangeError`, `DiscardedError`: there is no such record (for servers the next
+    /// step does); `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`, `ForkedError`.
     fn seek(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<()> {
         let busy = || PyRuntimeError::new_err("another thread reads");
         let mut lease = self.lease(py, &Limit::none())?.ok_or_else(busy)?;
@@ -396,12 +399,12 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes on behind a batch for which the last step raised `UndecodableError`.
+    /// Skips a batch for which the last step raised `UndecodableError`.
     ///
-    /// Where the last step did something else, nothing changes. Returns the index of the record that comes next; None: a
-    /// reader over the network that has not begun.
+    /// If the last step did something else, nothing changes. Returns the index of the next record; None: a reader
+    /// over the network that has not begun.
     ///
-    /// Does not block. Raises `ClosedError` when the reader is closed.
+    /// Does not block. Raises `ClosedError` if the reader is closed.
     fn skip_batch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let forever = Limit::none();
         let busy = || PyRuntimeError::new_err("another thread reads");
@@ -415,7 +418,7 @@ impl Reader {
         Ok(next.map(Index::get))
     }
 
-    /// Waits until there is a record to read. Returns True; False: not in time, or at the end where it does not follow.
+    /// Waits until there is a record to read. Returns True; False: not in time, or the end was reached.
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
@@ -437,9 +440,9 @@ impl Reader {
         }
     }
 
-    /// Ends reading; whoever waits is woken with `ClosedError`. Returns None. Lets go of what it reads from.
+    /// Closes the reader; calls that wait with it raise `ClosedError`. Returns None. Releases what it reads from.
     ///
-    /// Does not block. From any thread, and more than once.
+    /// Does not block. Any thread may call it, more than once.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.desk.close());
         let before = (self.kept().take(), self.current().take());
@@ -477,7 +480,7 @@ impl Reader {
         ready(py, Ok(py.None()))
     }
 
-    /// Arrow's PyCapsule interface: what is read from here on, as tables of index, time and data. See `Stream`.
+    /// Arrow's PyCapsule interface: the remaining records, as tables of index, time and data. See `Stream`.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         slf: &Bound<'py, Self>,
@@ -503,11 +506,12 @@ impl Reader {
 /// Made by `batches` of a handle, and by `Reader.views`, `copies`, `batches`. Blocks, raises and is shared as its
 /// `Reader`.
 ///
-/// It exports Arrow's PyCapsules, as its `Reader` does: `pyarrow.table(log.batches())`, and whatever else takes them, reads
-/// it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary), one for each batch of the
-/// log, over its own bytes; batches below 64 KiB that are there are copied together, into tables of about 1 MiB. One that follows has no end: take it batch by batch, as with
-/// `pyarrow.RecordBatchReader.from_stream`. What goes wrong, and a Ctrl-C, is raised as the consumer's own error, with the
-/// text: of pyarrow an `OSError`.
+/// It exports Arrow's PyCapsules, as its `Reader` does. `pyarrow.table(log.batches())`, and other consumers of
+/// Arrow, read it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary). There
+/// is one table for each batch of the log, over its own bytes; batches below 64 KiB that are already there are
+/// copied together, into tables of about 1 MiB. A stream that follows has no end: read it batch by batch, for
+/// example with `pyarrow.RecordBatchReader.from_stream`. Errors, and a Ctrl-C, are raised as the consumer's own
+/// error, with the text: with pyarrow an `OSError`.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Stream {
     pub(crate) reader: Py<Reader>,
@@ -538,14 +542,14 @@ impl Stream {
         Reader::next_async(self.reader.bind(py), self.kind)
     }
 
-    /// Closes its reader; whoever waits is woken with `ClosedError`. Returns None.
+    /// Closes its reader; calls that wait with it raise `ClosedError`. Returns None.
     ///
-    /// Does not block. From any thread, and more than once.
+    /// Does not block. Any thread may call it, more than once.
     fn close(&self, py: Python<'_>) {
         self.reader.get().close(py);
     }
 
-    /// Arrow's PyCapsule interface. There is one type that rows have, whatever is requested.
+    /// Arrow's PyCapsule interface. Rows always have this one type, whatever is requested.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -565,7 +569,7 @@ impl Stream {
     }
 }
 
-/// A reader of files here, those of `of`.
+/// A reader of local files, those of `of`.
 pub(crate) fn local(
     of: &Bound<'_, PyAny>,
     reader: chiplog::Result<chiplog::Reader>,
@@ -580,7 +584,7 @@ pub(crate) fn batches(py: Python<'_>, reader: Reader) -> PyResult<Stream> {
     Ok(Stream { reader: Py::new(py, reader)?, kind: Kind::Batches })
 }
 
-/// Where to begin, as Python says it.
+/// Converts a start from Python.
 pub(crate) fn start(from: Option<&Bound<'_, PyAny>>, default: chiplog::Start) -> PyResult<chiplog::Start> {
     from.map_or(Ok(default), options::start)
 }

@@ -1,6 +1,6 @@
-//! An exactly-once session of a log here.
+//! An exactly-once session of a log in this process.
 //!
-//! Invariant: nobody has the session for longer than a slice of a wait, but who ends it.
+//! Invariant: no thread holds the session for longer than a slice of a wait, except the one that closes it.
 
 use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
@@ -16,18 +16,20 @@ use pyo3::prelude::*;
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-/// Appends that happen once each, in order, however often they are tried. Made by `Log.session`, `Log.resume_session`.
+/// Appends that take effect exactly once and in order, even if repeated. Made by `Log.session`,
+/// `Log.resume_session`.
 ///
-/// Each append has a number. To try one again after a `TimeoutError`, or in another process, keep `id` and the
-/// `next_sequence` from before it, and append the same records to `log.resume_session(id, that number)`: they get the
-/// indexes that they have. Appended again to the session as it is, they get the next number, and can be stored twice.
+/// Each append has a number. To repeat one after a `TimeoutError`, or in another process, keep `id` and the
+/// `next_sequence` from before it. Then append the same records to `log.resume_session(id, that number)`: they get
+/// their original indexes. If you append them again to the same session object, they get the next number, and can
+/// be stored twice.
 ///
-/// To be used from any thread, by one after the other. In a forked child every call raises `ForkedError`.
+/// Any thread may use it, one at a time. In a forked child each call raises `ForkedError`.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Session {
-    /// None: it was closed.
+    /// None once it was closed.
     session: Kept<Mutex<Option<chiplog::Session>>>,
-    /// How long room is waited for.
+    /// How long an append waits for space.
     patience: Duration,
     limit: BatchLimit,
 }
@@ -37,7 +39,7 @@ impl Session {
         Ok(Self { session: Kept::new(Mutex::new(Some(session))).map_err(raise)?, patience, limit })
     }
 
-    /// Works with the session, as soon as no other thread does.
+    /// Runs `work` with the session once no other thread uses it.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -53,8 +55,8 @@ impl Session {
         })
     }
 
-    /// Submits as soon as no other thread uses the session and there is room, in its window and in the log's queue. Waits
-    /// for both at most as long as the log's options say.
+    /// Submits once no other thread uses the session and there is space in its window and in the log's queue. Waits
+    /// for both up to the limit of the log's options.
     ///
     /// # Errors
     /// `Busy`: not in that time; nothing was appended.
@@ -75,7 +77,7 @@ impl Session {
         self.submit_by(py, limit, |session, slice| session.submit_within(record, slice))
     }
 
-    /// The ticket of a batch, and how many records it has.
+    /// The ticket of a batch, and the number of its records.
     fn batch_ticket(
         &self,
         py: Python<'_>,
@@ -101,7 +103,7 @@ impl Session {
     }
 }
 
-/// What came of it; None: another thread uses the session.
+/// The result; None: another thread uses the session.
 fn attempt<T>(
     cell: &Mutex<Option<chiplog::Session>>,
     work: impl FnOnce(&mut Option<chiplog::Session>) -> Result<T>,
@@ -119,7 +121,7 @@ fn open(session: &mut Option<chiplog::Session>) -> Result<&mut chiplog::Session>
 
 #[pymethods]
 impl Session {
-    /// The session's name for ever, an integer. Raises `ClosedError` after `close()`.
+    /// The session's permanent id, an integer. Raises `ClosedError` after `close()`.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(open(session)?.id().get()))
@@ -133,14 +135,15 @@ impl Session {
 
     /// Appends a record, once, and waits until it is on stable storage. Returns its index, from 1.
     ///
-    /// `record`: bytes or anything with a buffer, up to the log's `Options.record_bytes_max` bytes. `timeout`: seconds,
-    /// from 0; None: no limit. Room, in the session's window and in the log's queue, is waited for at most
+    /// `record`: bytes or an object with a buffer, up to the log's `Options.record_bytes_max` bytes. `timeout`:
+    /// seconds, from 0; None: no limit. Waits for space in the session's window and in the log's queue for up to
     /// `Options.queue_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED; to append it again
-    /// without storing it twice, resume the session at its number. So it is after Ctrl-C. `SequenceForgottenError`: it IS
-    /// in the log; go on with the next. `BusyError`, `FullError`, `TooLargeError`, `SessionExpiredError`,
-    /// `SequenceGapError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an argument): it is surely not.
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED; to append it
+    /// again without storing it twice, resume the session at its number. The same holds after Ctrl-C.
+    /// `SequenceForgottenError`: it IS in the log; continue with the next. `BusyError`, `FullError`,
+    /// `TooLargeError`, `SessionExpiredError`, `SequenceGapError`, `ClosedError`, `TypeError`,
+    /// `InvalidArgumentError` (an argument): it is certainly not in the log.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let limit = Limit::new(timeout)?;
@@ -148,14 +151,14 @@ impl Session {
         settle(py, &ticket, &limit)
     }
 
-    /// Appends records as one batch, once, all or none, and waits for stable storage. Returns the range of their indexes.
+    /// Appends records as one batch, once, all or none, and waits for stable storage. Returns their indexes.
     ///
-    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
-    /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0;
-    /// None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to the log's
+    /// `Options.batch_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd". `timeout`: seconds, from
+    /// 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises what `append` does, of all the records: after `TimeoutError` they MAY STILL BE APPENDED.
-    /// `InvalidArgumentError` also where there are none.
+    /// Raises what `append` does, for all the records: after `TimeoutError` they MAY STILL BE APPENDED.
+    /// `InvalidArgumentError` also if there are no records.
     #[pyo3(signature = (records, codec="none", timeout=None))]
     fn append_batch(
         &self,
@@ -171,49 +174,52 @@ impl Session {
         Ok(range.call1((first, first + count))?.unbind())
     }
 
-    /// Begins to append a record, once. Returns a `Ticket` that tells its index.
+    /// Submits a record, once. Returns a `Ticket` for its index.
     ///
-    /// `record`: bytes or anything with a buffer, up to the log's `Options.record_bytes_max` bytes. Blocks while the
-    /// session's window or the log's queue is full, at most `Options.queue_timeout` seconds, without the GIL; Ctrl-C ends
-    /// the wait.
+    /// `record`: bytes or an object with a buffer, up to the log's `Options.record_bytes_max` bytes. Blocks while
+    /// the session's window or the log's queue is full, for up to `Options.queue_timeout` seconds, without the GIL;
+    /// Ctrl-C ends the wait.
     ///
-    /// Raises `BusyError` (no room in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
-    /// `TypeError`: the record was not taken, and its number goes to the next append. The ticket can raise the rest of what
-    /// `append` does.
+    /// Raises `BusyError` (no space in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`: the record was not accepted, and the next append gets its number. The ticket can raise the
+    /// other errors of `append`.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         Ticket::local(self.ticket(py, record.as_slice(), &Limit::none())?)
     }
 
-    /// Begins to append records as one batch, once, all or none. Returns a `Ticket` that tells the index of the first.
+    /// Submits records as one batch, once, all or none. Returns a `Ticket` for the index of the first.
     ///
-    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
-    /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Blocks as `submit` does.
+    /// `records`: an iterable of bytes or objects with a buffer, at least one, together up to the log's
+    /// `Options.batch_bytes_max` bytes. `codec`: the compression, "none", "lz4" or "zstd". Blocks as `submit` does.
     ///
-    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or no codec. None of them was taken.
+    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or an unknown codec. None of them was
+    /// accepted.
     #[pyo3(signature = (records, codec="none"))]
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
     }
 
-    /// As `submit`, with `record`, but raises `BusyError` where there is no room, or another thread uses the session.
+    /// As `submit`, with `record`, but raises `BusyError` if there is no space, or another thread uses the session.
     ///
-    /// Does not block. Raises what `submit` does: the record was not taken.
+    /// Does not block. Raises what `submit` does: the record was not accepted.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         Ticket::local(self.ticket(py, record.as_slice(), &Limit::now())?)
     }
 
-    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room or another thread is at it.
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` if it would have to wait.
     ///
-    /// Does not block, except for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
+    /// Does not block, except for compression, without the GIL. Raises what `submit_batch` does: none of them was
+    /// accepted.
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::now())?.0)
     }
 
-    /// Ends the session once all of it is answered: the log forgets it. Without that it can be resumed. Returns None.
+    /// Ends the session once all its appends have an outcome. Returns None.
     ///
-    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the log).
-    /// Closing again does nothing.
+    /// The log forgets the session. Without this call the session can be resumed.
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the
+    /// log). A second close does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.with(py, |session| Ok(session.take()))?;
         session.map_or(Ok(()), |session| wait::on_thread(py, move || session.close()))

@@ -1,16 +1,15 @@
-//! Unsent: producers that were not closed, and have records that are not acknowledged: those that were dropped, and those
-//! that the program outlives.
+//! Unsent: producers with unacknowledged records that were not closed: they were dropped, or the program ended.
 //!
 //! ```text
-//! producer ── dropped ──> ResourceWarning; sends on in the background ── what is left then ──> stderr
-//!    `───── the interpreter ends ──> all of them send on for exit_timeout ── what is left then ──> stderr
+//! producer ── dropped ──> ResourceWarning; sends in the background ── records left then ──> stderr
+//!    `───── the interpreter ends ──> all of them send for exit_timeout ── records left then ──> stderr
 //! ```
 //!
 //! Invariants:
-//! - Of every record that is not acknowledged the program is told, with their number: by the producer's own calls, or here.
-//! - The registry is locked with the interpreter held, and never while Python runs or something is waited for.
-//! - No thread of the network takes the interpreter: what is to be told later is told on the callbacks' thread.
-//! - A forked child neither waits for its parent's producers nor tells of them.
+//! - Each unacknowledged record is reported, by number: by the producer's own calls, or here.
+//! - The registry is locked with the interpreter held, and never while Python runs or a thread waits.
+//! - No network thread takes the interpreter: later reports are made on the callbacks' thread.
+//! - A forked child neither waits for its parent's producers nor reports them.
 
 use crate::handles::ticket::callbacks;
 use crate::runtime::fork;
@@ -29,25 +28,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// How long a producer goes on when the program ends, if it is told nothing else.
+/// How long a producer continues when the program ends, by default.
 pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A producer that is under way, whoever still has it.
+/// A producer that still sends, whether or not the program has it.
 pub(crate) struct Sending {
     pub(crate) producer: Producer,
     runtime: Handle,
     exit_timeout: Duration,
-    /// Somebody was told how it ended.
+    /// Whether its end was reported.
     told: AtomicBool,
 }
 
 impl Sending {
-    /// Somebody is told how it ended. Whether nobody was before.
+    /// Marks its end as reported. Returns whether it was not before.
     pub(crate) fn tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
     }
 
-    /// Records that nobody will be told of otherwise.
+    /// The number of records that nothing else will report.
     fn open(&self) -> u64 {
         if self.told.load(Ordering::Acquire) { 0 } else { self.producer.unacknowledged() }
     }
@@ -61,7 +60,7 @@ struct Registry {
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
-/// Works with the producers of this process. None: it has none.
+/// Runs `work` with the producers of this process. None: it has none.
 fn with<T>(work: impl FnOnce(&mut Vec<Arc<Sending>>) -> T) -> Option<T> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     registry
@@ -70,10 +69,10 @@ fn with<T>(work: impl FnOnce(&mut Vec<Arc<Sending>>) -> T) -> Option<T> {
         .map(|registry| work(&mut registry.sending))
 }
 
-/// A producer begins.
+/// Registers a producer.
 ///
 /// # Errors
-/// `Io`: no page for the guard could be had.
+/// `Io`: the page of the fork guard cannot be allocated.
 pub(crate) fn enter(
     py: Python<'_>,
     producer: Producer,
@@ -88,11 +87,11 @@ pub(crate) fn enter(
     Own::new(sending).map_err(crate::convert::errors::raise)
 }
 
-/// The first producer of this process.
+/// Registers the first producer of this process.
 fn begin(sending: Arc<Sending>) -> Result<()> {
     let registry = Registry { guard: fork::guard()?, sending: vec![sending] };
     let before = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).replace(registry);
-    forget(before); // the parent's, if there is one
+    forget(before); // the parent's, if any
     Ok(())
 }
 
@@ -100,23 +99,24 @@ fn leave(sending: &Arc<Sending>) {
     with(|all| all.retain(|other| !Arc::ptr_eq(other, sending)));
 }
 
-/// The Python object of a producer is no more. What was given is sent in the background, and what is left then is told.
+/// A producer's Python object was dropped. Its records are sent in the background, and those left then are
+/// reported.
 pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
     let open = sending.open();
     if open == 0 {
         leave(sending);
         return;
     }
-    // It can be dropped while an exception is on its way.
+    // It can be dropped while an exception is being raised.
     let pending = PyErr::take(py);
     let what = format!(
-        "a producer was dropped without close(), with {}; what is under way is sent in the background",
+        "a producer was dropped without close(), with {}; records in flight are sent in the background",
         records(open)
     );
     say(py, Say::Warn, &what);
     let later = sending.clone();
     let begun = callbacks::later(async move {
-        // Each record has its own time, delivery_timeout.
+        // Each record has its own limit, delivery_timeout.
         let closing = later.clone();
         let closed = later.runtime.spawn(async move { closing.producer.close(Duration::MAX).await }).await;
         move |py: Python<'_>| {
@@ -136,8 +136,9 @@ pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
     }
 }
 
-/// The interpreter ends. Producers that were not closed take nothing more, and send what they have for `exit_timeout`; what
-/// is not acknowledged then is told. Then callbacks that are due are called. At last what was noticed meanwhile is logged.
+/// The interpreter ends. Producers that were not closed accept no more records, and send what they have for
+/// `exit_timeout`. Records not acknowledged by then are reported. Then the callbacks that are due are called.
+/// Finally the notices of the meantime are logged.
 #[pyfunction]
 #[pyo3(name = "_end")]
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
@@ -151,7 +152,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
 fn drain(py: Python<'_>, all: Vec<Arc<Sending>>) -> PyResult<()> {
     let (open, idle): (Vec<_>, Vec<_>) = all.into_iter().partition(|sending| sending.open() > 0);
     for sending in &idle {
-        // What is given to it from now on would be lost: it is refused.
+        // Records sent from now on would be lost: they are refused.
         let _inside = sending.runtime.enter();
         let _ = sending.producer.close(Duration::ZERO).now_or_never();
     }
@@ -161,7 +162,7 @@ fn drain(py: Python<'_>, all: Vec<Arc<Sending>>) -> PyResult<()> {
         say(py, Say::Warn, &format!("the program ends with a producer that was not closed, with {given}"));
     }
     let waited = wait::to_the_end(py, Some(&runtime), close_all(&open, |sending| sending.exit_timeout));
-    // After Ctrl-C nothing is waited for any more.
+    // After Ctrl-C nothing waits any more.
     let interrupted = waited.as_ref().err().is_some();
     let closed = match waited {
         Ok(closed) => Ok(closed),
@@ -201,7 +202,7 @@ fn tell_at_exit(py: Python<'_>, sending: &Sending, closed: &Closed, interrupted:
     );
 }
 
-/// So many records.
+/// The text for this number of records.
 fn records(count: u64) -> String {
     if count == 1 {
         "1 record that is not acknowledged".into()
@@ -210,7 +211,7 @@ fn records(count: u64) -> String {
     }
 }
 
-/// Tells of what a producer left, if it left something.
+/// Reports the records that a producer left, if there are any.
 pub(crate) fn report(py: Python<'_>, say_how: Say, closed: &Closed, how: &str) {
     let left = closed.left.len() as u64;
     let count = left + closed.untold;
@@ -220,8 +221,8 @@ pub(crate) fn report(py: Python<'_>, say_how: Say, closed: &Closed, how: &str) {
     let in_doubt = closed.left.iter().filter(|left| left.in_doubt).count();
     let why = closed.failed.as_ref().map(|why| format!("; the last error: {why}")).unwrap_or_default();
     let what = format!(
-        "{count} record(s) {how}: {} surely not in the log, {in_doubt} may be in it, {} failed earlier{why}. Close \
-         producers, or use `with`: that tells of each record",
+        "{count} record(s) {how}: {} certainly not in the log, {in_doubt} may be in it, {} failed earlier{why}. Close \
+         producers, or use `with`: both report each record",
         left - in_doubt as u64,
         closed.untold,
     );

@@ -1,15 +1,16 @@
-//! Futures of the log as futures of asyncio, and as coroutines: polled on the event loop's thread, woken from any.
+//! Futures of the log as asyncio futures and as coroutines: polled on the event loop's thread, woken from any
+//! thread.
 //!
 //! ```text
 //! log's writer, network ── wake ──> Post: due tasks ── eventfd ──> loop ── Courier.drain ──> poll ──> set_result
 //! ```
 //!
 //! Invariants:
-//! - Waking takes neither the interpreter nor a call into the loop: a lock, and one write to the eventfd for all that
-//!   comes before the loop looks.
+//! - Waking takes neither the interpreter nor a call into the loop: only a lock, and one write to the eventfd for
+//!   all wake-ups until the loop drains it.
 //! - A task whose asyncio future was cancelled is dropped and not polled again: what it would have taken stays.
-//! - Tasks end with their loop: the loop alone keeps its courier, and the courier's end drops what they were made of. A task
-//!   that is never woken keeps no loop that was closed.
+//! - Tasks end with their loop: only the loop keeps its courier, and the courier's end drops the futures of its
+//!   tasks. A task that is never woken does not keep a closed loop alive.
 //! - In a forked child nothing is polled, read or dropped.
 
 use crate::convert::errors::raise;
@@ -30,21 +31,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
 
-/// What a task ends with: makes the value, or raises, on the loop's thread.
+/// The end of a task: makes the value, or raises, on the loop's thread.
 pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// Where woken tasks wait for their loop.
+/// Woken tasks that wait for their loop.
 struct Post {
     bell: OwnedFd,
     due: Mutex<Vec<Arc<Task>>>,
     begun: Mutex<Begun>,
 }
 
-/// The tasks that were begun, and may be under way.
+/// The tasks that were started and may still run.
 #[derive(Default)]
 struct Begun {
     tasks: Vec<Weak<Task>>,
-    /// With so many, those that are over are left out: not before their number has doubled.
+    /// At this number of tasks the finished ones are removed: only after the number has doubled.
     full: usize,
 }
 
@@ -59,9 +60,9 @@ impl Begun {
     }
 }
 
-/// A future that is under way for an asyncio future.
+/// A Rust future in progress for an asyncio future.
 struct Task {
-    /// Weak: a task that waits in the post does not keep it.
+    /// Weak: a task in the post does not keep it alive.
     post: Weak<Post>,
     queued: AtomicBool,
     /// None: done, cancelled, or being polled.
@@ -89,7 +90,7 @@ impl Wake for Task {
         let first = due.len() == 1;
         drop(due);
         if first {
-            // It fails only if it counts more than 2^64 - 2 already.
+            // It fails only if the counter is already above 2^64 - 2.
             let _ = rustix::io::write(&post.bell, &1u64.to_ne_bytes());
         }
     }
@@ -127,7 +128,7 @@ impl Task {
 
 static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// The event loop of this thread.
+/// Returns the event loop of this thread.
 ///
 /// # Errors
 /// `RuntimeError`: none runs.
@@ -135,7 +136,7 @@ pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     RUNNING.import(py, "asyncio", "get_running_loop")?.call0()
 }
 
-/// Begins `future` for the running event loop, within `runtime` if it needs one, and gives what to await.
+/// Starts `future` for the running event loop, within `runtime` if it needs one, and returns an awaitable.
 ///
 /// # Errors
 /// `RuntimeError`: no loop runs on this thread.
@@ -162,10 +163,10 @@ pub(crate) fn drive(
     Ok(promise.unbind())
 }
 
-/// Does what cannot be awaited on a thread of its own, for the running event loop: see [`threads::begin`].
+/// Runs work that cannot be awaited on a thread of its own, for the running event loop: see [`threads::begin`].
 ///
 /// # Errors
-/// `RuntimeError`: no loop runs on this thread; then nothing is begun. `Io`.
+/// `RuntimeError`: no loop runs on this thread; then nothing is started. `Io`.
 pub(crate) fn drive_on_thread<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -180,7 +181,7 @@ pub(crate) fn drive_on_thread<T: Send + 'static>(
     })
 }
 
-/// Lets go of a task's future when nobody waits for it any more.
+/// Drops a task's future when nothing waits for it any more.
 #[pyclass(frozen, name = "_Release", module = "chiplog._chiplog")]
 struct Release {
     task: Arc<Task>,
@@ -195,7 +196,7 @@ impl Release {
     }
 }
 
-/// Carries what happened in the log to one event loop.
+/// Delivers the log's wake-ups to one event loop.
 #[pyclass(frozen, weakref, name = "_Courier", module = "chiplog._chiplog")]
 pub(crate) struct Courier {
     post: Own<Arc<Post>>,
@@ -212,15 +213,15 @@ impl Courier {
         Ok(Self { post: Own::new(post).map_err(raise)? })
     }
 
-    /// What the loop watches for reading.
+    /// The descriptor that the loop watches for reading.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.post.get().map_err(raise)?.bell.as_raw_fd())
     }
 
-    /// Goes on with all that was woken.
+    /// Polls all woken tasks.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let post = self.post.get().map_err(raise)?;
-        // Before the tasks are taken: whoever wakes one afterwards rings again.
+        // Before the tasks are taken: a later wake-up rings again.
         let _ = rustix::io::read(&post.bell, &mut [0; 8]);
         let due = std::mem::take(&mut *lock(&post.due));
         let mut failed = None;
@@ -246,24 +247,24 @@ impl Drop for Courier {
     }
 }
 
-/// Something that is taken one after the other: awaited, it is taken when it is given, and not before.
+/// A sequence whose items are taken one at a time: an awaited item is taken when it is returned, not before.
 pub(crate) trait Taken: Send + Sync {
-    /// The next one, if it is there.
+    /// The next item, if it is there.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
 
-    /// Begins to wait for it. Some: what has to be awaited first. None: it is there.
+    /// Starts to wait for an item. Some: await this first. None: it is there.
     fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
 }
 
-/// What is awaited for the next one. Who is cancelled has taken nothing.
+/// The awaitable of the next item. A cancelled task has taken nothing.
 #[pyclass(frozen, name = "_Next", module = "chiplog._chiplog")]
 struct Next {
     of: Box<dyn Taken>,
-    /// The asyncio future that is waited for, as it is awaited.
+    /// The asyncio future that this awaits, as an iterator.
     waiting: Mutex<Option<Py<PyAny>>>,
 }
 
-/// Something to await that takes the next one.
+/// Returns an awaitable that takes the next item.
 pub(crate) fn next(py: Python<'_>, of: impl Taken + 'static) -> PyResult<Py<PyAny>> {
     Ok(Py::new(py, Next { of: Box::new(of), waiting: Mutex::new(None) })?.into_any())
 }
@@ -301,10 +302,10 @@ impl Next {
         }
     }
 
-    // With these it is a coroutine for asyncio.create_task.
+    // These methods make it a coroutine for asyncio.create_task.
 
     fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let _ = value; // nothing that is awaited here wants one
+        let _ = value; // nothing awaited here uses one
         self.__next__(py)
     }
 
@@ -324,11 +325,11 @@ impl Next {
         drop(waiting);
     }
 
-    // The future wakes the task that awaits this: a circle, of which nothing is left when the loop is closed.
+    // The future wakes the task that awaits this: a cycle, which is broken when the loop is closed.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         match self.waiting.try_lock() {
             Ok(waiting) => waiting.as_ref().map_or(Ok(()), |waiting| visit.call(waiting)),
-            Err(_) => Ok(()), // somebody uses it
+            Err(_) => Ok(()), // it is in use
         }
     }
 
@@ -338,11 +339,11 @@ impl Next {
     }
 }
 
-/// What is awaited where the answer is there already.
+/// The awaitable of a result that is already there.
 #[pyclass(frozen, name = "_Ready", module = "chiplog._chiplog")]
 pub(crate) struct Ready(Mutex<Option<PyResult<Py<PyAny>>>>);
 
-/// Something to await that is there.
+/// Returns an awaitable of a result that is already there.
 pub(crate) fn ready(py: Python<'_>, result: PyResult<Py<PyAny>>) -> PyResult<Py<PyAny>> {
     Ok(Py::new(py, Ready(Mutex::new(Some(result))))?.into_any())
 }
@@ -361,7 +362,7 @@ impl Ready {
         match lock(&self.0).take() {
             Some(Ok(value)) => Err(PyStopIteration::new_err((value,))),
             Some(Err(error)) => Err(error),
-            None => Err(pyo3::exceptions::PyRuntimeError::new_err("it was awaited already")),
+            None => Err(pyo3::exceptions::PyRuntimeError::new_err("this object was already awaited")),
         }
     }
 
@@ -387,7 +388,7 @@ impl Ready {
     }
 }
 
-/// What a coroutine's `throw` is given: an exception, or a class with a value.
+/// The arguments of a coroutine's `throw`: an exception, or a class with a value.
 fn thrown(
     kind: &Bound<'_, PyAny>,
     value: Option<&Bound<'_, PyAny>>,

@@ -1,4 +1,4 @@
-//! Ending: that a handle was closed, for whoever waits with it and whoever comes later.
+//! Ending: the flag of a closed handle, for calls that wait with it and for later ones.
 
 use chiplog::{Error, ErrorKind, Result};
 use std::future::Future;
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 /// Whether a handle was closed.
 pub(crate) struct Ending {
-    /// Of what: for messages.
+    /// The kind of handle, for messages.
     what: &'static str,
     closed: watch::Sender<bool>,
 }
@@ -17,7 +17,7 @@ impl Ending {
         Arc::new(Self { what, closed: watch::Sender::new(false) })
     }
 
-    /// Wakes whoever waits.
+    /// Sets the flag and wakes waiting calls.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
     }
@@ -36,7 +36,7 @@ impl Ending {
         if self.is_closed() { Err(self.error()) } else { Ok(()) }
     }
 
-    /// What `work` comes to; `Closed` when that comes first.
+    /// Returns the result of `work`, or `Closed` if the handle is closed first.
     pub(crate) async fn or<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut ends = self.closed.subscribe();
         tokio::select! {

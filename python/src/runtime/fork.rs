@@ -1,7 +1,7 @@
-//! What a forked child may not touch: it has none of the threads that its parent's handles rely on, and shares their
-//! files and sockets.
+//! Objects that a forked child must not touch: it has none of the threads that its parent's handles rely on, and
+//! shares their files and sockets.
 //!
-//! Invariant: in a child nothing that was made before the fork is used or dropped.
+//! Invariant: a child neither uses nor drops anything made before the fork.
 
 use chiplog::{Error, ErrorKind, ForkGuard, Result};
 use pyo3::prelude::*;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static GUARD: Mutex<Option<Arc<ForkGuard>>> = Mutex::new(None);
 
-/// The guard of this process.
+/// Returns the guard of this process.
 ///
 /// # Errors
-/// `Io`: no page could be had.
+/// `Io`: its page cannot be allocated.
 pub(crate) fn guard() -> Result<Arc<ForkGuard>> {
     let mut current = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(guard) = current.as_ref().filter(|guard| !guard.is_child()) {
@@ -28,13 +28,13 @@ pub(crate) fn guard() -> Result<Arc<ForkGuard>> {
 /// `Forked`: this is a child of the process that made the guard.
 pub(crate) fn check(guard: &ForkGuard) -> Result<()> {
     if guard.is_child() {
-        let what = "this handle was made before fork(); make another one in the child";
+        let what = "this handle was made before fork(); open another one in the child";
         return Err(Error::new(ErrorKind::Forked, what));
     }
     Ok(())
 }
 
-/// Something that its process keeps: refused and forgotten in a child.
+/// A value that belongs to its process: refused and forgotten in a child.
 pub(crate) struct Own<T> {
     /// None: it is being dropped.
     value: Option<T>,
@@ -60,7 +60,7 @@ impl<T> Own<T> {
         self.value.as_mut().ok_or_else(dropped)
     }
 
-    /// To be dropped, in its own process.
+    /// Takes the value to drop it, in its own process.
     fn take(&mut self) -> Option<T> {
         let value = self.value.take()?;
         if self.guard.is_child() {
@@ -81,7 +81,7 @@ fn dropped() -> Error {
     Error::new(ErrorKind::Closed, "the handle was dropped")
 }
 
-/// As [`Own`]. Dropping it releases the interpreter, for a log's end waits for the disk.
+/// As [`Own`]. Dropping it releases the interpreter, because closing a log waits for the disk.
 pub(crate) struct Kept<T: Send>(Own<T>);
 
 impl<T: Send> Kept<T> {
@@ -100,7 +100,7 @@ impl<T: Send> Drop for Kept<T> {
     fn drop(&mut self) {
         let mut value = self.0.take();
         if value.is_some() {
-            // Without an interpreter, which ends just now, there is nothing to release.
+            // If the interpreter is ending, there is nothing to release.
             Python::try_attach(|py| py.detach(|| drop(value.take())));
         }
     }

@@ -1,4 +1,4 @@
-//! Handle: something that is closed while its object in Python lives on. What it was is still told then; nothing else.
+//! Handle: a value that is closed while its Python object lives on. Its state can still be read then; nothing else.
 
 use crate::convert::errors::raise;
 use crate::runtime::close_flag::Ending;
@@ -6,31 +6,31 @@ use crate::runtime::fork::Kept;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Something that can be closed, of this process.
+/// A closable value of this process.
 pub(crate) struct Handle<T: Send> {
     value: Kept<T>,
     ending: Arc<Ending>,
 }
 
 impl<T: Send + Clone> Handle<T> {
-    /// `what` it is, for messages.
+    /// `what` is its name in messages.
     pub(crate) fn new(value: T, what: &'static str) -> PyResult<Self> {
         Ok(Self { value: Kept::new(value).map_err(raise)?, ending: Ending::of(what) })
     }
 
-    /// Also once it was closed.
+    /// Returns the value, even if it is closed.
     pub(crate) fn any(&self) -> PyResult<&T> {
         self.value.get().map_err(raise)
     }
 
-    /// While it is open.
+    /// Returns the value while it is open.
     pub(crate) fn get(&self) -> PyResult<&T> {
         let value = self.any()?;
         self.ending.check().map_err(raise)?;
         Ok(value)
     }
 
-    /// To be closed: it counts as that from now on.
+    /// Returns the value to close it, and marks it as closed.
     pub(crate) fn to_be_closed(&self) -> PyResult<T> {
         let value = self.any()?.clone();
         self.ending.close();

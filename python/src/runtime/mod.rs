@@ -1,4 +1,4 @@
-//! Waiting with the interpreter released, event loops, threads, forks, and what is told at the end of the program.
+//! Waiting with the interpreter released, event loops, threads, forks, and reports at the end of the program.
 
 pub(crate) mod asyncio_bridge;
 pub(crate) mod close_flag;

@@ -1,18 +1,18 @@
-//! Notices: what chiplog notices on its own, as records of `logging.getLogger("chiplog")`.
+//! Notices: chiplog's notices as records of `logging.getLogger("chiplog")`.
 //!
 //! ```text
 //! any thread ── a text ──> Queue, bounded ── wakes ──> the logging thread ── takes the interpreter ──> logger.handle(record)
-//! a handle is made, logging_changed(), records came ──> which level does the logger want? ──> chiplog_net::notices
+//! a handle is made, logging_changed(), records arrived ──> logger's level ──> chiplog_net::notices
 //! ```
 //!
 //! Invariants:
-//! - A thread that notices something takes the queue's lock and nothing else: no interpreter, and nobody who has that lock waits
+//! - A thread with a notice takes the queue's lock and nothing else: no interpreter. No holder of that lock waits
 //!   for the interpreter.
-//! - The queue has `QUEUE_MAX` places; what finds none is counted, and the count becomes a record.
+//! - The queue has `QUEUE_MAX` places. Notices beyond that are counted, and the count becomes a record.
 //! - The lock of `CURRENT` is taken with the interpreter held, and no Python runs under it.
-//! - An exception that `logging` raises of one notice keeps no other from being logged.
-//! - Once the interpreter ends, and producers and callbacks are through, what waits is logged, and nothing more is told. A
-//!   handler that hangs, and a Ctrl-C, end the wait for that.
+//! - An exception that `logging` raises for one notice does not prevent the others from being logged.
+//! - When the interpreter ends, and producers and callbacks are done, the waiting notices are logged, and no more
+//!   are accepted. A handler that hangs, or a Ctrl-C, ends that wait.
 //! - A forked child has a thread of its own, once it makes a handle.
 
 use crate::runtime::say::{Say, say, swallow};
@@ -33,10 +33,10 @@ use tokio::sync::oneshot;
 /// Notices that wait for the logging thread.
 const QUEUE_MAX: usize = 1024;
 const LOGGER: &str = "chiplog";
-/// So long the end of the program waits for what is being logged.
+/// How long the end of the program waits for the logging of notices.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A notice of one's own.
+/// An owned notice.
 struct Kept {
     severity: Severity,
     target: String,
@@ -56,13 +56,13 @@ struct Post {
     more: Condvar,
 }
 
-/// What is told in this process.
+/// The notices of this process.
 struct Telling {
     guard: Arc<ForkGuard>,
-    /// As the logger said last.
+    /// The level that the logger returned last.
     wanted: Option<Severity>,
     post: Arc<Post>,
-    /// Ready once the logging thread is through.
+    /// Ready once the logging thread is done.
     over: Option<oneshot::Receiver<()>>,
     ended: bool,
 }
@@ -86,7 +86,7 @@ impl Post {
         self.more.notify_one();
     }
 
-    /// What waits, and how many found no place. Waits for some. None: nothing will come.
+    /// Returns the waiting notices, and the number of dropped ones. Waits for some. None: there will be no more.
     fn take(&self) -> Option<(VecDeque<Kept>, u64)> {
         let mut queue = lock(&self.queue);
         while queue.waiting.is_empty() {
@@ -112,13 +112,13 @@ impl Post {
                 logged.and_then(|()| ask(py)).unwrap_or_else(|error| error.write_unraisable(py, None));
             });
             if logged.is_none() {
-                return; // there is no interpreter any more
+                return; // the interpreter has ended
             }
         }
     }
 }
 
-/// As `logging` has it.
+/// The number of a level in `logging`.
 fn level(severity: Severity) -> u32 {
     match severity {
         Severity::Error => 40,
@@ -142,10 +142,10 @@ fn log(py: Python<'_>, waiting: VecDeque<Kept>, dropped: u64) -> PyResult<()> {
     let lost = (dropped > 0).then(|| Kept {
         severity: Severity::Warn,
         target: LOGGER.to_owned(),
-        text: format!("{dropped} more were noticed than logging could keep up with"),
+        text: format!("{dropped} notices were dropped because logging could not keep up"),
     });
     for notice in waiting.into_iter().chain(lost) {
-        // A filter, a handler or a factory of records that raises stops its own record.
+        // A filter, handler or record factory that raises affects only its own record.
         if let Err(error) = log_one(&logger, notice) {
             error.write_unraisable(py, Some(&logger));
         }
@@ -168,10 +168,10 @@ fn log_one(logger: &Bound<'_, PyAny>, notice: Kept) -> PyResult<()> {
     logger.call_method1(intern!(py, "handle"), (record,)).map(drop)
 }
 
-/// Asks the logger which level it wants, and has that told.
+/// Asks the logger for its level, and applies it.
 ///
 /// # Errors
-/// What `logging` raises.
+/// Exceptions of `logging`.
 pub(crate) fn ask(py: Python<'_>) -> PyResult<()> {
     let logger = logger(py)?;
     let mut wanted = None;
@@ -193,9 +193,9 @@ fn set(wanted: Option<Severity>) {
         _ => {}
     }
     if known.is_none() {
-        // Without memory or a thread to be had nothing is logged; the log is of use all the same.
+        // If there is no memory or no thread, nothing is logged; the log still works.
         let Some(new) = start() else { return };
-        forget(current.replace(new)); // the parent's, if there is one
+        forget(current.replace(new)); // the parent's, if any
     }
     let Some(telling) = current.as_mut() else { return };
     let post = telling.post.clone();
@@ -222,10 +222,10 @@ fn start() -> Option<Telling> {
     Some(Telling { guard, wanted: None, post, over: Some(over), ended: false })
 }
 
-/// Logs what waits, and tells nothing any more: the interpreter ends.
+/// Logs the waiting notices and accepts no more, because the interpreter ends.
 ///
 /// # Errors
-/// A signal's handler raised: nothing is waited for any more.
+/// A signal handler raised: nothing waits any more.
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     let over = {
         let mut current = lock(&CURRENT);
@@ -247,8 +247,8 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     }
     if waited?.is_none() {
         let what = format!(
-            "a handler of logging.getLogger(\"chiplog\") did not return within {} s of the program's end; what it did not \
-             log is lost",
+            "a handler of logging.getLogger(\"chiplog\") did not return within {} s of the program's end; notices that it did \
+             not log are lost",
             END_TIMEOUT.as_secs()
         );
         say(py, Say::Hung, &what);
@@ -256,11 +256,11 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Asks `logging` again which levels the logger "chiplog" wants. Returns None.
+/// Reads again from `logging` which levels the logger "chiplog" wants. Returns None.
 ///
-/// What chiplog notices on its own (damage, another leader, a peer that refuses) becomes records of that logger, whose
-/// attribute `target` names the part of chiplog. The level is asked when a log, read-only log, client or follower is made, and
-/// whenever records came: call this after a level was changed in between, so that what was not wanted before is told.
+/// chiplog's notices (damage, a new leader, a peer that refuses) become records of that logger, whose attribute
+/// `target` names the part of chiplog. The level is read when a log, read-only log, client or follower is made, and after
+/// each delivery of records. Call this after you lower the level in between, so that the new notices arrive.
 ///
 /// Does not block.
 #[pyfunction]

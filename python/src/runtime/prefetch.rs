@@ -1,19 +1,20 @@
-//! Ahead: the log's files are read and verified on a thread of their own, while the interpreter works on what came before.
+//! Ahead: reads and verifies the log's files on a separate thread, while the interpreter works on earlier records.
 //!
 //! ```text
-//! reader here ── so many bytes without a pause ──> lent to a thread: run, run, run … ── no more now ──> here again
+//! reader here ── enough bytes without a pause ──> lent to a thread: run, run, run … ── no more now ──> here again
 //! ```
 //!
-//! Verifying is what reading costs: with one thread for it and one for the interpreter a loop over records is as fast as the
-//! slower of the two, and not as both together.
+//! Verification dominates the cost of reading. With one thread for it and one for the interpreter, a loop over
+//! records takes the time of the slower of the two, not the sum.
 //!
 //! Must not know: the interpreter.
 //!
 //! Invariants:
-//! - A reader is here or lent, never both; batches come in the log's order, whoever read them.
-//! - What the thread meets besides batches, such as damage, it leaves to be met again here: nothing is told before its turn.
-//! - Nobody waits for the thread's end: it ends by itself, and what it was lent with it.
-//! - What is read ahead is bounded in bytes: see [`RUN_BYTES`], [`LARGE_BYTES`].
+//! - A reader is here or on the thread, never both. Batches are in the log's order, whichever thread read them.
+//! - If the thread meets anything but batches, such as damage, it leaves it to be met again here: no error is
+//!   reported early.
+//! - No call waits for the thread's end: it ends by itself, together with the reader it was lent.
+//! - The prefetched bytes are bounded: see [`RUN_BYTES`], [`LARGE_BYTES`].
 
 use crate::runtime::threads;
 use chiplog::{Error, ErrorKind, Index, Reader, RecordBatch, Result};
@@ -24,27 +25,29 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
-/// So much is read without a pause before it is worth a thread.
+/// The bytes that are read without a pause before a thread is worth it.
 const STRAIGHT_BYTES: usize = 2 << 20;
-/// A run has so much, and less than a batch more. There are three: one is being given, one waits, one is being read.
+/// The size of a run, exceeded by less than one batch. There are three runs: one is returned, one waits, one is
+/// read.
 const RUN_BYTES: usize = 2 << 20;
-/// Nothing is read beyond a batch of so much: one of these is enough to be ahead.
+/// The thread stops after a batch of this size: one of these is enough to be ahead.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Batches that were read one after the other.
+/// Consecutive batches.
 type Run = VecDeque<RecordBatch>;
 
-/// A reader of files that reads ahead.
+/// A reader of files that prefetches.
 pub(crate) struct Ahead {
-    /// None: it is lent.
+    /// None: it is lent to the thread.
     reader: Option<Box<Reader>>,
-    /// What was read ahead.
+    /// The prefetched batches.
     run: Run,
-    /// Bytes that were read here without a pause.
+    /// Bytes read here without a pause.
     straight: usize,
-    /// The last step gave `Undecodable` to the caller. An error that the thread met does not count: it is met again here.
+    /// The last step returned `Undecodable` to the caller. An error that the thread met does not count: it is met
+    /// again here.
     may_skip: bool,
-    /// Whom the reader is lent to.
+    /// The thread that has the reader.
     thread: Option<Thread>,
 }
 
@@ -53,7 +56,7 @@ impl Ahead {
         Self { reader: Some(Box::new(reader)), run: Run::new(), straight: 0, may_skip: false, thread: None }
     }
 
-    /// As [`Reader::position`], of what is here. None: it is lent.
+    /// As [`Reader::position`], if the reader is here. None: it is lent.
     pub(crate) fn position(&self) -> Option<Index> {
         self.reader.as_ref().map(|reader| reader.position())
     }
@@ -78,13 +81,13 @@ impl Ahead {
             self.take_piece()?;
         }
         match self.run.front() {
-            Some(batch) => Ok(batch.first()), // what was read ahead unpacks
+            Some(batch) => Ok(batch.first()), // prefetched batches can be decompressed
             None if std::mem::take(&mut self.may_skip) => self.here()?.skip_batch(),
             None => Ok(self.here()?.position()),
         }
     }
 
-    /// As [`Reader::next_batch`]; what was read ahead is given also if it is discarded by now.
+    /// As [`Reader::next_batch`]. Prefetched batches are returned even if they are discarded by now.
     pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.may_skip = false;
         while self.run.is_empty() && self.reader.is_none() {
@@ -117,7 +120,7 @@ impl Ahead {
         self.reader.as_deref_mut().ok_or_else(lost)
     }
 
-    /// Lends the reader, if there is a thread to be had.
+    /// Lends the reader, if a thread can be started.
     fn lend(&mut self) {
         self.straight = 0;
         if let Some(reader) = self.reader.take() {
@@ -128,7 +131,7 @@ impl Ahead {
         }
     }
 
-    /// Waits for what the thread gives next. A panic there goes on here.
+    /// Waits for the thread's next piece. A panic of the thread continues here.
     fn take_piece(&mut self) -> Result<()> {
         let Some(thread) = &self.thread else { return Err(lost()) };
         match thread.pieces.recv() {
@@ -153,29 +156,29 @@ impl Drop for Ahead {
 }
 
 fn lost() -> Error {
-    Error::new(ErrorKind::Closed, "the reader was lost in a panic")
+    Error::new(ErrorKind::Closed, "the reader was lost in a panic: open another one")
 }
 
 fn is_large(batch: &RecordBatch) -> bool {
     batch.payload().len() > LARGE_BYTES
 }
 
-/// What a thread gives: what it read, at last the reader.
+/// A piece from the thread: a run, or at the end the reader.
 enum Piece {
     Run(Run),
     Back(Box<Reader>),
 }
 
-/// Reads runs with a reader that is lent to it, and ends.
+/// Reads runs with a reader that is lent to it, then ends.
 struct Thread {
     pieces: Receiver<Piece>,
-    /// The reader is wanted back.
+    /// Set when the reader must be returned.
     stop: Arc<AtomicBool>,
     handle: JoinHandle<()>,
 }
 
 impl Thread {
-    /// Begins one; where there is none to be had, gives the reader back.
+    /// Starts a thread. If none can be started, returns the reader.
     fn begin(reader: Box<Reader>) -> std::result::Result<Self, Box<Reader>> {
         let ((lend, lent), (give, pieces)) = (sync_channel(1), sync_channel(1));
         let stop = Arc::new(AtomicBool::new(false));
@@ -191,7 +194,7 @@ impl Thread {
     }
 }
 
-/// Reads run after run until there is no more now, a large batch, or the reader is wanted back.
+/// Reads run after run until there is no more now, a batch is large, or the reader must be returned.
 fn read_on(mut reader: Box<Reader>, pieces: &SyncSender<Piece>, stop: &AtomicBool) {
     let mut more = true;
     while more {
@@ -207,7 +210,7 @@ fn read_on(mut reader: Box<Reader>, pieces: &SyncSender<Piece>, stop: &AtomicBoo
             }
         }
         if pieces.send(Piece::Run(run)).is_err() {
-            return; // nobody reads any more
+            return; // the receiver is gone
         }
     }
     let _ = pieces.send(Piece::Back(reader));

@@ -1,8 +1,8 @@
-//! Desk: where what a reader reads from lies between calls. Whoever reads takes it, and puts it back.
+//! Desk: holds a reader's source between calls. A call that reads takes the source and puts it back.
 //!
 //! Invariants:
-//! - One at a time reads; nobody holds a lock while waiting for records.
-//! - Closing wakes whoever waits, and what was taken is dropped when it comes back.
+//! - One call reads at a time; none holds a lock while it waits for records.
+//! - Closing wakes waiting calls. A source that is taken is dropped when it is put back.
 
 use crate::runtime::close_flag::Ending;
 use crate::runtime::fork;
@@ -14,16 +14,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// What is read from.
+/// The source of a reader.
 pub(crate) enum Source {
-    /// Files here, and whether a reader waits at the end.
+    /// Local files, and whether a reader waits at the end.
     Local(Box<Ahead>, bool),
     /// Servers.
     Remote(Box<RemoteReader>),
 }
 
 impl Source {
-    /// Index of the next record, if it is known.
+    /// Index of the next record, if known.
     pub(crate) fn position(&self) -> Option<Index> {
         match self {
             Self::Local(reader, _) => reader.position(),
@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// Goes on behind a batch that was found undecodable. The record that comes next; None: it is not known yet.
+    /// Skips an undecodable batch. Returns the next record; None: it is not known yet.
     async fn skip_batch(&mut self) -> Result<Option<Index>> {
         match self {
             Self::Local(reader, _) => reader.skip_batch().map(Some),
@@ -60,7 +60,7 @@ impl Source {
         }
     }
 
-    /// The next batch; None at the end, if it does not follow. Can be cancelled: nothing is lost.
+    /// The next batch; None at the end if it does not follow. It can be cancelled without losing records.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(known) = self.next_now() {
@@ -74,18 +74,18 @@ impl Source {
     }
 }
 
-/// A source, and who may have it.
+/// A source and its lease.
 pub(crate) struct Desk {
     seat: Mutex<Seat>,
     back: Condvar,
     ending: Arc<Ending>,
     guard: Arc<ForkGuard>,
-    /// That the source needs to be polled in.
+    /// The runtime in which the source must be polled.
     pub(crate) runtime: Option<Handle>,
 }
 
 struct Seat {
-    /// None: somebody has it, or it was closed.
+    /// None: it is taken, or was closed.
     source: Option<Source>,
 }
 
@@ -104,10 +104,10 @@ impl Desk {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the source; waits for it for so long.
+    /// Takes the source; waits for it up to `patience`.
     ///
     /// # Errors
-    /// `Timeout`: somebody has it. `Closed`, `Forked`.
+    /// `Timeout`: another call has it. `Closed`, `Forked`.
     pub(crate) fn take(self: &Arc<Self>, patience: Duration) -> Result<Lease> {
         fork::check(&self.guard)?;
         let wait = |seat: &mut Seat| seat.source.is_none() && !self.ending.is_closed();
@@ -120,12 +120,12 @@ impl Desk {
         }
     }
 
-    /// Index of the next record of the source, if it is known and nobody has it just now.
+    /// Index of the next record of the source, if it is known and the source is not taken.
     pub(crate) fn position(&self) -> Option<Index> {
         self.seat().source.as_ref()?.position()
     }
 
-    /// Which server it reads from now, if it does and nobody has it just now.
+    /// The server that it reads from, if there is one and the source is not taken.
     pub(crate) fn server(&self) -> Option<String> {
         match self.seat().source.as_ref()? {
             Source::Local(..) => None,
@@ -133,7 +133,7 @@ impl Desk {
         }
     }
 
-    /// Ends reading, for whoever waits too.
+    /// Closes the desk; waiting calls return `Closed`.
     pub(crate) fn close(&self) {
         self.ending.close();
         let source = self.seat().source.take();
@@ -154,7 +154,7 @@ impl Drop for Desk {
     }
 }
 
-/// A source that was taken. Comes back when dropped.
+/// A source that was taken. It is put back when dropped.
 pub(crate) struct Lease {
     desk: Arc<Desk>,
     /// None: it is being dropped.
@@ -168,14 +168,14 @@ impl Lease {
         self.source.as_mut().ok_or_else(|| self.desk.ending.error())
     }
 
-    /// The next batch, or why there is none; `Closed` when the desk is closed meanwhile.
+    /// The next batch or an error; `Closed` if the desk is closed meanwhile.
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
         let ending = &self.desk.ending;
         let source = self.source.as_mut().ok_or_else(|| ending.error())?;
         ending.or(source.next()).await
     }
 
-    /// Goes on behind a batch that was found undecodable; `Closed` when the desk is closed meanwhile.
+    /// Skips an undecodable batch; `Closed` if the desk is closed meanwhile.
     pub(crate) async fn skip_batch(&mut self) -> Result<Option<Index>> {
         let ending = &self.desk.ending;
         let source = self.source.as_mut().ok_or_else(|| ending.error())?;

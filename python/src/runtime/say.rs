@@ -1,21 +1,22 @@
-//! Say: tells the program of what it cannot be told by an exception: another one is on its way, or the program ends.
+//! Say: reports to the program when an exception cannot be raised: another one is being raised, or the program
+//! ends.
 
 use crate::runtime::wait;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
-/// How the program is told.
+/// The way of a report.
 #[derive(Clone, Copy)]
 pub(crate) enum Say {
     /// By a `ResourceWarning`.
     Warn,
     /// On stderr, and by a `ResourceWarning`.
     Tell,
-    /// Of a handler of `logging` that hangs, on stderr.
+    /// For a handler of `logging` that hangs: on stderr.
     Hung,
 }
 
-/// Calls `chiplog._ending`, which does that.
+/// Calls `chiplog._ending`, which writes the report.
 pub(crate) fn say(py: Python<'_>, how: Say, what: &str) {
     let how = match how {
         Say::Warn => "warn",
@@ -24,11 +25,11 @@ pub(crate) fn say(py: Python<'_>, how: Say, what: &str) {
     };
     let said = py.import("chiplog._ending").and_then(|ending| ending.call_method1(how, (what,)));
     if let Err(error) = said {
-        swallow(py, error); // warnings can be errors
+        swallow(py, error); // a warning can be an error
     }
 }
 
-/// Tells of an exception that cannot be raised here: another one is on its way, or the program ends.
+/// Reports an exception that cannot be raised here: another one is being raised, or the program ends.
 pub(crate) fn swallow(py: Python<'_>, error: PyErr) {
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {
         wait::interrupt_later(py);

@@ -1,28 +1,27 @@
-//! The threads that do the network's work, shared by all clients of a process. Started with the first one; a log alone
-//! needs none.
+//! The network threads, shared by all clients of a process. Started with the first client; a log alone needs none.
 //!
-//! Invariant: a forked child starts its own, and leaves its parent's alone.
+//! Invariant: a forked child starts its own, and does not touch its parent's.
 
 use crate::runtime::{fork, threads};
 use chiplog::{Error, ErrorKind, ForkGuard, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// One reads while the other packs what a producer sends.
+/// One reads while the other compresses a producer's batches.
 const THREADS: usize = 2;
 
 static RUNTIME: Mutex<Option<(Arc<ForkGuard>, Runtime)>> = Mutex::new(None);
 
-/// The runtime of this process.
+/// Returns the runtime of this process.
 ///
 /// # Errors
-/// `Io`: no thread could be had.
+/// `Io`: no thread can be started.
 pub(crate) fn handle() -> Result<Handle> {
     let mut current = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, runtime)) = current.as_ref().filter(|(guard, _)| !guard.is_child()) {
         return Ok(runtime.handle().clone());
     }
-    std::mem::forget(current.take()); // the parent's, if there is one
+    std::mem::forget(current.take()); // the parent's, if any
     let failed = |e| Error::new(ErrorKind::Io, format!("cannot start the network's threads: {e}"));
     let guard = fork::guard()?;
     let runtime = Builder::new_multi_thread()

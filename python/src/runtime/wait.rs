@@ -1,4 +1,4 @@
-//! How a thread waits: with the interpreter released, in slices, so that signals are seen between them.
+//! How a thread waits: with the interpreter released, in slices, so that signals are checked in between.
 //!
 //! Must not know: what is waited for.
 
@@ -16,10 +16,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// So long at most until Ctrl-C, or a close from elsewhere, is noticed.
+/// The longest time until Ctrl-C, or a close by another thread, is noticed.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// A Ctrl-C came where nothing can be raised: the next look for signals sees it.
+/// Postpones a Ctrl-C that cannot be raised here: the next check for signals raises it.
 pub(crate) fn interrupt_later(py: Python<'_>) {
     let interrupted = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
     if let Err(error) = interrupted {
@@ -27,7 +27,7 @@ pub(crate) fn interrupt_later(py: Python<'_>) {
     }
 }
 
-/// A time as Python gives it, by its argument's name: seconds; None, or more than a clock can express, is no limit.
+/// A time from Python, by its argument's name: seconds. None, or more than a clock can express, is no limit.
 pub(crate) fn seconds(name: &str, given: Option<f64>) -> PyResult<Option<Duration>> {
     match given {
         None => Ok(None),
@@ -39,16 +39,16 @@ pub(crate) fn seconds(name: &str, given: Option<f64>) -> PyResult<Option<Duratio
     }
 }
 
-/// A time-out that always is one: with more than a clock can express, the longest.
+/// A time-out that must be a duration: more than a clock can express becomes the longest.
 pub(crate) fn timeout(given: f64) -> PyResult<Duration> {
     Ok(seconds("timeout", Some(given))?.unwrap_or(Duration::MAX))
 }
 
-/// One time-out over several waits.
+/// One time limit over several waits.
 pub(crate) struct Limit(Option<Instant>);
 
 impl Limit {
-    /// From now on, as [`seconds`].
+    /// Starts now, as [`seconds`].
     pub(crate) fn new(timeout: Option<f64>) -> PyResult<Self> {
         Ok(Self::of(seconds("timeout", timeout)?))
     }
@@ -61,12 +61,12 @@ impl Limit {
         Self(None)
     }
 
-    /// Looks, and does not wait.
+    /// Checks without waiting.
     pub(crate) fn now() -> Self {
         Self(Some(Instant::now()))
     }
 
-    /// What is left of `patience`, if that is more.
+    /// The rest of `patience`, or of this limit if that is shorter.
     pub(crate) fn left_of(&self, patience: Duration) -> Duration {
         self.0.map_or(patience, |end| end.saturating_duration_since(Instant::now()).min(patience))
     }
@@ -77,10 +77,10 @@ impl Limit {
     }
 }
 
-/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Timeout`. None: not in time.
+/// Calls `attempt` with a slice of time, again and again, until its result is not `Timeout`. None: not in time.
 ///
 /// # Errors
-/// What `attempt` ends with; what a signal's handler raises.
+/// The last error of `attempt`; the exception of a signal handler.
 pub(crate) fn within<T: Send>(
     py: Python<'_>,
     limit: &Limit,
@@ -99,7 +99,7 @@ pub(crate) fn within<T: Send>(
     }
 }
 
-/// As [`within`], with `Timeout` and `what` did not come for an error.
+/// As [`within`]. If the time is up, raises `Timeout` with `what`.
 pub(crate) fn sliced<T: Send>(
     py: Python<'_>,
     limit: &Limit,
@@ -113,16 +113,16 @@ pub(crate) fn sliced<T: Send>(
     })
 }
 
-/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Busy`, for at most `patience`.
+/// Calls `attempt` with a slice of time, again and again, until its result is not `Busy`, for up to `patience`.
 ///
 /// # Errors
-/// What `attempt` ends with at last; what a signal's handler raises.
+/// The last error of `attempt`; the exception of a signal handler.
 pub(crate) fn for_room<T: Send>(
     py: Python<'_>,
     patience: Duration,
     mut attempt: impl FnMut(Duration) -> Result<T> + Send,
 ) -> PyResult<T> {
-    /// Room comes with the next write; others have a turn, too.
+    /// The next write makes space; the pause lets other threads run.
     const PAUSE: Duration = Duration::from_millis(1);
     let limit = Limit::of(Some(patience));
     loop {
@@ -136,7 +136,7 @@ pub(crate) fn for_room<T: Send>(
     }
 }
 
-/// Wakes the thread that polls.
+/// Wakes the polling thread.
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
@@ -149,8 +149,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls `future` on this thread until it is ready; within `runtime`, if it needs one. None: not in time; the
-/// future is dropped then, and when a signal's handler raises.
+/// Polls `future` on this thread until it is ready, within `runtime` if it needs one. None: not in time. The future
+/// is dropped then, and when a signal handler raises.
 pub(crate) fn block_on<F: Future<Output: Send> + Send>(
     py: Python<'_>,
     limit: &Limit,
@@ -172,7 +172,7 @@ pub(crate) fn block_on<F: Future<Output: Send> + Send>(
     }
 }
 
-/// Polls for so long; at least once.
+/// Polls for a slice of time; at least once.
 fn poll_for<F: Future>(
     slice: Duration,
     runtime: Option<&Handle>,
@@ -197,7 +197,7 @@ fn poll_for<F: Future>(
     }
 }
 
-/// As [`block_on`], for as long as it takes.
+/// As [`block_on`], without a limit.
 pub(crate) fn to_the_end<F: Future<Output: Send> + Send>(
     py: Python<'_>,
     runtime: Option<&Handle>,
@@ -207,7 +207,7 @@ pub(crate) fn to_the_end<F: Future<Output: Send> + Send>(
     done.ok_or_else(|| PyRuntimeError::new_err("a wait without a time-out ended"))
 }
 
-/// Does what cannot be interrupted on a thread of its own, and waits for that: see [`threads::begin`].
+/// Runs uninterruptible work on a thread of its own, and waits for it: see [`threads::begin`].
 pub(crate) fn on_thread<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send + 'static,

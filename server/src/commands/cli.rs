@@ -1,4 +1,5 @@
-//! The command line as a whole: what all commands share, and the help that the commands' own parts make up.
+//! The command line as a whole: the options that all commands share, and the help assembled from the
+//! commands' own parts.
 
 use crate::commands::Command;
 use crate::common::exit;
@@ -8,8 +9,8 @@ use clap::{CommandFactory, Parser};
 /// An embeddable replicated log: append records, read them back by index, look after the files.
 ///
 /// A log is a directory. Records are opaque bytes, numbered 1, 2, 3 … without holes. An append is confirmed
-/// when it is durable (fdatasync has returned); one process at a time appends to a directory, any number read
-/// it meanwhile.
+/// when it is durable (fdatasync has returned). One process at a time appends to a directory; any number of
+/// processes read it meanwhile.
 #[derive(Debug, Parser)]
 #[command(name = "chiplog", version, propagate_version = true, max_term_width = 100, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -22,14 +23,14 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   chiplog append ./log < app.log           each line becomes a record
-  chiplog read ./log --last 10 --follow    the newest ten, and then what comes
+  chiplog read ./log --last 10 --follow    the newest ten, then each new record
   chiplog info ./log --json                positions and sizes for a script
-  chiplog verify ./log                     every checksum of every block
+  chiplog verify ./log                     check every checksum of every block
   chiplog doctor ./log                     is this disk fit for a log?";
 
 const ENVIRONMENT: &str = "\
 Environment:
-  CHIPLOG_LOG  what is logged to standard error, as --log
+  CHIPLOG_LOG  the level of what is logged to standard error, as --log
   NO_COLOR     if set, no colours";
 
 /// The command line with all its help.
@@ -44,12 +45,12 @@ pub(crate) fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         super::command().debug_assert();
     }
 
     #[test]
-    fn every_command_explains_itself() {
+    fn every_command_has_examples_and_exit_statuses() {
         for mut command in super::command().get_subcommands().cloned() {
             let help = command.render_long_help().to_string();
             let name = command.get_name();

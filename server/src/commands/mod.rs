@@ -1,5 +1,7 @@
-//! The commands, one file each, in rooms by what they are for. A command is a struct of arguments, whose documentation is its help, and a
-//! function `run` that takes it and the [`Ui`] and says how it ended.
+//! The commands, one file each, in folders by purpose.
+//!
+//! A command is a struct of arguments, whose documentation is its help, and a function `run`. `run` takes the
+//! arguments and the [`Ui`] and returns the exit code.
 
 pub(crate) mod cli;
 pub(crate) mod cluster;
@@ -18,7 +20,7 @@ use files::{backup, dump, info, restore, verify};
 use meta::{completions, config, man, token};
 use run::{bench, demo, dev, doctor, follow, serve};
 
-/// What to do.
+/// The command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Append(append::Append),
@@ -47,13 +49,13 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it runs until it is told to end, so that what it says is a log.
+    /// Whether the command runs until a signal ends it, so that its messages form a log.
     pub(crate) fn is_service(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Follow(_))
     }
 }
 
-/// Runs a command. `whole`: the command line that it is a part of.
+/// Runs a command. `whole` builds the complete command line that the command is a part of.
 pub(crate) fn run(command: Command, whole: fn() -> clap::Command, ui: &Ui) -> Result<Exit> {
     match command {
         Command::Append(args) => append::run(&args, ui),

@@ -1,4 +1,4 @@
-//! The exit codes, once: the table that the help shows, and which error leads to which.
+//! The exit codes: the table that the help shows, and the code of each kind of error.
 
 use chiplog::ErrorKind;
 
@@ -6,35 +6,35 @@ use chiplog::ErrorKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// All done.
+    /// The command succeeded.
     Ok = 0,
-    /// The system, or the disk, refused something.
+    /// The system or the disk refused something.
     Failure = 1,
-    /// The command line, a file that it names for its options, the input or the token is wrong: trying again changes nothing.
+    /// The command line, a file of options, the input or the token is wrong. Trying again changes nothing.
     Usage = 2,
-    /// Stored bytes are wrong, or were appended so that no reader can unpack them.
+    /// Stored bytes are wrong, or a batch was appended in a form that no reader can unpack.
     Corrupt = 3,
-    /// There is no such log, segment or record; or no such file to read from.
+    /// There is no such log, segment or record, or no such input file.
     NotFound = 4,
     /// Locked, full, busy or out of time: the same command can work later.
     Retry = 5,
-    /// A write or sync failed under way: what was not confirmed may or may not be in the log.
+    /// A write or sync failed midway: what was not confirmed may or may not be in the log.
     Unknown = 6,
-    /// Written by, or only understood by, another version.
+    /// The data needs another version of chiplog.
     Unsupported = 7,
-    /// Ctrl-C or SIGTERM came before the work was done.
+    /// Ctrl-C or SIGTERM ended the command before its work was done.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// The code that an error of the library leads to.
+    /// The exit code for an error kind of the library.
     pub(crate) fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::InvalidArgument
             | ErrorKind::TooLarge
             | ErrorKind::Unauthenticated
             | ErrorKind::PermissionDenied
-            // No such member, one too few: it is the command that is not for this cluster.
+            // No such member, or one too few: the command does not fit this cluster.
             | ErrorKind::Membership => Self::Usage,
             ErrorKind::Corrupt | ErrorKind::Undecodable => Self::Corrupt,
             ErrorKind::NotFound | ErrorKind::Discarded | ErrorKind::OutOfRange => Self::NotFound,
@@ -52,7 +52,7 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// Stands at the end of every command's long help and manual page.
+/// The end of every command's long help and manual page.
 pub(crate) const TABLE: &str = "\
 Exit status:
     0  success
@@ -61,21 +61,21 @@ Exit status:
     3  corruption was found
     4  there is no such log, segment or record, or no such input
     5  locked, full, busy or out of time: the same command can work later
-    6  a write failed under way: what was not confirmed may or may not be in the log
+    6  a write failed midway: what was not confirmed may or may not be in the log
     7  needs another version of chiplog
   130  interrupted; what was confirmed is in the log
 
 Errors:
-  They go to standard error as \"chiplog: what, where, what to do\", and with --json as one object:
+  Errors go to standard error as \"chiplog: what, where, what to do\". With --json an error is one object:
     {\"error\": {\"kind\": \"locked\", \"code\": 11, \"message\": \"...\"}}
-  The kinds and their numbers are those of the library and never change.";
+  The kinds and numbers are those of the library. They never change.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_code_stands_in_the_table() {
+    fn every_exit_code_is_in_the_table() {
         use Exit::*;
         for exit in [Ok, Failure, Usage, Corrupt, NotFound, Retry, Unknown, Unsupported, Interrupted] {
             let row = format!("{:>5}  ", exit as u8);

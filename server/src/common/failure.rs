@@ -1,6 +1,6 @@
-//! The one error type of the command line: the library's kinds, with a message for a person and an exit code.
+//! The error type of the command line: the library's kinds, with a message for a person and an exit code.
 //!
-//! Not an error here: a closed pipe. Whoever reads our output may stop at any time; that ends the command
+//! A closed pipe is not an error. The reader of our output may stop at any time; the command then ends
 //! quietly ([`Failure::quiet`]).
 
 use crate::common::exit::Exit;
@@ -10,14 +10,14 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Why a command did not do what it should.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     kind: ErrorKind,
     message: String,
     exit: Exit,
-    /// What is worth telling beside the error, such as how much was appended before it. Only in JSON; the
-    /// message has it in words.
+    /// Named values that go with the error, such as how much was appended before it. Only in JSON; the
+    /// message says the same in words.
     details: Map<String, Value>,
     quiet: bool,
 }
@@ -44,8 +44,8 @@ impl Failure {
         Self::new(kind, format!("cannot {doing} {}: {error}", path.display()))
     }
 
-    /// A file cannot be read that an option or a key of the configuration, `by`, names. That there is none is a mistake
-    /// there, not the absence of a log.
+    /// A file that the option or configuration key `by` names cannot be read. A missing file is a usage
+    /// error, not a missing log.
     pub(crate) fn option_file(by: &str, path: &Path, error: &io::Error) -> Self {
         let mut failure = Self::io("read", path, error);
         failure.message = format!("{by}: {}", failure.message);
@@ -55,7 +55,7 @@ impl Failure {
         failure
     }
 
-    /// Standard output cannot be written to. A closed pipe is no failure.
+    /// Standard output cannot be written to. A closed pipe is not reported.
     pub(crate) fn output(error: &io::Error) -> Self {
         let quiet = error.kind() == io::ErrorKind::BrokenPipe;
         let mut failure = Self::new(ErrorKind::Io, format!("cannot write to standard output: {error}"));
@@ -65,27 +65,27 @@ impl Failure {
         Self { quiet, ..failure }
     }
 
-    /// The same, with the place of it before the message.
+    /// The same failure, with `place` before the message.
     pub(crate) fn at(mut self, place: &str) -> Self {
         self.message.insert_str(0, &format!("{place}: "));
         self
     }
 
-    /// The same, with words after the message.
+    /// The same failure, with words after the message.
     pub(crate) fn with_words(mut self, words: &str) -> Self {
         self.message.push_str("; ");
         self.message.push_str(words);
         self
     }
 
-    /// The same, with words after the message and a named value in the JSON.
+    /// The same failure, with words after the message and a named value in the JSON.
     pub(crate) fn with_detail(self, words: &str, name: &str, value: Value) -> Self {
         let mut failure = self.with_words(words);
         failure.detail(name, value);
         failure
     }
 
-    /// The same, with an exit code of its own.
+    /// The same failure, with another exit code.
     pub(crate) fn with_exit(self, exit: Exit) -> Self {
         Self { exit, ..self }
     }
@@ -103,7 +103,7 @@ impl Failure {
         self.exit
     }
 
-    /// Whether there is nothing to say.
+    /// Whether the failure is not reported.
     pub(crate) fn quiet(&self) -> bool {
         self.quiet
     }
@@ -122,20 +122,20 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What to do when another program that is known has the log open for writing.
-pub(crate) const LOCKED_ADVICE: &str = "; stop that one, or use `read` and `info`, which work beside it";
+/// The advice for a log that another, known program has open for writing.
+pub(crate) const LOCKED_ADVICE: &str = "; stop it, or use `read` and `info`, which work beside it";
 
 impl From<chiplog::Error> for Failure {
-    /// The library says what and where; the command line adds what to do.
+    /// The library reports what and where; the command line adds what to do.
     fn from(error: chiplog::Error) -> Self {
         let advice = match error.kind() {
-            ErrorKind::Locked => " (`read` and `info` do that)",
+            ErrorKind::Locked => " (`read` and `info` can)",
             ErrorKind::Corrupt => {
-                "; `chiplog verify` lists all that is wrong, `chiplog read --salvage` gives all that is sound"
+                "; `chiplog verify` lists the damage, `chiplog read --salvage` prints every sound record"
             }
-            ErrorKind::Full => "; `chiplog discard` of records that are not needed makes room",
+            ErrorKind::Full => "; make room by `chiplog discard` of records that are not needed",
             ErrorKind::Poisoned => {
-                "; check the disk and the kernel's log, then run the command again: opening the log keeps all that was confirmed"
+                "; check the disk and the kernel's log, then run the command again: opening the log keeps every confirmed record"
             }
             _ => "",
         };

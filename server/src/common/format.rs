@@ -18,7 +18,7 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
-/// `n` of something: `1 record`, `2,000 records`.
+/// A count with its noun: `1 record`, `2,000 records`.
 pub(crate) fn many(n: u64, one: &str, more: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {more}", count(n)) }
 }
@@ -38,13 +38,13 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// `n` in `time` as a rate per second, to show: `12,345`, `3.2`.
+/// `n` in `time`, as a rate per second.
 pub(crate) fn rate(n: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();
     if seconds > 0.0 { n as f64 / seconds } else { 0.0 }
 }
 
-/// A rate in words.
+/// A rate per second as text: `12,345`, `3.2`.
 pub(crate) fn per_second(rate: f64) -> String {
     if rate >= 100.0 { count(rate.round() as u64) } else { format!("{rate:.1}") }
 }
@@ -60,7 +60,7 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
-/// Rows as columns, each as wide as its widest cell, two spaces between; the first row is the head.
+/// Lays rows out in columns, each as wide as its widest cell, two spaces apart. The first row is the head.
 pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.first().map_or(0, |head| head.as_ref().len());
     let width = |n: usize| rows.iter().map(|row| row.as_ref()[n].chars().count()).max().unwrap_or(0);
@@ -74,8 +74,9 @@ pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     out
 }
 
-/// Days since 1970 of a date of the proleptic Gregorian calendar, the other way round of [`date_of`]. After Howard Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last.
+/// Days since 1970 of a date of the proleptic Gregorian calendar; the inverse of [`date_of`]. After Howard
+/// Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the
+/// last one.
 fn days_of(year: i64, month: u32, day: u32) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -84,7 +85,7 @@ fn days_of(year: i64, month: u32, day: u32) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// A timestamp as RFC 3339 in UTC, to the millisecond. What lies beyond the year 9999 stays a number.
+/// A timestamp as RFC 3339 in UTC, to the millisecond. A time beyond the year 9999 stays a number.
 pub(crate) fn time(timestamp: Timestamp) -> String {
     let millis = timestamp.get();
     let (seconds, millis) = (millis / 1000, millis % 1000);
@@ -97,11 +98,11 @@ pub(crate) fn time(timestamp: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Reads a point in time: milliseconds since 1970, RFC 3339 (`2026-01-31T12:00:00Z`, `+02:00`), a date (its
+/// Parses a point in time: milliseconds since 1970, RFC 3339 (`2026-01-31T12:00:00Z`, `+02:00`), a date (its
 /// midnight UTC), or a span before `now` (`90s`, `15m`, `2h`, `7d`).
 pub(crate) fn parse_time(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     const FORMS: &str = "give RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31), milliseconds since 1970, or a span ago (90s, 15m, 2h, 7d)";
-    let wrong = || format!("{text:?} is no point in time: {FORMS}");
+    let wrong = || format!("{text:?} is not a point in time: {FORMS}");
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().map(Timestamp).map_err(|_| wrong());
     }
@@ -111,20 +112,20 @@ pub(crate) fn parse_time(text: &str, now: Timestamp) -> Result<Timestamp, String
     rfc3339(text).ok_or_else(wrong)
 }
 
-/// The seconds of a span with a unit, such as `15m`. What is too large is the largest number.
+/// The seconds of a span with a unit, such as `15m`. A span too large for a `u64` becomes the largest number.
 fn span_with_unit(text: &str) -> Option<u64> {
     let (n, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let (_, seconds) = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)].into_iter().find(|u| u.0 == unit)?;
     n.parse::<u64>().ok().map(|n| n.saturating_mul(seconds))
 }
 
-/// Reads a span in seconds: a number, or one with a unit (`90s`, `15m`, `24h`, `7d`).
+/// Parses a span in seconds: a number, or one with a unit (`90s`, `15m`, `24h`, `7d`).
 pub(crate) fn parse_seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok().or_else(|| span_with_unit(text));
-    seconds.ok_or_else(|| format!("{text:?} is no span of time: give seconds, or 90s, 15m, 24h, 7d"))
+    seconds.ok_or_else(|| format!("{text:?} is not a span of time: give seconds, or 90s, 15m, 24h, 7d"))
 }
 
-/// A span in the largest unit that it is a whole number of: `7 days`, `24 h`, `90 s`.
+/// A span in the largest unit of which it is a whole number: `7 days`, `24 h`, `90 s`.
 pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         s if s >= 2 * 86_400 && s.is_multiple_of(86_400) => format!("{} days", count(s / 86_400)),
@@ -187,7 +188,7 @@ fn offset_minutes(zone: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes))
 }
 
-/// Reads a size: `65536`, `64KiB`, `64K`, `1.5GiB`, `10MB` (decimal).
+/// Parses a size: `65536`, `64KiB`, `64K`, `1.5GiB`, `10MB` (decimal).
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim().to_ascii_lowercase());
@@ -202,17 +203,17 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
         "tb" => 1_000_000_000_000,
-        _ => return Err(format!("{text:?} is no size: write 64MiB, 1GiB, 65536")),
+        _ => return Err(format!("{text:?} is not a size: write 64MiB, 1GiB, 65536")),
     };
     let whole = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
     let value = whole.or_else(|| {
         let value = number.parse::<f64>().ok()? * factor as f64;
         (value.is_finite() && value < 1.8e19).then_some(value as u64)
     });
-    value.ok_or_else(|| format!("{text:?} is no size: write 64MiB, 1GiB, 65536"))
+    value.ok_or_else(|| format!("{text:?} is not a size: write 64MiB, 1GiB, 65536"))
 }
 
-/// Bytes as text on one line: printable ASCII and sound UTF-8 as they are, the rest escaped.
+/// Bytes as text on one line: printable ASCII and valid UTF-8 as they are, the rest escaped.
 pub(crate) fn escape(data: &[u8]) -> String {
     let mut out = String::with_capacity(data.len());
     for chunk in data.utf8_chunks() {
@@ -260,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_and_shown() {
+    fn spans_are_parsed_and_printed() {
         for (text, seconds, shown) in [
             ("604800", 604_800, "7 days"),
             ("7d", 604_800, "7 days"),
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_printed() {
         assert_eq!([count(0), count(999), count(1000), count(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(many(1, "record", "records"), "1 record");
         assert_eq!(bytes(1023), "1023 B");
@@ -289,13 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn table_aligns_columns() {
         let rows = [["A", "LONG"], ["long", "b"]].map(|row| row.map(str::to_owned));
         assert_eq!(table(&rows), "A     LONG\nlong  b\n");
     }
 
     #[test]
-    fn times_come_back() {
+    fn printed_times_parse_to_the_same_value() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_in_every_form_and_refused_otherwise() {
+    fn times_parse_in_every_form_and_wrong_ones_fail() {
         let now = Timestamp(1_000_000_000);
         for (text, millis) in [
             ("1700000000123", 1_700_000_000_123),
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, bytes) in
             [("65536", 65536), ("64KiB", 65536), ("64k", 65536), ("1.5G", 3 << 29), ("10MB", 10_000_000)]
         {
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_shown() {
+    fn bytes_are_printed() {
         assert_eq!(escape(b"a\n\\\xff\x00\xc3\xa9"), "a\\n\\\\\\xff\\u{0}é");
         assert_eq!(hex(b"\x00\xff"), "00ff");
         // RFC 4648, section 10

@@ -1,5 +1,5 @@
-//! Who holds a log open for writing, as the kernel tells it. Looks, never takes the lock: taking it, even for
-//! a moment, could make another program's opening fail.
+//! Finds the process that has a log open for writing, from the kernel's table of locks. It never takes the
+//! lock: even for a moment, that could make another program fail to open the log.
 
 use serde::Serialize;
 use std::fs;
@@ -12,13 +12,13 @@ const LOCK_FILE: &str = "chiplog.id";
 /// The process that has a log open for writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Holder {
-    /// Its process id; 0 when it runs where we cannot see it (another container).
+    /// Its process id; 0 if it runs where we cannot see it (another container).
     pub(crate) pid: u32,
-    /// Its name, if we may know.
+    /// Its name, if we may know it.
     pub(crate) command: Option<String>,
 }
 
-/// The holder of the lock of the log in `dir`, if anybody holds it.
+/// The process that holds the lock of the log in `dir`, if any.
 pub(crate) fn holder(dir: &Path) -> Option<Holder> {
     let file = fs::metadata(dir.join(LOCK_FILE)).ok()?;
     let pid = find(&fs::read_to_string("/proc/locks").ok()?, file.dev(), file.ino())?;
@@ -26,8 +26,8 @@ pub(crate) fn holder(dir: &Path) -> Option<Holder> {
     Some(Holder { pid, command: name.map(|name| name.trim_end().to_string()) })
 }
 
-/// Looks a file up in the text of `/proc/locks`. A line reads
-/// `1: FLOCK  ADVISORY  WRITE 4711 fd:01:5678 0 EOF`, device numbers in hexadecimal; a waiter's has `->`.
+/// Looks a file up in the text of `/proc/locks`. A line reads `1: FLOCK  ADVISORY  WRITE 4711 fd:01:5678 0
+/// EOF`, device numbers in hexadecimal. The line of a waiting process has `->`.
 fn find(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     locks.lines().find_map(|line| {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_found_and_nobody_else() {
+    fn only_the_holder_of_the_lock_is_found() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 fd:01:99 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 22 fe:00:99 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 33 fd:01:99 0 EOF\n\

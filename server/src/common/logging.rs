@@ -1,4 +1,5 @@
-//! What is logged to standard error: the options of all commands that say how much, and the two forms, words and JSON.
+//! The log on standard error: the options of all commands that set its level, and its two forms, text and
+//! JSON.
 
 use crate::common::failure::{Failure, Result};
 use clap::{ArgAction, Args};
@@ -8,35 +9,35 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
     /// Write results and errors as JSON.
     ///
-    /// Results go to standard output, one object, or one a line for what is many (records, dumped blocks);
-    /// errors go to standard error, and what is logged there is JSON as well, an object a line. Field names are stable.
+    /// Results go to standard output: one object, or one per line for records and dumped blocks. Errors and
+    /// log events go to standard error, one object per line. Field names are stable.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// Say less: no progress, no summary, only errors of the library's log.
+    /// Print less: no progress, no summary, and of the library's log only errors.
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Say more of what the library notices: -v informs, -vv debugs, -vvv traces.
+    /// Log more of what the library notices: -v info, -vv debug, -vvv trace.
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
 
-    /// The level from which on events are logged to standard error, unless -v or -q says it: off, error, warn, info, debug, trace [default: info for
-    /// serve and follow, which run for long; else warn]
+    /// The lowest level that is logged to standard error, unless -v or -q sets it: off, error, warn, info,
+    /// debug, trace [default: info for serve and follow, which run for long; else warn]
     #[arg(long, global = true, env = "CHIPLOG_LOG", value_name = "LEVEL")]
     pub(crate) log: Option<LevelFilter>,
 }
 
-/// The program's own words about its work, where they are logged: a target of tracing that is shown at every level.
+/// The tracing target of the program's own messages about its work. It is shown at every level.
 pub(crate) const SAID: &str = "chiplog::said";
 
-/// Sends what the library notices to standard error. A service says more of its own accord than a command that ends soon.
+/// Starts logging to standard error. A service logs more by default than a command that ends soon.
 pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
     let default = if is_service { LevelFilter::INFO } else { LevelFilter::WARN };
     let level = match (global.quiet, global.verbose) {
@@ -51,7 +52,7 @@ pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
     started.map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
 }
 
-/// A line an event: time, level, message, and what else is known of it.
+/// Logs an event per line: time, level, message, and the event's fields.
 fn log_in_words(shown: Targets) -> Result<(), String> {
     let colours =
         std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
@@ -63,7 +64,7 @@ fn log_in_words(shown: Targets) -> Result<(), String> {
     tracing_subscriber::registry().with(lines).try_init().map_err(|e| e.to_string())
 }
 
-/// An object a line: `timestamp`, `level`, `message`, and what else is known of the event.
+/// Logs an object per line: `timestamp`, `level`, `message`, and the event's fields.
 fn log_as_json(shown: Targets) -> Result<(), String> {
     let lines = tracing_subscriber::fmt::layer()
         .json()

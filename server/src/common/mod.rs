@@ -1,4 +1,4 @@
-//! What all commands and the server share: exit codes, errors, output, units, what is logged.
+//! Shared by all commands and the server: exit codes, errors, output, units, logging.
 
 pub(crate) mod exit;
 pub(crate) mod failure;

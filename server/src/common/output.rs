@@ -1,4 +1,4 @@
-//! How commands speak: results to standard output, as JSON or in words; progress to standard error.
+//! Output of the commands: results to standard output, as JSON or as text; progress to standard error.
 
 use crate::common::failure::{Failure, Result};
 use crate::common::logging::SAID;
@@ -7,14 +7,14 @@ use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// What the common options say of output.
+/// The common options that concern output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ui {
-    /// Results as JSON.
+    /// Print results as JSON.
     pub(crate) json: bool,
-    /// No progress, no summaries.
+    /// Print no progress and no summaries.
     pub(crate) quiet: bool,
-    /// Words about the work are logged like all other events: a service's output is read as one log.
+    /// Log messages about the work like all other events, because a service's output is read as one log.
     pub(crate) logs: bool,
 }
 
@@ -26,7 +26,7 @@ impl Ui {
         Self { json, quiet, logs: json || is_service }
     }
 
-    /// A result: as JSON, or what `words` makes of it (nothing, when quiet).
+    /// Prints a result: as JSON, or as the text that `words` returns (nothing with `quiet`).
     pub(crate) fn result<T: Serialize>(&self, value: &T, words: impl FnOnce(&T) -> String) -> Result<()> {
         if self.json {
             return self.json(value);
@@ -41,12 +41,12 @@ impl Ui {
         print(text.as_bytes())
     }
 
-    /// One object on a line of its own.
+    /// Prints one object on a line of its own.
     pub(crate) fn json<T: Serialize>(&self, value: &T) -> Result<()> {
         print(&json_line(value)?)
     }
 
-    /// A word about the work on standard error, unless it is to be quiet.
+    /// Prints or logs a message about the work on standard error, unless `quiet`.
     pub(crate) fn say(&self, what: &str) {
         if self.quiet {
             return;
@@ -58,14 +58,14 @@ impl Ui {
         }
     }
 
-    /// A bar of bytes (a counter, when the total is not known) on standard error; nothing there unless it is a
-    /// terminal and the user wants words.
+    /// A progress bar of bytes on standard error (a counter if the total is unknown). Hidden unless standard
+    /// error is a terminal and the user wants text.
     pub(crate) fn progress(&self, total: Option<u64>, doing: &'static str) -> ProgressBar {
         if self.quiet || self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
-        let template = if total.is_some() { BAR } else { COUNTER }; // sound, as a test says
+        let template = if total.is_some() { BAR } else { COUNTER }; // a test checks that both parse
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(doing);
@@ -74,14 +74,14 @@ impl Ui {
     }
 }
 
-/// A value as JSON and a newline.
+/// A value as JSON, followed by a newline.
 pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     let mut line = serde_json::to_vec(value).map_err(|e| Failure::output(&e.into()))?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Writes to standard output at once.
+/// Writes to standard output and flushes it.
 pub(crate) fn print(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|e| Failure::output(&e))
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_templates_are_sound() {
+    fn progress_templates_parse() {
         for template in [BAR, COUNTER] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }

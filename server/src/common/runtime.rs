@@ -1,10 +1,10 @@
-//! The threads of servers, and of those who ask many of them at a time.
+//! The tokio runtime of servers and of commands that query many of them at a time.
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use std::num::NonZero;
 
-/// A runtime for servers and for those who ask them: with so many threads, or as many as [`threads`] says.
+/// A runtime with `of` threads, or with [`threads`] of them.
 pub(crate) fn runtime(of: Option<u64>) -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -14,8 +14,8 @@ pub(crate) fn runtime(of: Option<u64>) -> Result<tokio::runtime::Runtime> {
         .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))
 }
 
-/// Half of the processors, one at least: the other half is for the log's own threads and those between replicas. On a
-/// small machine more of them wake each other in vain, which an append that is alone pays for.
+/// Half of the processors, at least one. The other half is for the log's own threads and those between
+/// replicas. On a small machine, more threads wake each other without need, which slows a single append.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).div_ceil(2)
 }

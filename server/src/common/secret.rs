@@ -1,6 +1,7 @@
-//! Secret: files that only their owner may read.
+//! Files that only their owner may read.
 //!
-//! Invariant: under its name, such a file is whole or not there, and never open to others, not for a moment.
+//! Invariant: under its name the file is complete or missing, and it is never readable by others, not even
+//! for a moment.
 
 use crate::common::failure::{Failure, Result};
 use std::fs::{self, File, OpenOptions};
@@ -8,10 +9,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Writes one, durably. One that is there is replaced if `overwrite`, and is an error otherwise.
+/// Writes such a file durably. An existing file is replaced if `overwrite` is set; otherwise it is an error.
 pub(crate) fn write(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
     let Some(name) = path.file_name() else {
-        return Err(Failure::usage(format!("{} is no name of a file", path.display())));
+        return Err(Failure::usage(format!("{} is not the name of a file", path.display())));
     };
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let new = dir.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
@@ -20,17 +21,17 @@ pub(crate) fn write(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(|e| failed(&e))?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| failed(&e));
     let named = written.and_then(|()| {
-        // A link, unlike a rename, replaces nothing.
+        // A link, unlike a rename, never replaces a file.
         let named = if overwrite { fs::rename(&new, path) } else { fs::hard_link(&new, path) };
         named.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => {
-                Failure::usage(format!("{} is there already: --overwrite replaces it", path.display()))
+                Failure::usage(format!("{} exists already: --overwrite replaces it", path.display()))
             }
             _ => Failure::io("write", path, &e),
         })
     });
     if !overwrite || named.is_err() {
-        let _ = fs::remove_file(&new); // its other name stays, if it has one
+        let _ = fs::remove_file(&new); // its other name, if any, stays
     }
     named?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::io("sync", dir, &e))
@@ -42,7 +43,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn it_is_whole_and_its_owner_s_alone_and_replaces_nothing_unasked() {
+    fn secret_file_is_private_and_replaced_only_with_overwrite() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         write(&path, b"first", false).unwrap();

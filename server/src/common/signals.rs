@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks a command to end in order, the second ends the process. SIGHUP: read again.
+//! Signals. The first Ctrl-C or SIGTERM ends a command in order, the second ends the process. SIGHUP reloads.
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
@@ -6,7 +6,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Runs `stop` on a thread of its own when the first signal comes.
+/// Runs `stop` on a thread of its own when the first signal arrives.
 pub(crate) fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     let failed = |e| Failure::new(ErrorKind::Io, format!("cannot wait for signals: {e}"));
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
@@ -22,7 +22,7 @@ pub(crate) fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(|_| ()).map_err(failed)
 }
 
-/// Runs `reload` on a thread of its own whenever SIGHUP comes.
+/// Runs `reload` on a thread of its own whenever SIGHUP arrives.
 pub(crate) fn on_hangup(reload: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e| Failure::new(ErrorKind::Io, format!("cannot wait for signals: {e}"));
     let mut signals = Signals::new([SIGHUP]).map_err(failed)?;

@@ -1,6 +1,6 @@
-//! Cluster: asks servers.
+//! Queries to servers.
 //!
-//! Invariant: nothing waits for ever: a connection has [`CONNECT`], a question its own time.
+//! Invariant: no wait is unlimited: connecting takes up to [`CONNECT`], and each query has its own limit.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -28,52 +28,52 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Status};
 
 const CONNECT: Duration = Duration::from_secs(3);
-/// After so long it is said what is waited for.
+/// After this long, the command reports what it is waiting for.
 pub(crate) const TELL_AFTER: Duration = Duration::from_secs(1);
-/// What to do when nothing takes a connection.
+/// The advice for a server that accepts no connection.
 const NO_SERVER: &str =
-    "; does a chiplog server run there, and is this its address for clients (listen.client)?";
+    "; check that a chiplog server runs there, and that this is its address for clients (listen.client)";
 
-/// TLS towards servers.
+/// Options for connecting to servers: TLS and token.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Connection options")]
 pub(crate) struct Connect {
-    /// Speak TLS, to servers whose certificates this authority (PEM) has signed.
+    /// Use TLS, with servers whose certificates this authority (PEM) has signed.
     #[arg(long, env = "CHIPLOG_TLS_AUTHORITY", value_name = "FILE")]
     tls_authority: Option<PathBuf>,
 
-    /// Certificate of this client (PEM), where servers want one.
+    /// Certificate of this client (PEM), if the servers require one.
     #[arg(long, env = "CHIPLOG_TLS_CERTIFICATE", value_name = "FILE", requires_all = ["tls_key", "tls_authority"])]
     tls_certificate: Option<PathBuf>,
 
-    /// Its private key (PEM).
+    /// Private key of this client (PEM).
     #[arg(long, env = "CHIPLOG_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
 
-    /// File with the token to show, where servers want one (`chiplog token`). Without it the token itself may stand in
-    /// the environment variable CHIPLOG_TOKEN.
+    /// File with the token, if the servers require one (`chiplog token`). Without this option the token
+    /// itself may be in the environment variable CHIPLOG_TOKEN.
     #[arg(long, env = "CHIPLOG_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Show the token also to servers on other machines that are not spoken to over TLS: anybody on the way can read it.
+    /// Send the token also to other machines without TLS. Anyone on the network path can read it.
     #[arg(long, env = "CHIPLOG_TOKEN_IN_PLAIN_TEXT", value_parser = clap::builder::FalseyValueParser::new())]
     token_in_plain_text: bool,
 
-    /// What the files hold: they are read once, for one can be a pipe.
+    /// The contents of the files. They are read once, because a file can be a pipe.
     #[arg(skip)]
     read: OnceCell<ClientOptions>,
 }
 
-/// The token itself; a flag would show it to everybody on the machine.
+/// The variable that holds the token itself; every user of the machine could read it in a flag.
 pub(crate) const TOKEN_VARIABLE: &str = "CHIPLOG_TOKEN";
-/// What to do when a server wants a token, or another one.
-pub(crate) const TOKEN_ADVICE: &str = "; --token-file, or CHIPLOG_TOKEN";
+/// The advice if a server requires a token, or a different one.
+pub(crate) const TOKEN_ADVICE: &str = "; give a token by --token-file or CHIPLOG_TOKEN";
 
 impl Connect {
-    /// The options of a client: what the files hold, and defaults.
+    /// The options of a client: the contents of the files, and defaults.
     ///
     /// # Errors
-    /// `NotFound`, `Io`: a file cannot be read. `InvalidArgument`: there is no token, no certificate, no key in it.
+    /// `NotFound`, `Io`: a file cannot be read. `InvalidArgument`: a file holds no token, certificate or key.
     pub(crate) fn options(&self) -> Result<ClientOptions> {
         if let Some(options) = self.read.get() {
             return Ok(options.clone());
@@ -98,7 +98,7 @@ impl Connect {
             },
         };
         match text.trim() {
-            "" => Err(Failure::usage(format!("{from}: there is no token in it"))),
+            "" => Err(Failure::usage(format!("{from}: it holds no token"))),
             token => Ok(Some(token.to_owned())),
         }
     }
@@ -119,7 +119,7 @@ impl Connect {
     }
 }
 
-/// `host:port`, checked.
+/// Parses `host:port`.
 pub(crate) fn host_port(text: &str) -> Result<String, String> {
     target::check_no_url(text)?;
     check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
@@ -132,11 +132,11 @@ pub(crate) struct Dialler {
     options: ClientOptions,
 }
 
-/// A connection over which calls show our token.
+/// A connection whose calls carry our token.
 pub(crate) type Dialled = InterceptedService<Channel, Bearer>;
 
 impl Dialler {
-    /// Why a server cannot be used now, in words, and what to do. None: it can.
+    /// Why a server cannot be used now, and what to do. None: it can.
     pub(crate) async fn complaint(&self, server: &str) -> Option<String> {
         let asked = async {
             let mut admin = AdminClient::new(self.dial(server).await?);
@@ -150,12 +150,12 @@ impl Dialler {
         }
     }
 
-    /// A connection, within [`CONNECT`].
+    /// Connects within [`CONNECT`].
     pub(crate) async fn dial(&self, server: &str) -> Result<Dialled, Status> {
         let bearer = Bearer::new(&self.options, server).map_err(|e| to_status(&e, None))?;
         let refused = |e: tonic::transport::Error| {
             let mut status = Status::unavailable("cannot connect");
-            status.set_source(Arc::new(e)); // says why
+            status.set_source(Arc::new(e)); // holds the reason
             status
         };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -171,23 +171,23 @@ impl Dialler {
     }
 }
 
-/// Asks servers, one question after the other.
+/// Sends queries to servers, one after the other.
 pub(crate) struct Asker {
     runtime: Runtime,
     dialler: Dialler,
     ui: Ui,
 }
 
-/// The service at a server, with our token.
+/// The admin service of a server, with our token.
 pub(crate) type Admin = AdminClient<Dialled>;
 
 impl Asker {
-    /// `ui` is told what is waited for.
+    /// Reports through `ui` what it is waiting for.
     pub(crate) fn new(connect: &Connect, ui: &Ui) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot begin: {e}")))?;
+            .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start the runtime: {e}")))?;
         let options = connect.options()?;
         let tls = options.tls.clone().map(|tls| {
             let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.authority));
@@ -199,17 +199,17 @@ impl Asker {
         Ok(Self { runtime, dialler: Dialler { tls, options }, ui: *ui })
     }
 
-    /// Waits for what goes on over connections.
+    /// Runs `work` on the connections' runtime until it is done.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    /// For connections of other services.
+    /// The dialler, for connections to other services.
     pub(crate) fn dialler(&self) -> &Dialler {
         &self.dialler
     }
 
-    /// Asks one server, within `patience`.
+    /// Queries one server, within `patience`.
     pub(crate) fn ask<T, F>(
         &self,
         server: &str,
@@ -222,7 +222,7 @@ impl Asker {
         self.try_ask(server, patience, question).map_err(|status| failure(server, &status))
     }
 
-    /// The same, as the first that it is asked, and with a call that every version knows.
+    /// Like [`Self::ask`], for the first query to a server. The call has to be one that every version knows.
     pub(crate) fn ask_first<T, F>(
         &self,
         server: &str,
@@ -251,14 +251,14 @@ impl Asker {
         })
     }
 
-    /// What a server says of itself.
+    /// The status of a server, as it reports it.
     pub(crate) fn status(&self, server: &str) -> Result<StatusResponse> {
         self.ask_first(server, Duration::from_secs(5), |mut admin| async move {
             admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
         })
     }
 
-    /// What is to be done about a server that is not reached. None: something answers there.
+    /// The advice for a server that cannot be reached. None: it answers.
     pub(crate) fn advice(&self, server: &str) -> Option<Advice> {
         let asked = self.try_ask(server, CONNECT, |mut admin| async move {
             admin.status(StatusRequest::default()).await.map(drop)
@@ -267,21 +267,22 @@ impl Asker {
         Some(Advice { words: advice(&status), exit: TlsMismatch::of(&status).map(exit_of) })
     }
 
-    /// Tells on standard error what is waited for.
+    /// Reports on standard error what it is waiting for.
     pub(crate) fn say(&self, what: &str) {
         self.ui.say(what);
     }
 }
 
-/// What is to be done about a server that is not reached.
+/// Advice on a server that cannot be reached.
 pub(crate) struct Advice {
-    /// Empty, or what follows the error.
+    /// The text to append to the error; may be empty.
     pub(crate) words: &'static str,
-    /// How the command ends, where waiting does not mend it.
+    /// The exit code, if waiting does not help.
     pub(crate) exit: Option<Exit>,
 }
 
-/// How a command ends whose only servers do not mean the same by TLS as its options: those are wrong, or a server's certificate is.
+/// The exit code if TLS settings differ between the options and every server: the options are wrong, or a
+/// server's certificate is.
 pub(crate) fn exit_of(mismatch: TlsMismatch) -> Exit {
     match mismatch {
         TlsMismatch::Expired { .. } | TlsMismatch::NotYetValid { .. } => Exit::Failure,
@@ -289,7 +290,7 @@ pub(crate) fn exit_of(mismatch: TlsMismatch) -> Exit {
     }
 }
 
-/// What a server answered, as an error of the command.
+/// The answer of a server as a failure of the command.
 pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     let error = from_status(status);
     let advice = match status.code() {
@@ -303,7 +304,7 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     }
 }
 
-/// The same, of the first call of a server.
+/// Like [`failure`], for the first call to a server.
 fn first_failure(server: &str, status: &Status) -> Failure {
     match is_stranger(status) {
         true => Failure::new(ErrorKind::Unavailable, format!("{server}: {}", from_first_status(status))),
@@ -311,7 +312,7 @@ fn first_failure(server: &str, status: &Status) -> Failure {
     }
 }
 
-/// That a server is part of no cluster, and what makes it part of one.
+/// Says that a server belongs to no cluster, and what to do.
 pub(crate) fn waits(server: &str, status: &StatusResponse) -> String {
     match status.called_as {
         0 => format!("{server} is not part of a cluster yet; `chiplog member init {server}` makes one"),
@@ -319,7 +320,8 @@ pub(crate) fn waits(server: &str, status: &StatusResponse) -> String {
     }
 }
 
-/// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server, one for clients.
+/// The advice for a server that cannot be reached: an option, if TLS is the reason; else to check the server
+/// and its address.
 pub(crate) fn advice(status: &Status) -> &'static str {
     match tls_advice(status) {
         "" if is_refused(status) => NO_SERVER,
@@ -327,32 +329,33 @@ pub(crate) fn advice(status: &Status) -> &'static str {
     }
 }
 
-/// Whether the system made no connection.
+/// Whether the system could not connect.
 fn is_refused(status: &Status) -> bool {
     let mut causes = successors(status.source(), |cause| (*cause).source());
     causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.raw_os_error().is_some()))
 }
 
-/// Which flag mends that a server and its client do not mean the same by TLS, if that is what the status is about.
+/// The advice if the server and the command do not agree on TLS; else empty.
 pub(crate) fn tls_advice(status: &Status) -> &'static str {
     match TlsMismatch::of(status) {
-        Some(TlsMismatch::Wanted) => "; --tls-authority, or CHIPLOG_TLS_AUTHORITY",
-        // A port of probes speaks none either, and a token shown there without TLS can be read by anybody.
+        Some(TlsMismatch::Wanted) => "; give --tls-authority or CHIPLOG_TLS_AUTHORITY",
+        // A port of probes has no TLS either, and everyone could read a token that is sent there without
+        // TLS.
         Some(TlsMismatch::NotSpoken) => {
-            "; is this its address for clients (listen.client)? Of a server that speaks no TLS leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"
+            "; is this its address for clients (listen.client)? For a server without TLS leave out --tls-authority and CHIPLOG_TLS_AUTHORITY"
         }
         Some(TlsMismatch::Untrusted) => {
-            "; is this its address for clients (listen.client)? --tls-authority has to be the one that signed its certificate (tls.certificate)"
+            "; is this its address for clients (listen.client)? --tls-authority has to be the authority that signed the server's certificate (tls.certificate)"
         }
-        Some(TlsMismatch::Refused) => "; --tls-certificate and --tls-key",
+        Some(TlsMismatch::Refused) => "; give --tls-certificate and --tls-key",
         Some(TlsMismatch::Expired { .. } | TlsMismatch::NotYetValid { .. }) => {
-            "; the server needs another one (tls.certificate), unless a clock is wrong"
+            "; the server needs a valid one (tls.certificate), unless a clock is wrong"
         }
         Some(TlsMismatch::OtherHost) => {
-            "; give an address that the certificate names, or the server one that names this (tls.certificate)"
+            "; use an address that the certificate names, or give the server a certificate that names this address (tls.certificate)"
         }
         Some(TlsMismatch::OwnExpired) => {
-            "; --tls-certificate has to be one that is valid now, unless a clock is wrong"
+            "; give a --tls-certificate that is valid now, unless a clock is wrong"
         }
         _ => "",
     }
@@ -365,7 +368,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     #[test]
-    fn a_token_from_a_pipe_is_read_once() {
+    fn token_from_a_pipe_is_read_once() {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"a secret\n").unwrap();
         drop(writer);

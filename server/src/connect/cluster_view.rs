@@ -1,9 +1,11 @@
-//! Survey: a whole cluster as its servers see it. Asks all servers that are known at once, and those that they name.
+//! Survey: a whole cluster as its servers see it. Queries all known servers at once, and then the servers
+//! that they name.
 //!
 //! Invariants:
-//! - A round takes no longer than a server may take twice: once for those that are known, once for those they name.
-//! - A replica is told once, by whatever addresses it was asked.
-//! - What a server of another log says is never taken for the cluster's word.
+//! - A round takes up to twice the time that one server may take: once for the known servers, once for those
+//!   they name.
+//! - A replica is reported once, even if it was queried at several addresses.
+//! - The report of a server of another log is never used as information about the cluster.
 //!
 //! Must not know: how anything is shown.
 
@@ -20,28 +22,28 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-/// What is asked, and whom. Keeps connections from one round to the next.
+/// The queries to a cluster. Keeps connections from one round to the next.
 pub(crate) struct Survey {
     dialler: Dialler,
     seeds: Vec<String>,
     channels: HashMap<String, Dialled>,
-    /// As the last round that was answered told.
+    /// The members according to the last round with an answer.
     members: Vec<Member>,
-    /// How long the others are waited for once one has answered that leads; None: as long as each may take.
+    /// How long to wait for the other servers once a leader has answered. None: as long as each server may
+    /// take.
     grace: Option<Duration>,
 }
 
-/// What a round brought.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Each replica of the log that answered, and each server that waits to become part of one, in the order of their
-    /// numbers, and where it did.
+    /// Each replica of the log that answered, and each waiting server, sorted by number, with the address.
     pub(crate) answers: Vec<(String, StatusResponse)>,
-    /// Servers that have another log.
+    /// Servers of another log.
     pub(crate) others: Vec<(String, StatusResponse)>,
-    /// Those that did not answer.
+    /// Servers that did not answer.
     pub(crate) silent: Vec<Silent>,
-    /// The cluster's members: as its leader says, else as the replica says that knows most.
+    /// The cluster's members, according to its leader or else to the most recent replica.
     pub(crate) members: Vec<Member>,
 }
 
@@ -49,35 +51,36 @@ pub(crate) struct Found {
 #[derive(Debug)]
 pub(crate) struct Silent {
     pub(crate) server: String,
-    /// What the others say of it.
+    /// Its entry in the member list of the others.
     pub(crate) member: Option<Member>,
     pub(crate) why: String,
-    /// It refuses who asks, which trying again does not mend.
+    /// It refuses our token. Trying again does not help.
     pub(crate) refuses: bool,
-    /// It and the options do not mean the same by TLS, which trying again does not mend either.
+    /// It and our options do not agree on TLS. Trying again does not help.
     pub(crate) mistrusts: Option<TlsMismatch>,
-    /// Something answers there that is no chiplog server for clients.
+    /// Something else than a chiplog server for clients answers there.
     pub(crate) is_stranger: bool,
 }
 
 impl Found {
-    /// Who leads. Two can believe that they do; the one of the later term does.
+    /// The leader. If two replicas believe that they lead, it is the one of the later term.
     pub(crate) fn leader(&self) -> Option<&StatusResponse> {
         self.leading().map(|(_, status)| status)
     }
 
-    /// The leader, and where it answered.
+    /// The leader, and the address at which it answered.
     pub(crate) fn leading(&self) -> Option<&(String, StatusResponse)> {
         let leads = |s: &StatusResponse| s.role() == Role::Leader && s.poison.is_empty();
         self.answers.iter().filter(|(_, s)| leads(s)).max_by_key(|(_, s)| s.term)
     }
 
-    /// The log's id, if a server that answered is part of a cluster.
+    /// The log's id, if a server that answered belongs to a cluster.
     pub(crate) fn log_id(&self) -> Option<String> {
         self.answers.iter().map(|(_, s)| s.log_id.clone()).find(|id| !id.is_empty())
     }
 
-    /// Entries that a replica lacks, as the leader knows. None: nobody leads, or the leader hears nothing of it.
+    /// The number of entries that a replica lacks, according to the leader. None: there is no leader, or it
+    /// hears nothing from the replica.
     pub(crate) fn lag(&self, node: u64) -> Option<u64> {
         let leader = self.leader()?;
         if leader.node == node {
@@ -86,13 +89,14 @@ impl Found {
         leader.peers.iter().find(|p| p.node == node && p.active).map(|p| p.lag)
     }
 
-    /// The member that is reached there, as the cluster says.
+    /// The cluster's member at this address.
     pub(crate) fn member_at(&self, server: &str, status: &StatusResponse) -> Option<&Member> {
         self.members.iter().find(|m| stands_at(m, server, status))
     }
 
-    /// The member that a replica is, or in whose place it stands, as the leader says. Its own word does not count: a replica whose
-    /// directory was lost knows nothing of its vote, which the majority still counts.
+    /// The member that a replica is, or whose address it has, according to the leader. The replica's own
+    /// report does not count: if it lost its directory, it knows nothing of its vote, which the majority
+    /// still counts.
     pub(crate) fn seat_of(&self, status: &StatusResponse) -> Option<&Member> {
         if self.log_id().is_some_and(|log| log == status.log_id) {
             return self.members.iter().find(|m| m.node == status.node);
@@ -100,24 +104,24 @@ impl Found {
         self.member_at("", status).filter(|member| member.node == status.node)
     }
 
-    /// That a server of another log stands where the cluster has a member, or is another cluster's, in words.
+    /// Explains a server of another log: it took the address of a member, or belongs to another cluster.
     pub(crate) fn strangeness(&self, server: &str, status: &StatusResponse) -> String {
         let theirs = &status.log_id;
         match self.member_at(server, status) {
             Some(member) => format!(
-                "it is of another log, {theirs}, and stands where node {} of this cluster is: that one's directory was lost and a new cluster made in its place; stop it, and put a new server in the place of node {}",
+                "it belongs to another log, {theirs}, and is at the address of node {} of this cluster: that node lost its directory, and a new cluster was made in its place; stop it, and replace node {} by a new server",
                 member.node, member.node
             ),
-            None => format!("it is of another log, {theirs}: ask for each cluster by itself"),
+            None => format!("it belongs to another log, {theirs}: name the servers of one cluster only"),
         }
     }
 
-    /// Whether any server told something of itself.
+    /// Whether any server reported its status.
     pub(crate) fn is_answered(&self) -> bool {
         !self.answers.is_empty() || !self.others.is_empty()
     }
 
-    /// How a command ends where no server answers, and each of them and the options do not mean the same by TLS.
+    /// The exit code if no server answers and all of them disagree with the options on TLS.
     pub(crate) fn mistrusted(&self) -> Option<Exit> {
         if self.is_answered() {
             return None;
@@ -126,8 +130,10 @@ impl Found {
         exits?.first().copied()
     }
 
+    /// Fails if no server answered.
+    ///
     /// # Errors
-    /// `Unavailable`: nobody answered. `Unauthenticated`: one of them refused who asks.
+    /// `Unavailable`: no server answered. `Unauthenticated`: a server refused the token.
     pub(crate) fn somebody(self) -> Result<Self> {
         if !self.answers.is_empty() {
             return Ok(self);
@@ -146,11 +152,11 @@ impl Found {
         })
     }
 
-    /// Puts apart the servers that have another log than the one that is asked for.
+    /// Separates the servers of other logs from those of the log that is meant.
     ///
-    /// A log whose members stand where a replica of another one answers, and not the other way round, is the older one: who
-    /// lost its directory and was made a cluster of its own knows nobody else. Of logs that have nothing to do with each
-    /// other the one of the server that was given first is meant.
+    /// Log A is older than log B if A lists a member where a replica of B answers, and not the other way
+    /// round: a server that lost its directory and was made a new cluster knows no other server. The older
+    /// log is meant. Of unrelated logs, the log of the first given server is meant.
     fn part_logs(&mut self, first_seed: Option<&String>) {
         let logs: BTreeSet<&String> =
             self.answers.iter().map(|(_, s)| &s.log_id).filter(|id| !id.is_empty()).collect();
@@ -170,7 +176,7 @@ impl Found {
         self.others = self.answers.extract_if(.., is_other).collect();
     }
 
-    /// Whether the members of `log` stand where a server of `other` answered.
+    /// Whether `log` has a member at the address of a server of `other`.
     fn lists(&self, log: &String, other: &String) -> bool {
         let members = || self.answers.iter().filter(|(_, s)| s.log_id == *log).flat_map(|(_, s)| &s.members);
         let others = self.answers.iter().filter(|(_, s)| s.log_id == *other);
@@ -186,7 +192,7 @@ impl Found {
     }
 }
 
-/// Whether a member of a cluster is reached where this answer came from.
+/// Whether a member's address is the one at which this answer came.
 fn stands_at(member: &Member, server: &str, answer: &StatusResponse) -> bool {
     let known = |address: &String| !address.is_empty();
     (known(&member.client_address)
@@ -195,17 +201,18 @@ fn stands_at(member: &Member, server: &str, answer: &StatusResponse) -> bool {
 }
 
 impl Survey {
-    /// Of the cluster of these servers.
+    /// A survey of the cluster of these servers.
     pub(crate) fn new(dialler: Dialler, seeds: &[String]) -> Self {
         Self { dialler, seeds: seeds.to_vec(), channels: HashMap::new(), members: Vec::new(), grace: None }
     }
 
-    /// To find the leader: once one has answered that leads, the others get so long to say otherwise.
+    /// A survey that looks for the leader: once a leader has answered, the other servers have `grace` to
+    /// contradict.
     pub(crate) fn for_leader(dialler: Dialler, seeds: &[String], grace: Duration) -> Self {
         Self { grace: Some(grace), ..Self::new(dialler, seeds) }
     }
 
-    /// Asks all; each server has so long.
+    /// Queries all servers. Each has `patience` to answer.
     pub(crate) async fn round(&mut self, patience: Duration) -> Found {
         let mut ask = self.seeds.clone();
         ask.extend(self.members.iter().map(|m| m.client_address.clone()));
@@ -252,14 +259,15 @@ impl Survey {
         for (server, status) in silent {
             let member = self.members.iter().find(|m| m.client_address == server).cloned();
             let is_asked_for = member.is_some() || self.seeds.contains(&server);
-            // It answered elsewhere.
+            // It answered at another address.
             let is_it = |a: &StatusResponse, m: &Member| a.node == m.node && !a.log_id.is_empty();
             let answered = member.as_ref().is_some_and(|m| found.answers.iter().any(|(_, a)| is_it(a, m)));
             if is_asked_for && !answered {
                 let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
-                // Where others answer, one that does not is most likely down, which is what is to be shown.
-                let mends = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
-                let why = format!("{}{mends}", from_first_status(&status));
+                // If other servers answer, a silent one is most likely down. That is reported without advice
+                // on the address.
+                let advised = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
+                let why = format!("{}{advised}", from_first_status(&status));
                 let is_stranger = is_stranger(&status);
                 let mistrusts = TlsMismatch::of(&status);
                 found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger });
@@ -283,7 +291,7 @@ async fn status(
     Ok((channel, status.into_inner()))
 }
 
-/// What a replica does, in one word.
+/// The role of a replica, in one word.
 pub(crate) fn role_name(status: &StatusResponse) -> &'static str {
     match status.role() {
         Role::Leader => "leader",

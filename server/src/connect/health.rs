@@ -1,49 +1,49 @@
-//! Health: what is the matter with each replica of a cluster, as a name, in words, and as an exit code. Pure.
+//! Health: the state of each replica of a cluster as a name, an explanation and an exit code. Pure functions.
 //!
-//! Must not know: how servers are asked, how anything is shown.
+//! Must not know: how servers are queried, how anything is shown.
 
 use crate::common::exit::Exit;
 use crate::common::format::many;
 use crate::connect::cluster_view::{Found, Silent};
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 
-/// How a replica is. Of several that fit, the one that stands last here is told.
+/// The state of a replica. If several apply, the last one in this order is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// Nothing is the matter.
+    /// Nothing is wrong.
     #[default]
     Ok,
-    /// It is about to end.
+    /// It is shutting down.
     Draining,
-    /// Its program is of another version than the leader's.
+    /// Its version differs from the leader's.
     OtherVersion,
-    /// It lacks more entries than it may.
+    /// It lacks more entries than allowed.
     Lagging,
     /// It knows no leader.
     NoLeader,
-    /// It is not part of a cluster, and no cluster that was asked lists it.
+    /// It belongs to no cluster, and no cluster that was queried lists it.
     Waiting,
-    /// It answers, and the leader hears nothing of it.
+    /// It answers, but the leader hears nothing from it.
     CutOff,
-    /// It fetches what it lacks and takes no part until it has it.
+    /// It fetches what it lacks, and takes no part until it has it.
     Repairing,
     /// It does not answer.
     Unreachable,
-    /// It refuses who asks, or it and who asks do not trust each other's certificates.
+    /// It refuses the token, or it and the command do not trust each other's certificates.
     LockedOut,
-    /// It was removed, and still runs.
+    /// It was removed and still runs.
     Removed,
     /// It has no room for what the leader sends, or may send.
     Short,
-    /// It leads, and takes no appends for want of room.
+    /// It leads, and refuses appends for lack of room.
     Full,
     /// It takes no appends until it is started again.
     Poisoned,
-    /// Blocks of it were found damaged and are not repaired.
+    /// Some of its blocks are damaged and not repaired.
     Damaged,
-    /// It came back with an empty or another directory.
+    /// It returned with an empty or a different directory.
     Wiped,
-    /// A server of another log.
+    /// It is a server of another log.
     OtherLog,
 }
 
@@ -70,12 +70,12 @@ impl State {
         }
     }
 
-    /// How a command ends that found it.
+    /// The exit code of a command that found this state.
     pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Ok => Exit::Ok,
             Self::Damaged => Exit::Corrupt,
-            // Somebody has to mend it.
+            // An operator has to act.
             Self::OtherVersion
             | Self::LockedOut
             | Self::Removed
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// Whether a look a moment later may well find that it has passed.
+    /// Whether the state may well have passed a moment later.
     fn is_fleeting(self) -> bool {
         matches!(self, Self::Lagging | Self::CutOff | Self::NoLeader)
     }
@@ -107,19 +107,19 @@ pub(crate) enum Place<'a> {
     /// A replica that answered.
     Answer(&'a StatusResponse),
     Silent(&'a Silent),
-    /// A member that nobody can be asked about: it has told no address for clients.
+    /// A member that cannot be queried, because it has announced no address for clients.
     Unasked(&'a Member),
 }
 
-/// A replica, and how it is.
+/// A replica and its state.
 pub(crate) struct Judged<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) state: State,
-    /// In words; None: nothing is the matter.
+    /// The explanation. None: nothing is wrong.
     pub(crate) why: Option<String>,
 }
 
-/// How all replicas are. `lag_max`: entries that one may lack.
+/// Judges all replicas. `lag_max`: the number of entries that a replica may lack.
 pub(crate) fn judge(found: &Found, lag_max: u64) -> Vec<Judged<'_>> {
     let judged = |place, (state, why): (State, String)| {
         let why = (state != State::Ok).then_some(why);
@@ -140,12 +140,13 @@ pub(crate) fn judge(found: &Found, lag_max: u64) -> Vec<Judged<'_>> {
     answers.chain(others).chain(silent).chain(unasked).collect()
 }
 
-/// Whether what was found may well have passed a moment later: then it is worth another look.
+/// Whether the findings may well have passed a moment later, so that another round is worthwhile.
 pub(crate) fn may_pass(found: &Found, judged: &[Judged<'_>]) -> bool {
     found.leader().is_some() && judged.iter().any(|j| j.state.is_fleeting())
 }
 
-/// How a command ends that found all this: damage first, then what somebody has to mend, then what can pass by itself.
+/// The exit code of these findings: damage first, then states that need an operator, then states that can
+/// pass.
 pub(crate) fn exit(found: &Found, judged: &[Judged<'_>]) -> Exit {
     if found.leader().is_none() {
         return found.mistrusted().unwrap_or(Exit::Retry);
@@ -154,7 +155,7 @@ pub(crate) fn exit(found: &Found, judged: &[Judged<'_>]) -> Exit {
     [Exit::Corrupt, Exit::Failure, Exit::Retry].into_iter().find_map(worst).unwrap_or(Exit::Ok)
 }
 
-/// Whether a member is among those that answered, or did not.
+/// Whether a member is among the servers that answered or the silent ones.
 fn is_shown(found: &Found, member: &Member) -> bool {
     found.answers.iter().any(|(_, s)| s.node == member.node)
         || found.silent.iter().any(|s| s.member.as_ref().is_some_and(|m| m.node == member.node))
@@ -164,7 +165,7 @@ fn is_shown(found: &Found, member: &Member) -> bool {
             .any(|(server, s)| found.member_at(server, s).is_some_and(|m| m.node == member.node))
 }
 
-/// Of several things the worst, in the order of [`State`].
+/// The worst of several states, in the order of [`State`].
 fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (State, String) {
     let states = [
         wiped(found, server, s),
@@ -172,10 +173,10 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
         (!s.shortage.is_empty()).then(|| {
             (State::Short, format!("it has no room for what the log holds or may hold: {}", s.shortage))
         }),
-        (!s.full.is_empty()).then(|| (State::Full, format!("it takes no appends: {}; `chiplog discard` makes room", s.full))),
+        (!s.full.is_empty()).then(|| (State::Full, format!("it refuses appends: {}; `chiplog discard` makes room", s.full))),
         (!s.poison.is_empty()).then(|| (State::Poisoned, format!("it takes no more appends: {}", s.poison))),
         (s.role() == Role::Removed).then(|| {
-            (State::Removed, "it was removed from the cluster, or its disk was set back or exchanged; its log says which: stop it".into())
+            (State::Removed, "it was removed from the cluster, or its disk was set back or exchanged: stop it, its log says which".into())
         }),
         (s.role() == Role::Repairing)
             .then(|| (State::Repairing, "it takes no part until it has fetched what its log lacks".into())),
@@ -184,51 +185,51 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
         (s.leader_node == 0 && !s.log_id.is_empty()).then(|| (State::NoLeader, "it knows no leader".into())),
         found.lag(s.node).filter(|lag| !s.log_id.is_empty() && *lag > lag_max).map(|lag| {
             let what = many(lag, "entry", "entries");
-            (State::Lagging, format!("it lacks {what} of raft's log; up to {lag_max} are let pass (--lag-max)"))
+            (State::Lagging, format!("it lacks {what} of raft's log, more than {lag_max} (--lag-max)"))
         }),
         found.leader().filter(|l| l.version != s.version).map(|leader| {
-            let what = format!("it runs version {}, and the leader {}", s.version, leader.version);
+            let what = format!("it runs version {}, the leader runs {}", s.version, leader.version);
             (State::OtherVersion, what)
         }),
-        s.draining.then(|| (State::Draining, "it is about to end".into())),
+        s.draining.then(|| (State::Draining, "it is shutting down".into())),
     ];
     let worst = states.into_iter().flatten().max_by_key(|(state, _)| *state);
     worst.unwrap_or((State::Ok, String::new()))
 }
 
-/// It came with another directory than the cluster has for it.
+/// The state of a replica whose directory is not the one that the cluster has for it.
 fn wiped(found: &Found, server: &str, s: &StatusResponse) -> Option<(State, String)> {
-    let mend = "a server whose disk was lost gets a new number: add one, then remove this one";
+    let advice = "give a server that lost its disk a new number: `chiplog member add` it, then `chiplog member remove` this one";
     if s.log_id.is_empty() {
         let is_listed = found.member_at(server, s).is_some_and(|member| member.node == s.node);
-        let what = format!("it came back with an empty directory, as node {}; {mend}", s.node);
+        let what = format!("it returned with an empty directory, as node {}; {advice}", s.node);
         return (is_listed || s.called_as == s.node).then_some((State::Wiped, what));
     }
     let member = found.members.iter().find(|m| m.node == s.node && !m.directory.is_empty())?;
     (member.directory != s.directory).then(|| {
         let what = format!(
-            "its directory is {}, and the cluster knows it with {}; {mend}",
+            "its directory is {}, but the cluster knows it with {}; {advice}",
             s.directory, member.directory
         );
         (State::Wiped, what)
     })
 }
 
-/// What a server waits for that is part of no cluster.
+/// Explains what a server that belongs to no cluster is waiting for.
 fn waiting(found: &Found, server: &str, s: &StatusResponse) -> String {
     let listed = found.member_at(server, s).map(|member| member.node);
     match listed.or((s.called_as != 0).then_some(s.called_as)) {
         Some(lost) => format!(
-            "it is not part of the cluster yet, and stands at the address of node {lost}: if it takes that one's place, `chiplog member add` it, then `chiplog member remove {lost}`"
+            "it does not belong to the cluster yet, and is at the address of node {lost}: to replace that node, `chiplog member add` this server, then `chiplog member remove {lost}`"
         ),
-        None => "it is not part of a cluster yet: `chiplog member init` makes one, `chiplog member add` takes it into one".into(),
+        None => "it does not belong to a cluster yet: `chiplog member init` makes a new one, `chiplog member add` adds it to one".into(),
     }
 }
 
 fn damaged(s: &StatusResponse) -> Option<(State, String)> {
     (s.damaged_places > 0).then(|| {
         let what = format!(
-            "{} of its files damaged and not repaired (since it was started, damage was found {} and repaired {}): `chiplog verify` tells where",
+            "{} of its files damaged and not repaired (since it was started, damage was found {} and repaired {}): `chiplog verify` shows where",
             many(s.damaged_places, "place is", "places are"),
             many(s.damaged, "time", "times"),
             many(s.repaired, "time", "times")
@@ -243,21 +244,20 @@ fn cut_off(found: &Found, s: &StatusResponse) -> Option<(State, String)> {
         return None;
     }
     if s.role() == Role::Leader {
-        let what =
-            format!("it believes that it leads, and node {} does, since a later election", leader.node);
+        let what = format!("it believes that it leads, but node {} was elected later", leader.node);
         return Some((State::CutOff, what));
     }
     let progress = leader.peers.iter().find(|p| p.node == s.node)?;
     (!progress.active).then(|| {
         let what = format!(
-            "node {}, which leads, hears nothing of it: look at the way between their peer addresses, and at `tls.peer_*` of both",
+            "the leader, node {}, hears nothing from it: check the network between their peer addresses, and `tls.peer_*` of both",
             leader.node
         );
         (State::CutOff, what)
     })
 }
 
-/// As the leader hears it.
+/// The state of a member that cannot be queried, according to the leader.
 fn of_unasked(found: &Found, member: &Member) -> (State, String) {
     let is_heard = found.leader().is_some_and(|leader| {
         leader.node == member.node || leader.peers.iter().any(|p| p.node == member.node && p.active)
@@ -267,12 +267,12 @@ fn of_unasked(found: &Found, member: &Member) -> (State, String) {
     });
     match (in_its_place, is_heard) {
         (Some((server, status)), _) => {
-            (State::Unreachable, format!("node {} stands at its address, {server}", status.node))
+            (State::Unreachable, format!("node {} is at its address, {server}", status.node))
         }
         (None, true) => (State::Ok, String::new()),
         (None, false) => (
             State::Unreachable,
-            "it has told no address for clients, and the leader hears nothing of it".into(),
+            "it has announced no address for clients, and the leader hears nothing from it".into(),
         ),
     }
 }
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// As node `node` of a cluster of three that node 1 leads tells.
+    /// The status of node `node` of a cluster of three that node 1 leads.
     fn told(node: u64) -> (String, StatusResponse) {
         let role = if node == 1 { Role::Leader } else { Role::Follower };
         let peer = |node| PeerProgress { node, active: true, ..PeerProgress::default() };
@@ -336,7 +336,7 @@ mod tests {
         (format!("c{node}:1"), status)
     }
 
-    /// The cluster, with something changed in what its leader and its third node tell.
+    /// The cluster, with a change to the answers of its leader and its third node.
     fn found(change: impl FnOnce(&mut StatusResponse, &mut StatusResponse)) -> Found {
         let mut answers: Vec<_> = (1..=3).map(told).collect();
         let [leader, _, third] = &mut answers[..] else { unreachable!() };
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_has_its_name_and_its_code() {
+    fn each_problem_has_a_state_and_an_exit_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
         let cases: [(Change, State, Exit); 15] = [
             (|_, _| {}, State::Ok, Exit::Ok),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn worst_of_several_is_told() {
+    fn worst_of_several_states_is_reported() {
         let found = found(|leader, third| {
             leader.peers[1].active = false;
             third.version = "2".into();
@@ -387,14 +387,14 @@ mod tests {
         assert_eq!(state(&found).0, State::Poisoned);
     }
 
-    /// A dead voter was shown with a lag of nothing.
+    /// The lag of a dead voter was shown as 0.
     #[test]
-    fn lag_of_who_is_not_heard_is_not_known() {
+    fn lag_of_a_silent_replica_is_unknown() {
         let found = found(|leader, _| leader.peers[1].active = false);
         assert_eq!((found.lag(1), found.lag(2), found.lag(3)), (Some(0), Some(0), None));
     }
 
-    /// A voter that was wiped was shown as one that does not vote.
+    /// A wiped voter was shown as a replica without a vote.
     #[test]
     fn wiped_voter_counts_for_the_majority() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
@@ -413,7 +413,8 @@ mod tests {
         assert_eq!(learner.seat_of(&stranger), None);
     }
 
-    /// A new server at the address of the lost one was `wiped`, voted, and was to be removed.
+    /// A new server at the address of the lost one was reported as `wiped` and a voter, with the advice to
+    /// remove it.
     #[test]
     fn new_server_at_the_address_of_a_lost_one_waits() {
         let found = found(|leader, third| {
@@ -430,11 +431,11 @@ mod tests {
         assert!(state == State::Waiting && why.contains("address of node 3"), "{why}");
         assert!(why.contains("`chiplog member remove 3`"), "{why}");
         let (state, why) = told(|place| matches!(place, Place::Unasked(member) if member.node == 3));
-        assert_eq!((state, &*why), (State::Unreachable, "node 6 stands at its address, c3:1"));
+        assert_eq!((state, &*why), (State::Unreachable, "node 6 is at its address, c3:1"));
         assert_eq!(found.seat_of(&found.answers[2].1), None, "it does not vote");
     }
 
-    /// A server whose disk was lost, asked alone, is told by those who call it.
+    /// If a server that lost its disk is queried alone, the replicas that call it reveal its state.
     #[test]
     fn emptied_server_asked_alone_is_wiped() {
         for (called_as, state) in [(0, State::Waiting), (3, State::Wiped), (1, State::Waiting)] {
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_in_the_help() {
+    fn help_lists_every_state() {
         let mut help = crate::commands::cli::command();
         let status = help.find_subcommand_mut("status").unwrap().render_long_help().to_string();
         for state in ALL {

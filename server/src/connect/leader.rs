@@ -1,8 +1,8 @@
-//! Leader: finds the server that leads, and asks it.
+//! Leader: finds the leader and queries it.
 //!
 //! Invariants:
-//! - A change is sent again only after an answer that says it was not made.
-//! - A server of another log, which stands where the cluster has a member, is not taken for its leader.
+//! - A change is sent again only after an answer that says that it was not made.
+//! - A server of another log at the address of a member is not taken for the leader.
 
 use crate::common::failure::{Failure, Result};
 use crate::connect::cluster::{Admin, Asker, TELL_AFTER, failure, waits};
@@ -13,19 +13,20 @@ use chiplog_net::wire::status::{from_status, leader_of};
 use std::time::{Duration, Instant};
 use tonic::Status;
 
-/// How long a leader is looked for.
+/// How long to search for a leader.
 const SEARCH: Duration = Duration::from_secs(15);
-/// How long a server may take to say how it stands.
+/// How long a server may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the others are heard once one says that it leads.
+/// How long other servers have to contradict, once a server says that it leads.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Asker {
     /// The leader's address and status, found from any of `servers`.
     ///
     /// # Errors
-    /// `Unavailable`: none was found in time, or no server can be used, which waiting does not mend; says why.
-    /// `Unauthenticated`: they refuse who asks. `Membership`: only servers of other logs answer than the others of these.
+    /// `Unavailable`: no leader was found in time, or no server can be used and waiting does not help; the
+    /// message says why. `Unauthenticated`: the servers refuse the token. `Membership`: every server that
+    /// answers belongs to another log.
     pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
         let begun = Instant::now();
         let mut told = false;
@@ -39,7 +40,7 @@ impl Asker {
             let hopeless = !found.silent.is_empty()
                 && found.silent.iter().all(|s| s.mistrusts.is_some() || s.is_stranger);
             if found.answers.is_empty() && (refuses || hopeless) {
-                // Waiting does not mend that.
+                // Waiting does not help.
                 return found.somebody().and(Err(Failure::new(ErrorKind::Unavailable, "no server answers")));
             }
             let why = why_nobody(&found);
@@ -47,13 +48,13 @@ impl Asker {
                 return Err(Failure::new(ErrorKind::Unavailable, why));
             }
             if begun.elapsed() > TELL_AFTER && !std::mem::replace(&mut told, true) {
-                self.say(&format!("waits up to {} s for a leader: {why}", SEARCH.as_secs()));
+                self.say(&format!("waiting up to {} s for a leader: {why}", SEARCH.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// Asks the leader; again, if it says that it is none.
+    /// Queries the leader; tries again if it answers that it does not lead.
     pub(crate) fn ask_leader<T, F>(
         &self,
         servers: &[String],
@@ -81,9 +82,9 @@ impl Asker {
     }
 }
 
-/// Why nobody leads, in words.
+/// Explains why there is no leader.
 fn why_nobody(found: &Found) -> String {
-    // One of an earlier version claims to lead for ever.
+    // A poisoned leader of an earlier version claims leadership for ever.
     if let Some((server, status)) = found.answers.iter().find(|(_, s)| !s.poison.is_empty()) {
         return format!("{server} takes no more appends: {}", status.poison);
     }

@@ -1,4 +1,4 @@
-//! How commands open a log: the one place that turns command-line options into the library's.
+//! Opens logs for commands: the only place that converts command-line options to the library's.
 
 use crate::common::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::common::format::{parse_bytes, parse_time};
@@ -12,11 +12,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The codecs by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CodecName {
-    /// As they are: readers get them without a copy.
+    /// No compression; readers get the bytes without a copy.
     None,
-    /// lz4: fast.
+    /// Fast.
     Lz4,
-    /// zstd: small.
+    /// Small.
     Zstd,
 }
 
@@ -44,38 +44,38 @@ pub(crate) fn codec_name(codec: Codec) -> &'static str {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Log options")]
 pub(crate) struct WriteOptions {
-    /// Size of new segment files, such as 64MiB; between 64KiB and 1GiB. Files that are there keep theirs.
+    /// Size of new segment files, such as 64MiB; between 64KiB and 1GiB. Existing files keep their size.
     #[arg(long, value_name = "SIZE", value_parser = segment_bytes)]
     segment_bytes: Option<u32>,
 
-    /// Refuse appends (status 5) once the log retains so many bytes; at least two segments. Without it, the
+    /// Refuse appends (status 5) once the log holds this many bytes; at least two segments. Without it, the
     /// disk is the limit.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     capacity: Option<u64>,
 
-    /// Make a new log where there is none, also in a directory that is given without a slash.
+    /// Make a new log if there is none, even in a directory given without a slash.
     #[arg(long, conflicts_with = "no_create")]
     create: bool,
 
-    /// Fail (status 4) instead of making a new log where there is none.
+    /// Fail (status 4) if there is no log, instead of making one.
     #[arg(long)]
     no_create: bool,
 }
 
-/// A point in time, as an option gives it: spans are before this moment.
+/// Parses a point in time. Spans are relative to now.
 pub(crate) fn since(text: &str) -> Result<Timestamp, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     parse_time(text, Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// The size of a segment, as an option gives it.
+/// Parses the size of a segment.
 pub(crate) fn segment_bytes(text: &str) -> Result<u32, String> {
     let bytes = parse_bytes(text)?;
-    u32::try_from(bytes).map_err(|_| format!("a segment has at most {SEGMENT_BYTES_MAX} bytes"))
+    u32::try_from(bytes).map_err(|_| format!("a segment has up to {SEGMENT_BYTES_MAX} bytes"))
 }
 
 impl WriteOptions {
-    /// The option that is for directories only, if one was given.
+    /// The name of an option that was given and is for directories only.
     pub(crate) fn given(&self) -> Option<&'static str> {
         [
             (self.segment_bytes.is_some(), "--segment-bytes"),
@@ -87,23 +87,23 @@ impl WriteOptions {
         .find_map(|(given, name)| given.then_some(name))
     }
 
-    /// Whether a log may be made in whatever directory was given.
+    /// Whether --create allows a new log in any directory.
     pub(crate) fn creates(&self) -> bool {
         self.create
     }
 
-    /// As the library takes them.
+    /// The options in the library's form.
     pub(crate) fn options(&self) -> Options {
         let base = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
         Options { create: !self.no_create, capacity_bytes: self.capacity, ..base }
     }
 }
 
-/// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
+/// Opens a log for writing. If another process has it open, the failure names that process if possible.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
     let known = is_log(dir);
     Log::open(dir, options).map_err(|error| match error.kind() {
-        // A log that is not there has nothing to discard.
+        // A log that does not exist has nothing to discard.
         ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
         _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
     })
@@ -114,28 +114,27 @@ pub(crate) fn is_log(dir: &Path) -> bool {
     dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
 }
 
-/// Opens a log for reading only.
+/// Opens a log read-only.
 pub(crate) fn view(dir: &Path) -> Result<ReadOnlyLog> {
     ReadOnlyLog::open(dir).map_err(unreadable)
 }
 
-/// Why the files of a log could not be read.
+/// Explains why the files of a log could not be read.
 pub(crate) fn unreadable(error: chiplog::Error) -> Failure {
     missing(&error).unwrap_or_else(|| error.into())
 }
 
-/// If there is no log: that, and what to do.
+/// If there is no log: says so, and what to do.
 fn missing(error: &chiplog::Error) -> Option<Failure> {
-    let advice =
-        "give the directory of a log, or HOST:PORT of a server, or make a log there with `chiplog append`";
+    let advice = "give a log's directory or a server's HOST:PORT, or make a log there with `chiplog append`";
     (error.kind() == ErrorKind::NotFound)
         .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
 }
 
-/// What a directory has once a log was made in it.
+/// The file that every log's directory contains.
 const IDENTITY_FILE: &str = "chiplog.id";
 
-/// Why a log could not be opened.
+/// Explains why a log could not be opened.
 pub(crate) fn refused(dir: &Path, error: chiplog::Error) -> Failure {
     match locks::holder(dir) {
         Some(holder) if error.kind() == ErrorKind::Locked => locked(dir, &holder),
@@ -149,20 +148,20 @@ fn locked(dir: &Path, holder: &Holder) -> Failure {
         (Some(command), pid) => format!("process {pid} ({command})"),
         (None, pid) => format!("process {pid}"),
     };
-    let message = format!("{} is open for writing already, by {who}{LOCKED_ADVICE}", dir.display());
+    let message = format!("{} is already open for writing, by {who}{LOCKED_ADVICE}", dir.display());
     let mut failure = Failure::new(ErrorKind::Locked, message);
     failure.detail("writer", serde_json::to_value(holder).unwrap_or_default());
     failure
 }
 
-/// Opens a log that is there, for writing, with options that fit its own segments: what it is held against is what it was made
-/// with, and the files that it gets are of the same size.
+/// Opens an existing log for writing, with its own segment size: limits are checked against the size it was
+/// made with, and new files get the same size.
 pub(crate) fn open_as_it_is(dir: &Path) -> Result<Log> {
     let options = segment_bytes_of(dir).map_or_else(Options::default, Options::with_segment_bytes);
     open(dir, Options { create: false, ..options })
 }
 
-/// The size of a log's newest segment file; None: there is none that could be one.
+/// The size of a log's newest segment file. None: no file can be a segment.
 fn segment_bytes_of(dir: &Path) -> Option<u32> {
     let files = std::fs::read_dir(dir).ok()?.flatten();
     let is_segment = |name: &str| name.strip_suffix(".seg").is_some_and(|n| n.parse::<u64>().is_ok());
@@ -174,7 +173,7 @@ fn segment_bytes_of(dir: &Path) -> Option<u32> {
     segments.max().map(|(_, bytes)| bytes)
 }
 
-/// Opens a log that is there, for writing.
+/// Opens an existing log for writing.
 pub(crate) fn open_existing(dir: &Path) -> Result<Log> {
     open(dir, Options { create: false, ..Options::default() })
 }

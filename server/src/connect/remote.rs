@@ -1,6 +1,6 @@
-//! Remote: the log that servers keep, for commands that work on a directory as well.
+//! Remote: the log of a cluster, for commands that also work on a directory.
 //!
-//! The runtime works on while the command waits for something else, such as a slow pipe.
+//! The runtime keeps working while the command waits for something else, such as a slow pipe.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -13,27 +13,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// How long servers are looked for, and a call tried.
+/// How long to search for servers, and to try a call.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// So many servers are tried once more when none was there, to tell why.
+/// The number of servers that are tried once more to explain why none answered.
 const TRIED_AGAIN: usize = 2;
 
-/// A client and what it runs on.
+/// A client and its runtime.
 #[derive(Debug)]
 pub(crate) struct Remote {
     runtime: Runtime,
     pub(crate) client: Client,
     ui: Ui,
-    /// Whether it was said that a leader is waited for.
+    /// Whether the wait for a leader was reported.
     told: AtomicBool,
 }
 
 impl Remote {
-    /// Finds the cluster. If that takes long, `ui` is told why.
+    /// Finds the cluster. If that takes long, reports through `ui` why.
     ///
     /// # Errors
-    /// `Unavailable`: no server answered in time; the files of the options.
+    /// `Unavailable`: no server answered in time. Errors of the options' files.
     pub(crate) fn connect(servers: &[String], connect: &Connect, ui: &Ui) -> Result<Self> {
         let mut options = connect.options()?;
         options.timeout = PATIENCE;
@@ -54,15 +54,16 @@ impl Remote {
         Ok(Self { runtime, client, ui: *ui, told: AtomicBool::new(false) })
     }
 
-    /// How the log stands: with everything that was acknowledged before; or, stale, as the replicas know that answer.
+    /// The state of the log, including everything that was acknowledged before the call. With `stale`: as the
+    /// replicas that answer know it.
     ///
     /// # Errors
-    /// `Unavailable`, `Timeout`: no leader answered in time, or stale, no server.
+    /// `Unavailable`, `Timeout`: no leader answered in time, or with `stale`, no server.
     pub(crate) fn info(&self, stale: bool) -> Result<RemoteInfo> {
         self.info_or(stale, "; `--stale` shows what the replicas that answer have")
     }
 
-    /// The same, with other advice where no leader answers.
+    /// Like [`Self::info`], with other advice if no leader answers.
     pub(crate) fn info_or(&self, stale: bool, otherwise: &str) -> Result<RemoteInfo> {
         if stale {
             return self.wait(self.client.info_stale()).map_err(failure);
@@ -77,13 +78,13 @@ impl Remote {
         })
     }
 
-    /// Waits for what a leader is needed for; if that takes long, it is said, once.
+    /// Waits for work that needs a leader. If it takes long, reports that once.
     pub(crate) fn wait_for_leader<T>(&self, work: impl Future<Output = T>) -> T {
         let telling = async {
             tokio::time::sleep(TELL_AFTER).await;
             if !self.told.swap(true, Ordering::Relaxed) {
                 let seconds = PATIENCE.as_secs();
-                self.ui.say(&format!("waits up to {seconds} s for a leader that a majority answers"));
+                self.ui.say(&format!("waiting up to {seconds} s for a leader with a majority"));
             }
             pending().await
         };
@@ -95,24 +96,24 @@ impl Remote {
         })
     }
 
-    /// Waits for what the client does.
+    /// Runs the client's work until it is done.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 }
 
-/// Says, once that has taken a while, what keeps the first of these servers from being used. Never returns.
+/// Reports after a while why the first of these servers cannot be used. Never returns.
 async fn tell_why<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
     tokio::time::sleep(TELL_AFTER).await;
     if let Some(server) = servers.first()
         && let Some(why) = dialler.complaint(server).await
     {
-        ui.say(&format!("waits up to {} s for a server: {why}", PATIENCE.as_secs()));
+        ui.say(&format!("waiting up to {} s for a server: {why}", PATIENCE.as_secs()));
     }
     pending().await
 }
 
-/// That no server was there; with what to do: one more try tells.
+/// Explains that no server answered, with advice found by one more try.
 pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &Connect, ui: &Ui) -> Failure {
     let kind = error.kind();
     let failure = failure(error);
@@ -125,17 +126,17 @@ pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &C
     let exits: Option<Vec<Exit>> = advice.iter().map(|advice| advice.as_ref()?.exit).collect();
     let failure = Failure::new(kind, format!("{failure}{}", words.unwrap_or_default()));
     match exits.filter(|_| servers.len() <= TRIED_AGAIN).and_then(|all| all.first().copied()) {
-        Some(exit) => failure.with_exit(exit), // all were tried, and waiting mends none of them
+        Some(exit) => failure.with_exit(exit), // all were tried, and waiting helps with none
         None => failure,
     }
 }
 
-/// What a server refused, or that none was there.
+/// The failure of a call that a server refused, or that no server answered.
 pub(crate) fn failure(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Full => "; `chiplog discard` makes room",
         ErrorKind::Unauthenticated => TOKEN_ADVICE,
-        ErrorKind::Corrupt => "; `chiplog status` tells what the replicas know of damage",
+        ErrorKind::Corrupt => "; `chiplog status` shows the damage that the replicas found",
         _ => "",
     };
     Failure::new(error.kind(), format!("{error}{advice}"))

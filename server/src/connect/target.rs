@@ -1,7 +1,8 @@
-//! What a command works on: a directory, or servers: `host:port`, or several with commas between.
+//! The target of a command: a directory, or servers as `host:port`, several separated by commas.
 //!
-//! With a colon it is a server, `a:9000`; a directory of such a name is written `./a:9000`. A name without colon and slash can be meant as
-//! either: no command makes a directory of it unasked ([`Target::check_new`]).
+//! A name with a colon is a server: `a:9000`. A directory of that name is written `./a:9000`. A name without
+//! colon and slash can mean either, so no command makes such a directory without being told to
+//! ([`Target::check_new`]).
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
@@ -10,7 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where a log is.
+/// The place of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A directory on this machine.
@@ -20,7 +21,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The directory.
+    /// Returns the directory.
     ///
     /// # Errors
     /// `InvalidArgument` for servers.
@@ -29,22 +30,22 @@ impl Target {
             Self::Directory(path) => Ok(path),
             Self::Servers(_) => {
                 let why = format!(
-                    "{self} names a server, and this command reads files: give a directory of this machine (one of that name is ./{self})"
+                    "{self} names a server, but this command reads files: give a local directory (one of that name is ./{self})"
                 );
                 Err(Failure::usage(why))
             }
         }
     }
 
-    /// Before a log is made there: that a directory is meant.
+    /// Before a log is made: checks that a directory is meant.
     ///
     /// # Errors
-    /// `NotFound` for a name without a slash that is no directory yet.
+    /// `NotFound` for a name without a slash that is not an existing directory.
     pub(crate) fn check_new(&self) -> Result<()> {
         match self {
             Self::Directory(path) if is_bare(path) && !path.is_dir() => {
                 let why = format!(
-                    "there is no directory {self}: a server is given as {self}:7411, a new log as ./{self} or with --create"
+                    "there is no directory {self}: write a server as {self}:7411, a new log as ./{self} or with --create"
                 );
                 Err(Failure::new(ErrorKind::NotFound, why))
             }
@@ -53,16 +54,16 @@ impl Target {
     }
 }
 
-/// Whether a path is a plain name, as a host's can be.
+/// Whether a path is a plain name, which a host could have.
 fn is_bare(path: &Path) -> bool {
     let text = path.as_os_str().as_encoded_bytes();
     !text.contains(&b'/') && !matches!(text, b"." | b"..")
 }
 
-/// A directory that a command makes: neither a URL nor `host:port`.
+/// Parses a directory that a command makes. A URL and `host:port` are refused.
 ///
 /// # Errors
-/// Says what to give instead.
+/// The message says what to write instead.
 pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     match text.parse()? {
         Target::Directory(path) => Ok(path),
@@ -72,14 +73,14 @@ pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// That a server or a directory is not given as a URL.
+/// Checks that a server or a directory is not given as a URL.
 ///
 /// # Errors
-/// Says what to give instead.
+/// The message says what to write instead.
 pub(crate) fn check_no_url(text: &str) -> Result<(), String> {
     let Some((_, rest)) = text.split_once("://") else { return Ok(()) };
     let host = rest.split(['/', '?']).next().unwrap_or_default();
-    Err(format!("a URL is not taken here: a server is HOST:PORT, such as {host}, a directory a path"))
+    Err(format!("a URL is not accepted: give HOST:PORT of a server, such as {host}, or a directory's path"))
 }
 
 impl FromStr for Target {
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_and_servers_are_told_apart() {
+    fn directories_and_servers_are_distinguished() {
         let directory = |path: &str| Target::Directory(path.into());
         let servers = |all: &[&str]| Target::Servers(all.iter().map(|s| (*s).to_owned()).collect());
         for (text, target) in [
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn where_files_are_needed_a_server_is_refused_in_words() {
+    fn command_for_files_refuses_a_server() {
         let failure = "host:9000".parse::<Target>().unwrap().directory().unwrap_err();
         assert!(failure.to_string().contains("./host:9000"));
         assert_eq!(failure.exit(), crate::common::exit::Exit::Usage);
@@ -164,6 +165,6 @@ mod tests {
         }
         let failure = check("no-such-log1").unwrap_err().to_string();
         assert!(failure.contains("no-such-log1:7411") && failure.contains("./no-such-log1"), "{failure}");
-        assert!(check("src").is_ok(), "it is there");
+        assert!(check("src").is_ok(), "it exists");
     }
 }

@@ -1,9 +1,10 @@
-//! Config: what a server is told. A TOML file, then the environment and flags, which win, then defaults.
+//! Config: a server's configuration. It comes from a TOML file, then the environment and flags, which
+//! override it, then defaults.
 //!
 //! Invariants:
 //! - An unknown key is an error that names it.
-//! - Every key of the file can be set by `--set KEY=VALUE`, and by a variable (`CHIPLOG__` and the key); those that differ
-//!   from machine to machine have a flag and a variable of their own.
+//! - Every key of the file can be set by `--set KEY=VALUE` and by a variable (`CHIPLOG__` and the key). Keys
+//!   that differ from machine to machine have a flag and a variable of their own.
 //!
 //! Must not know: sockets, logs.
 
@@ -19,23 +20,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// A server's configuration, as its file is written.
+/// A server's configuration, in the form of its file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
-    /// This server's number in its cluster, from 1: never that of another server, nor of one that was removed.
+    /// This server's number in its cluster, from 1. Never the number of another server, or of a removed one.
     pub(crate) node: u64,
     /// The log's directory.
     pub(crate) data: PathBuf,
-    /// A label of the place the server stands in.
+    /// A label of the server's location.
     pub(crate) zone: String,
-    /// Lets listeners beyond this machine go without TLS.
+    /// Allows listeners for other machines without TLS.
     pub(crate) insecure: bool,
-    /// How long an orderly end may take, in milliseconds.
+    /// How long an orderly shutdown may take, in milliseconds.
     pub(crate) shutdown_millis: u64,
-    /// How often certificates and tokens are looked at. 0: only when told to (SIGHUP).
+    /// How often certificates and tokens are checked, in seconds. 0: only on SIGHUP.
     pub(crate) reload_seconds: u64,
-    /// Threads that carry what clients send and get. None: as many as [`crate::common::runtime::threads`] says.
+    /// The number of threads that serve clients. None: [`crate::common::runtime::threads`].
     pub(crate) threads: Option<u64>,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
@@ -46,19 +47,19 @@ pub(crate) struct Config {
     pub(crate) auth: Auth,
 }
 
-/// Where it listens, each `host:port`.
+/// The addresses to listen at, each `host:port`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Listen {
-    /// For clients and for the administration.
+    /// For clients and administration.
     pub(crate) client: String,
     /// For the other replicas.
     pub(crate) peer: String,
-    /// Probes and metrics, plain HTTP. Empty: none.
+    /// For probes and metrics, plain HTTP. Empty: none.
     pub(crate) http: String,
 }
 
-/// Where others reach it. Empty: where it listens.
+/// The addresses at which others reach the server. Empty: those it listens at.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Advertise {
@@ -66,7 +67,7 @@ pub(crate) struct Advertise {
     pub(crate) peer: String,
 }
 
-/// The log's limits. Those left out fit the segment's size.
+/// The log's limits. A missing one is derived from the segment size.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LogConfig {
@@ -88,7 +89,7 @@ pub(crate) struct LogConfig {
     pub(crate) read_mode: Option<Reading>,
 }
 
-/// As [`ReadMode`].
+/// The same as [`ReadMode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reading {
@@ -96,7 +97,7 @@ pub(crate) enum Reading {
     Read,
 }
 
-/// Replication.
+/// Options of replication.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ClusterConfig {
@@ -106,7 +107,7 @@ pub(crate) struct ClusterConfig {
     pub(crate) messages_inflight_max: u16,
     pub(crate) uncommitted_bytes_max: Size,
     pub(crate) inbox_bytes_max: Size,
-    /// Bytes that may wait for one peer.
+    /// The number of bytes that may wait for one peer.
     pub(crate) peer_queue_bytes_max: Size,
     /// 0: never.
     pub(crate) limping_sync_millis: u64,
@@ -120,19 +121,19 @@ pub(crate) struct Tls {
     /// For clients.
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
-    /// Who has to have signed the clients' certificates. None: clients need none.
+    /// The authority that has to have signed the clients' certificates. None: clients need no certificate.
     pub(crate) client_authority: Option<PathBuf>,
-    /// Between the replicas; in both directions.
+    /// Between the replicas, in both directions.
     pub(crate) peer_certificate: Option<PathBuf>,
     pub(crate) peer_key: Option<PathBuf>,
     pub(crate) peer_authority: Option<PathBuf>,
 }
 
-/// Who may call what.
+/// Authorization of calls.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Auth {
-    /// A file of tokens' digests and roles. None: everybody may call everything.
+    /// A file with the digests and roles of tokens. None: everyone may call everything.
     pub(crate) tokens: Option<PathBuf>,
 }
 
@@ -181,7 +182,7 @@ impl Default for ClusterConfig {
     }
 }
 
-/// A transport for options that are only looked at.
+/// A transport for options that are only checked.
 #[derive(Debug)]
 pub(super) struct Nowhere;
 
@@ -191,26 +192,26 @@ impl chiplog::transport::Transport for Nowhere {
     fn send(&self, _: chiplog::transport::Envelope) {}
 }
 
-/// A key that is set over the file.
+/// A key that overrides the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Over {
     pub(crate) key: String,
     pub(crate) value: String,
-    /// Who said so, for errors: a flag, an environment variable.
+    /// The source of the value, for errors: a flag or an environment variable.
     pub(crate) by: String,
 }
 
 impl Config {
-    /// The file's configuration, with these keys set over it, checked.
+    /// Loads the file's configuration, applies the overriding keys, and checks the result.
     ///
     /// # Errors
-    /// The file cannot be read; it, or a key, is not what it should be: says which, and who set it.
+    /// The file cannot be read, or the file or a key is wrong. The message names the key and its source.
     pub(crate) fn load(file: Option<&Path>, over: &[Over]) -> Result<Self> {
         let mut table = Table::new();
         if let Some(file) = file {
             let text =
                 fs::read_to_string(file).map_err(|e| Failure::option_file("configuration", file, &e))?;
-            // As it stands first: its errors name line and column.
+            // Parse the file first, because these errors name line and column.
             let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("{}: {e}", file.display()));
             toml::from_str::<Self>(&text).map_err(|e| wrong(&e))?;
             table = text.parse().map_err(|e: toml::de::Error| wrong(&e))?;
@@ -218,37 +219,38 @@ impl Config {
         for Over { key, value, by } in over {
             let wrong = |e: String| Failure::usage(format!("{by}: {e}"));
             set(&mut table, key, value).map_err(|e| wrong(e.to_string()))?;
-            // Each by itself, so that what is wrong is known to be its. The error has the key on a line of its own.
+            // Apply each key by itself, so that an error belongs to that key. The error has the key on a line
+            // of its own.
             let tried = table.clone().try_into::<Self>();
             tried.map_err(|e: toml::de::Error| wrong(e.to_string().trim().replace('\n', " ")))?;
         }
         let config: Self = table.try_into().map_err(|e: toml::de::Error| Failure::usage(e.to_string()))?;
         config.check().map_err(|failure| match (file, over) {
             (Some(file), []) => failure.at(&file.display().to_string()),
-            (Some(file), _) => failure.at(&format!("{}, with what was set over it", file.display())),
+            (Some(file), _) => failure.at(&format!("{}, with the keys that override it", file.display())),
             (None, _) => failure,
         })?;
         Ok(config)
     }
 
-    /// Checks all that can be checked without the machine.
+    /// Checks everything that does not depend on the machine.
     ///
     /// # Errors
-    /// `InvalidArgument`: names all that is wrong.
+    /// `InvalidArgument`: lists every mistake.
     fn check(&self) -> Result<()> {
         let checks = [self.check_places(), self.check_files(), self.check_numbers(), self.check_options()];
         let wrong: Vec<String> = checks.into_iter().flatten().collect();
         if wrong.is_empty() { Ok(()) } else { Err(Failure::usage(wrong.join("; "))) }
     }
 
-    /// What is wrong with addresses and the zone.
+    /// The mistakes in addresses and the zone.
     fn check_places(&self) -> Vec<String> {
         let Listen { client, peer, http } = &self.listen;
         let mut wrong = Vec::new();
         let mut places = vec![("listen.client", client), ("listen.peer", peer)];
         places.extend([("listen.http", http)].into_iter().filter(|(_, v)| !v.is_empty()));
         for (key, place) in places {
-            // Port 0: any that is free.
+            // Port 0: any free port.
             let any = place.strip_suffix(":0").map(|host| format!("{host}:1"));
             wrong.extend(
                 check_host_port(any.as_deref().unwrap_or(place)).err().map(|e| format!("{key}: {e}")),
@@ -263,7 +265,7 @@ impl Config {
         wrong
     }
 
-    /// What is wrong with the names of files.
+    /// The mistakes in names of files.
     fn check_files(&self) -> Vec<String> {
         let Tls { certificate, key, client_authority, peer_certificate, peer_key, peer_authority } =
             &self.tls;
@@ -277,7 +279,7 @@ impl Config {
         let mut wrong = Vec::new();
         for (key, file) in client.iter().chain(&peers).chain(&others) {
             if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-                wrong.push(format!("{key} is empty: give a file, or leave it out"));
+                wrong.push(format!("{key} is empty: give a file, or remove the key"));
             }
         }
         let needed_by = client_authority.as_ref().map(|_| "tls.client_authority");
@@ -286,7 +288,7 @@ impl Config {
         wrong
     }
 
-    /// Which numbers are out of bounds, of those that have their own name in the file.
+    /// The numbers that are out of bounds, among those that are named in the file.
     fn check_numbers(&self) -> Vec<String> {
         let ClusterConfig { heartbeat_millis, election_timeout_millis, .. } = self.cluster;
         let mut wrong = Vec::new();
@@ -316,14 +318,14 @@ impl Config {
         wrong
     }
 
-    /// What the log does not take, if no number is wrong already, and what the limits are not.
+    /// The options that the log refuses, if every number is within bounds, and the limits that are wrong.
     fn check_options(&self) -> Vec<String> {
         let options = match self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new()) {
             Ok(options) => options,
             Err(failure) => return vec![failure.to_string()],
         };
         let log = options.check().err().filter(|_| self.check_numbers().is_empty());
-        let log = log.map(|e| format!("{e} (in the file below [log], or below [cluster])"));
+        let log = log.map(|e| format!("{e} (in the section [log] or [cluster] of the file)"));
         let limits = self.limits.check(options.batch_bytes_max).err().map(|e| e.to_string());
         log.into_iter().chain(limits).collect()
     }
@@ -376,20 +378,20 @@ impl Config {
         })
     }
 
-    /// Bytes of the largest message that clients may send.
+    /// The size of the largest message that clients may send.
     pub(crate) fn message_bytes_max(&self) -> Result<usize> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         Ok(wide(Size(self.limits.message_bytes_max(options.batch_bytes_max))))
     }
 
-    /// The most memory that the server takes.
+    /// The most memory that the server uses.
     pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let threads = self.threads.unwrap_or(crate::common::runtime::threads() as u64);
         Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads))
     }
 
-    /// The same with every limit filled in.
+    /// The same configuration with every limit filled in.
     pub(crate) fn filled(&self) -> Result<Self> {
         let o = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let size = |n: u64| Some(Size(n));
@@ -414,7 +416,7 @@ impl Config {
     }
 }
 
-/// All of these keys, or none of them; and all, if `needed_by` says so.
+/// Checks that all of these keys are set, or none. With `needed_by` all have to be set.
 fn together(keys: &[(&str, &Option<PathBuf>)], needed_by: Option<&str>) -> Result<()> {
     let given: Vec<&str> = keys.iter().filter(|(_, file)| file.is_some()).map(|(key, _)| *key).collect();
     let missing: Vec<&str> = keys.iter().filter(|(_, file)| file.is_none()).map(|(key, _)| *key).collect();
@@ -426,7 +428,7 @@ fn together(keys: &[(&str, &Option<PathBuf>)], needed_by: Option<&str>) -> Resul
         return Ok(());
     }
     let (given, missing) = (given.join(" and "), missing.join(" and "));
-    Err(Failure::usage(format!("{given} without {missing}: they go together, set {missing} too")))
+    Err(Failure::usage(format!("{given} without {missing}: set {missing} too, they work only together")))
 }
 
 fn narrow(key: &str, size: Size) -> Result<u32> {
@@ -438,7 +440,7 @@ fn wide(size: Size) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
-/// Sets `a.b` to a value: what TOML takes it for, or text.
+/// Sets `a.b` to a value: what TOML parses it as, or else text.
 fn set(table: &mut Table, key: &str, value: &str) -> Result<()> {
     let mut at = table;
     let mut parts = key.split('.').peekable();
@@ -456,7 +458,7 @@ fn set(table: &mut Table, key: &str, value: &str) -> Result<()> {
             _ => return Err(Failure::usage(format!("{key}: {part} has no keys below it"))),
         }
     }
-    Err(Failure::usage(format!("{key:?} is no key")))
+    Err(Failure::usage(format!("{key:?} is not a key")))
 }
 
 #[cfg(test)]
@@ -478,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_later_wins() {
+    fn later_sources_override_earlier_ones() {
         let text = "node = 3\n[log]\nsegment_bytes = \"1MiB\"\n[listen]\nclient = \"[::1]:1\"";
         let config = load(text, &[("listen.client", "127.0.0.1:0"), ("node", "4"), ("zone", "7x")]).unwrap();
         assert_eq!(
@@ -489,11 +491,11 @@ mod tests {
         let filled = config.filled().unwrap();
         assert_eq!(filled.filled().unwrap(), filled);
         let text = toml::to_string(&filled).unwrap();
-        assert_eq!(load(&text, &[]).unwrap(), filled, "what is shown can be loaded");
+        assert_eq!(load(&text, &[]).unwrap(), filled, "a printed configuration can be loaded");
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_key() {
         for (text, over, named) in [
             ("nodes = 3", None, "nodes"),
             ("[log]\nsegment = 1", None, "segment"),
@@ -502,11 +504,11 @@ mod tests {
             ("", Some(("listen.cilent", "a:1")), "cilent"),
             ("", Some(("listen.client", "a")), "listen.client"),
             ("", Some(("node.x.y", "1")), "node"),
-            ("", Some(("", "1")), "no key"),
+            ("", Some(("", "1")), "not a key"),
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),
             ("", Some(("listen.cilent", "a:1")), "--set listen.cilent=a:1"),
             ("", Some(("node", "foo")), "--set node=foo"),
-            ("", Some(("log.segment_bytes", "1")), "below [log]"),
+            ("", Some(("log.segment_bytes", "1")), "section [log]"),
             ("", Some(("tls.peer_authority", "")), "tls.peer_authority is empty"),
             ("", Some(("tls.key", "k")), "tls.key without tls.certificate:"),
             ("", Some(("tls.certificate", "k")), "set tls.key too"),

@@ -1,18 +1,18 @@
-//! Environment: what variables say to a server.
+//! Environment: the variables that configure a server.
 //!
-//! | variable | what |
+//! | variable | meaning |
 //! |---|---|
-//! | `CHIPLOG__LOG__SEGMENT_BYTES` | the key `log.segment_bytes`; every key has one: in capitals, `__` for its dot |
-//! | `CHIPLOG_ZONE` and other names | a flag's own: clap's matter, and stronger |
-//! | anything else that begins with `CHIPLOG_` | most likely a slip |
+//! | `CHIPLOG__LOG__SEGMENT_BYTES` | the key `log.segment_bytes`; every key has a variable: in capitals, `__` for the dot |
+//! | `CHIPLOG_ZONE` and other names | the variable of a flag, handled by clap; overrides the above |
+//! | other names that begin with `CHIPLOG_` | most likely a mistake |
 //!
-//! Must not know: what keys there are.
+//! Must not know: which keys exist.
 
 use crate::common::failure::{Failure, Result};
 use crate::serve::config::Over;
 use std::ffi::OsString;
 
-/// What stands before a key.
+/// The prefix of a key's variable.
 const PREFIX: &str = "CHIPLOG__";
 
 /// The keys that these variables set.
@@ -28,11 +28,11 @@ pub(crate) fn keys(set: impl Iterator<Item = (OsString, OsString)>) -> Result<Ve
         let value = value.into_string().map_err(|_| Failure::usage(format!("{by} is not UTF-8")))?;
         keys.push(Over { key, value: value.trim().to_owned(), by });
     }
-    keys.sort_by(|a, b| a.by.cmp(&b.by)); // of several that are wrong always the same is told
+    keys.sort_by(|a, b| a.by.cmp(&b.by)); // so that of several wrong ones always the same is reported
     Ok(keys)
 }
 
-/// Variables that look like ours and mean nothing. `command`: the whole command line.
+/// Variables that look like ours but have no meaning. `command`: the complete command line.
 pub(crate) fn unknown(set: impl Iterator<Item = String>, command: &clap::Command) -> Vec<String> {
     fn known(command: &clap::Command, name: &str) -> bool {
         command.get_arguments().filter_map(clap::Arg::get_env).any(|e| e == name)
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_in_the_environment_are_found() {
+    fn unknown_variables_are_found() {
         let set = [
             "CHIPLOG_NODE",
             "CHIPLOG_NODES",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_the_key_in_capitals() {
+    fn variable_is_the_key_in_capitals() {
         use std::os::unix::ffi::OsStringExt as _;
         let set = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
         let set = [

@@ -1,5 +1,5 @@
-//! Copy: what a copy that follows serves, if it is told to listen: reads, and feeding of other copies. No administration,
-//! no peers: it takes no part in its cluster.
+//! Serves a follower's copy at `--listen`: to readers and to other copies. It has no administration and no
+//! peers, because it takes no part in its cluster.
 
 use super::reload::Reloader;
 use super::{Config, Doors, bind, doors, listening, services, tell_health};
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 /// How long streams have to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A copy's services, on a runtime of their own.
+/// The services of a copy, on a runtime of their own.
 pub(crate) struct CopyServer {
     pub(crate) at: SocketAddr,
     host: Arc<LogSlot>,
@@ -28,17 +28,17 @@ pub(crate) struct CopyServer {
 }
 
 impl CopyServer {
-    /// Serves `host` where `config.listen.client` says, with `config.tls`.
+    /// Serves `host` at `config.listen.client`, with `config.tls`.
     ///
     /// # Errors
-    /// The listener cannot be had, or would be open to others without TLS.
+    /// The server cannot listen there, or other machines could reach it without TLS.
     pub(crate) fn start(config: &Config, host: &Arc<LogSlot>) -> Result<Self> {
         let (listener, at) = bind("--listen", &config.listen.client)?;
         let mut reloader = Reloader::default();
         let Doors { settings, access, budget, .. } = doors(config, &mut reloader)?;
         if settings.tls.is_none() && !at.ip().is_loopback() && !config.insecure {
             let what = format!(
-                "--listen {at} is open to others and has no TLS: give --listen-certificate and --listen-key, or --insecure"
+                "--listen {at} is open to other machines without TLS: give --listen-certificate and --listen-key, or --insecure"
             );
             return Err(Failure::usage(what));
         }
@@ -69,13 +69,13 @@ impl CopyServer {
         Ok(Self { at, host: host.clone(), runtime, ending, serving })
     }
 
-    /// Ends in order: streams are told, and have a moment.
+    /// Shuts down in order: tells streams to end and waits briefly.
     pub(crate) fn shutdown(self) {
         self.host.drain();
         self.ending.send_replace(true);
         let ended = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.serving).await });
         if ended.is_err() {
-            tracing::info!("some streams did not end; they are cut");
+            tracing::info!("some streams did not end in time and were cut off");
         }
         self.runtime.shutdown_background();
     }

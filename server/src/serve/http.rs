@@ -1,12 +1,12 @@
-//! Http: probes and metrics, for machines that look after servers.
+//! Http: probes and metrics for monitoring.
 //!
-//! | path | says |
+//! | path | response |
 //! |---|---|
 //! | `/livez` | 200 while the process answers |
 //! | `/readyz` | 200 when the server takes part in its cluster, else 503 with the reason |
-//! | `/metrics` | figures for Prometheus |
+//! | `/metrics` | metrics for Prometheus |
 //!
-//! A connection has one request: it has no time for pauses.
+//! A connection serves one request, because its time is limited.
 
 use super::metrics::Metrics;
 use super::ready::not_ready;
@@ -28,7 +28,7 @@ pub(super) fn router(host: Arc<LogSlot>, metrics: Arc<Metrics>) -> Router {
         .layer(map_response(last))
 }
 
-/// Says that nothing more is answered on the connection: it would be closed in the middle of a later request.
+/// Announces that the connection serves no further request: it could be closed in the middle of one.
 async fn last(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
@@ -45,7 +45,7 @@ fn figures(metrics: &Metrics) -> impl IntoResponse + use<> {
     match metrics.text() {
         Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, Metrics::CONTENT_TYPE)], text),
         Err(_) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], "not to be had\n".into())
+            (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], "not available\n".into())
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Door: connections of the listener for probes, within limits: nobody who reaches it may take the descriptors that clients
-//! and the log need, or keep a place for ever.
+//! The listener for probes, within limits: no client may use up the descriptors that clients and the log
+//! need, or hold a connection forever.
 //!
 //! | limit | up to it | beyond it |
 //! |---|---|---|
-//! | [`CONNECTIONS_MAX`] | served | of the address that has most, the oldest one is closed |
-//! | [`TIME_MAX`], from when it came | served | closed, whatever it does |
+//! | [`CONNECTIONS_MAX`] | served | closes the oldest connection of the address that has most |
+//! | [`TIME_MAX`], from the accept | served | closes the connection, whatever it does |
 //!
-//! That the oldest one goes, and not the newest: a probe takes a moment, so who stays is who has nothing to ask. That one of
-//! the address that has most goes: however many somebody opens, a probe from elsewhere is answered.
+//! It closes the oldest connection, not the newest: a probe takes a moment, so a connection that stays is not
+//! a probe. It chooses the address with most connections, so a probe from elsewhere is answered however many
+//! connections one client opens.
 //!
-//! Invariant: each connection wakes its task by itself when its time is up or its place is taken.
+//! Invariant: each connection wakes its own task when its time is up or when it is to be closed.
 //!
-//! Must not know: what is asked.
+//! Must not know: the requests.
 
 use axum::serve::Listener;
 use std::collections::{HashMap, VecDeque};
@@ -25,9 +26,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-/// The most connections that are open at a time.
+/// The maximum number of open connections.
 const CONNECTIONS_MAX: usize = 64;
-/// How long one may take: its request, and the answer.
+/// How long one connection may take for its request and the answer.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The listener for probes.
@@ -36,14 +37,14 @@ pub(super) struct Door {
     listener: TcpListener,
     connections_max: usize,
     time_max: Duration,
-    /// Those that are open, oldest first, each with where it came from. Dropped: its place is taken.
+    /// The open connections, oldest first, each with its address. Dropping an entry closes its connection.
     open: VecDeque<(IpAddr, oneshot::Sender<()>)>,
 }
 
-/// The bits of an IPv6 address that name a network. A host has all that there are within one.
+/// The bits of an IPv6 address that name a network. A host can use every address within one.
 const NETWORK_BITS: u32 = 64;
 
-/// What counts as one address: that of IPv4, the network of IPv6.
+/// The unit that counts as one address: an IPv4 address, or an IPv6 network.
 fn address(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
@@ -66,7 +67,8 @@ impl Door {
         Probe { stream, time: Box::pin(sleep(self.time_max)), taken }
     }
 
-    /// Closes the oldest connection of the address that has most; of several such, the oldest of all.
+    /// Closes the oldest connection of the address that has most; if several have the same number, the oldest
+    /// of all.
     fn make_room(&mut self) {
         let mut of: HashMap<IpAddr, usize> = HashMap::new();
         self.open.iter().for_each(|(from, _)| *of.entry(*from).or_default() += 1);
@@ -81,7 +83,7 @@ impl Listener for Door {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Probe, SocketAddr) {
-        let (stream, remote) = Listener::accept(&mut self.listener).await; // goes on after errors
+        let (stream, remote) = Listener::accept(&mut self.listener).await; // retries after errors
         (self.admit(stream, remote.ip()), remote)
     }
 
@@ -99,13 +101,13 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// What came of reading or writing; while that waits, the limits are looked at.
+    /// Returns the result of reading or writing; while that waits, checks the limits.
     fn within<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let is_over = done.is_pending()
             && (self.time.as_mut().poll(context).is_ready()
                 || Pin::new(&mut self.taken).poll(context).is_ready());
         if is_over {
-            let what = "a connection for probes has had its time";
+            let what = "a connection for probes exceeded its time";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
         }
         done
@@ -171,7 +173,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A door with a page of so many bytes behind it, on a thread of its own.
+    /// A listener with a page of `page` bytes, on a thread of its own.
     fn served(connections_max: usize, time_max: Duration, page: usize) -> SocketAddr {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -196,7 +198,7 @@ mod tests {
 
     const ASK: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
-    /// The first byte of an answer; None: the connection ended.
+    /// The first byte of an answer. None: the connection ended.
     fn first_byte(client: &mut Client) -> Option<u8> {
         let mut byte = [0];
         match client.read_exact(&mut byte) {
@@ -210,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_or_reads_nothing_is_left() {
+    fn silent_or_unreading_client_is_disconnected() {
         let time = Duration::from_millis(300);
         let at = served(8, time, 64 << 20);
         for said in ["", "GET / HTTP/1.1\r\nhost:", "PRI * HTTP/2.0\r\n\r\n"] {
             let begun = Instant::now();
             let mut client = connect(at, said);
-            while first_byte(&mut client).is_some() {} // an error's page may come
+            while first_byte(&mut client).is_some() {} // an error page may arrive
             assert!(begun.elapsed() >= time / 2, "{said:?}");
         }
-        // One that asks, and takes nothing of a page that no buffer holds.
+        // A client that sends a request and never reads a page that fits no buffer.
         let mut client = connect(at, ASK);
         std::thread::sleep(time * 5);
         let mut all = Vec::new();
@@ -228,10 +230,10 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn oldest_connection_is_closed_for_a_new_one() {
         let at = served(3, PATIENCE * 2, 10);
         let mut open: Vec<Client> = (0..3).map(|_| connect(at, "GET")).collect();
-        // All three have their place: the rest of a request is answered. Then it may ask again.
+        // All three are accepted: the rest of a request is answered. Then the client may send another.
         for client in &mut open {
             client.write_all(&ASK.as_bytes()[3..]).unwrap();
             assert_eq!(first_byte(client), Some(b'H'));
@@ -246,10 +248,10 @@ mod tests {
         assert!(!rest(&mut open[1]) && !rest(&mut open[2]) && !rest(&mut fourth), "others go");
     }
 
-    /// Whoever opened connections without end took the place of a probe before that was answered, and a server that was well
-    /// was killed by its supervisor.
+    /// A client that opened connections without end displaced a probe before it was answered, and the
+    /// supervisor killed a healthy server.
     #[tokio::test]
-    async fn who_opens_many_takes_no_place_of_others() {
+    async fn client_with_many_connections_displaces_no_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let mut door = Door { connections_max: 3, ..Door::new(listener) };
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_one_address_whatever_it_writes_there() {
+    fn addresses_of_one_host_count_as_one() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         assert_eq!(address(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
         assert_eq!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:2:ffff:ffff:ffff:ffff")));

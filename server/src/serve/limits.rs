@@ -1,4 +1,4 @@
-//! Limits: what clients may take of a server, as its configuration says.
+//! Limits: what clients may use of a server, according to its configuration.
 //!
 //! Must not know: sockets.
 
@@ -11,36 +11,37 @@ use chiplog_net::listener::memory_budget::{BudgetLimits, turns, unpackings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The table `[limits]`. What each does at its bound stands in docs/configuration.md.
+/// The table `[limits]`. docs/configuration.md describes what happens at each limit.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
     pub(crate) connections_max: u64,
     pub(crate) connections_per_address_max: u64,
-    /// Calls open on one connection.
+    /// Open calls per connection.
     pub(crate) streams_max: u64,
-    /// What a client may send on a stream that is not read.
+    /// The number of bytes that a client may send on a stream that the server does not read.
     pub(crate) window_bytes: Size,
-    /// Calls open on all connections.
+    /// Open calls on all connections.
     pub(crate) streams_total_max: u64,
-    /// Of the latter, of `inflight_bytes_max` and of `answer_bytes_max`: what one address may have, and one token.
+    /// The share of `streams_total_max`, `inflight_bytes_max` and `answer_bytes_max` that one address, or one
+    /// token, may use.
     pub(crate) share_percent: u64,
     pub(crate) header_bytes_max: Size,
-    /// None: what the log's batches need, 64 MiB at least.
+    /// None: what the log's batches need, at least 64 MiB.
     pub(crate) message_bytes_max: Option<Size>,
-    /// Messages that came and are not answered, of one connection.
+    /// Bytes of received and unanswered messages, per connection.
     pub(crate) inflight_connection_bytes_max: Size,
-    /// The same of all.
+    /// The same for all connections.
     pub(crate) inflight_bytes_max: Size,
     pub(crate) inflight_wait_millis: u64,
-    /// Answers that are made and not sent, of one connection.
+    /// Bytes of prepared and unsent answers, per connection.
     pub(crate) answer_connection_bytes_max: Size,
-    /// The same of all.
+    /// The same for all connections.
     pub(crate) answer_bytes_max: Size,
     pub(crate) handshake_millis: u64,
-    /// 0: for ever.
+    /// 0: no limit.
     pub(crate) idle_seconds: u64,
-    /// 0: for ever.
+    /// 0: no limit.
     pub(crate) slow_reader_millis: u64,
 }
 
@@ -69,26 +70,26 @@ impl Default for Limits {
     }
 }
 
-/// What a server takes that serves nobody.
+/// The memory of a server without clients.
 const PROCESS_BYTES: u64 = 256 << 20;
 /// The other replicas of a large cluster.
 const PEERS: u64 = 6;
-/// What a connection takes besides its windows: TLS, HTTP/2, its task.
+/// The memory of a connection without its windows: TLS, HTTP/2, its task.
 const CONNECTION_BYTES: u64 = 128 << 10;
-/// What a call takes besides what it holds of the budgets.
+/// The memory of a call without its part of the budgets.
 const STREAM_BYTES: u64 = 32 << 10;
 
-/// What a message takes besides the batch that it carries, generously.
+/// A generous bound of what a message holds in addition to its batch.
 const FRAME_BYTES: u64 = 1 << 20;
-/// Clients of `logspec.Log` send requests of many records, whatever a batch may be.
+/// Clients of `logspec.Log` send requests of many records, whatever the size of a batch.
 const MESSAGE_BYTES: u64 = 64 << 20;
 
-/// The longest time that can be told, in milliseconds and seconds.
+/// The longest configurable times, in milliseconds and seconds.
 const MILLIS_MAX: u64 = 3_600_000;
 const SECONDS_MAX: u64 = 30 * 86_400;
 
 impl Limits {
-    /// Checks every bound. `batch_bytes_max`: that of the log, whose batches have to fit a message.
+    /// Checks every bound. `batch_bytes_max` is that of the log, whose batches have to fit a message.
     pub(super) fn check(&self, batch_bytes_max: u32) -> Result<()> {
         let message = self.message_bytes_max(batch_bytes_max);
         within("connections_max", self.connections_max, 1, 1 << 20)?;
@@ -109,7 +110,7 @@ impl Limits {
         within("slow_reader_millis", self.slow_reader_millis, 0, MILLIS_MAX)
     }
 
-    /// For so many connections only; those of one address keep their part of all.
+    /// Lowers the limit to `room` connections. The limit of one address keeps its proportion.
     pub(super) fn lower_connections(&mut self, room: u64) {
         let part = u128::from(self.connections_per_address_max) * u128::from(room)
             / u128::from(self.connections_max.max(1));
@@ -118,21 +119,21 @@ impl Limits {
         self.connections_max = room;
     }
 
-    /// Where one address or token has less than twice what the largest message takes: one client that sends it slowly keeps
-    /// the others of its address or token waiting. None: there is enough.
+    /// Explains a share per address or token that is less than twice the largest message: a client that sends
+    /// such a message slowly makes all others of its address or token wait. None: the share is large enough.
     pub(super) fn small_share(&self, message_bytes_max: u64) -> Option<String> {
         let share = self.inflight_bytes_max.0.saturating_mul(self.share_percent) / 100;
         (share < 2 * message_bytes_max).then(|| {
             let enough = (200 * message_bytes_max).div_ceil(self.share_percent);
             format!(
                 "limits.share_percent of limits.inflight_bytes_max is {share} bytes, less than two of the largest messages \
-                 ({message_bytes_max} bytes each): one client can keep the appends of its address and token waiting. Set \
-                 limits.inflight_bytes_max to {enough} at least, or lower limits.message_bytes_max"
+                 ({message_bytes_max} bytes each): one client can make the other appends of its address and token wait. Set \
+                 limits.inflight_bytes_max to {enough} bytes or more, or lower limits.message_bytes_max"
             )
         })
     }
 
-    /// Bytes of the largest message; with `batch_bytes_max` of the log.
+    /// The size of the largest message. `batch_bytes_max` is that of the log.
     pub(super) fn message_bytes_max(&self, batch_bytes_max: u32) -> u64 {
         let needed = u64::from(batch_bytes_max) + FRAME_BYTES;
         self.message_bytes_max.map_or(needed.max(MESSAGE_BYTES), |size| size.0)
@@ -152,10 +153,10 @@ impl Limits {
         limits
     }
 
-    /// The most memory that a server takes with these limits, its log and its cluster; docs/configuration.md has the formula.
-    /// The system's cache of files does not count.
+    /// The most memory that a server uses with these limits, its log and its cluster. docs/configuration.md
+    /// has the formula. The system's file cache does not count.
     pub(super) fn memory_bytes_max(&self, log: &Options, peer_queue_bytes_max: u64, threads: u64) -> u64 {
-        // Without mappings each of those that read at a time has a block, and a batch that it has not paid for.
+        // Without mappings each concurrent reader holds a block, and a batch that the budget does not count.
         let reading = match log.read_mode {
             ReadMode::Read => u64::from(log.block_bytes_max) + u64::from(log.batch_bytes_max),
             _ => 0,
@@ -193,16 +194,16 @@ impl Limits {
     }
 }
 
-/// Descriptors besides those of clients' connections: segments, replicas, probes. Where fewer are allowed in all, half of
-/// these.
+/// Descriptors not used by clients' connections: segments, replicas, probes. If the process may open fewer
+/// descriptors than this, half of what it may open.
 const DESCRIPTORS: u64 = 1024;
 
-/// How many connections of clients there is room for, where so many descriptors may be open.
+/// The number of client connections for which `descriptors` suffice.
 pub(super) fn connections_within(descriptors: u64) -> u64 {
     (descriptors - DESCRIPTORS.min(descriptors / 2)).max(1)
 }
 
-/// Descriptors that so many connections of clients need, with all else.
+/// The number of descriptors that `connections` clients and everything else need.
 pub(super) fn descriptors_for(connections: u64) -> u64 {
     connections.saturating_add(DESCRIPTORS)
 }
@@ -228,9 +229,9 @@ mod tests {
         assert_eq!(connections_within(descriptors_for(u64::MAX)), u64::MAX - DESCRIPTORS);
     }
 
-    /// A server that lowered its connections let one address have all of them.
+    /// A server that lowered its number of connections let one address use all of them.
     #[test]
-    fn connections_of_an_address_follow_those_of_all() {
+    fn connections_per_address_shrink_with_the_total() {
         for (all, each, room, want) in
             [(4096, 1024, 512, 128), (4096, 4096, 512, 512), (100, 1, 50, 1), (8, 3, 2, 1)]
         {
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn share_smaller_than_two_messages_is_told() {
+    fn share_smaller_than_two_messages_is_reported() {
         let defaults = Limits::default();
         assert_eq!(defaults.small_share(MESSAGE_BYTES), None);
         assert!(defaults.small_share(MESSAGE_BYTES + 1).is_some());
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(small.small_share(MESSAGE_BYTES), None, "{told}");
     }
 
-    /// The bound was 19 GiB, 16 of it windows: no figure that memory could be judged by.
+    /// The bound was 19 GiB, 16 of them windows: too large to plan memory with.
     #[test]
     fn default_memory_is_bounded_by_four_gibibytes() {
         let mut log = Options::default();
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(Limits::default().memory_bytes_max(&log, 64 << 20, 3), bytes + reading);
     }
 
-    /// Each option sets its own limit, and no other.
+    /// Each option sets its own limit and no other.
     #[test]
     fn every_option_is_used() {
         let limits = Limits {

@@ -1,6 +1,6 @@
-//! Metrics: figures of the log, of its clients and of the way to its peers, in the OpenMetrics text that Prometheus
-//! reads. Looked up when asked for; nothing is kept here. `docs/metrics.md` says what each means, and a test holds that
-//! page against a server.
+//! Metrics of the log, its clients and its peers, in the OpenMetrics text that Prometheus reads. They are
+//! collected on request; nothing is stored here. `docs/metrics.md` explains each metric, and a test compares
+//! that page with a server.
 
 use super::Config;
 use super::ready::not_ready;
@@ -43,7 +43,7 @@ impl Metrics {
     }
 }
 
-/// Where the figures are.
+/// The sources of the metrics.
 #[derive(Debug)]
 pub(super) struct Figures {
     pub(super) host: Arc<LogSlot>,
@@ -54,7 +54,7 @@ pub(super) struct Figures {
     pub(super) reloads: Arc<Reloads>,
 }
 
-/// Limits that depend on others, or on the machine.
+/// Limits that depend on others or on the machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     connections: u64,
@@ -62,7 +62,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Of a configuration as it is used.
+    /// The bounds of a configuration in use.
     pub(super) fn of(config: &Config) -> Result<Self> {
         Ok(Self { connections: config.limits.connections_max, memory_bytes: config.memory_bytes_max()? })
     }
@@ -73,14 +73,18 @@ impl Collector for Figures {
         let mut page = Page { encoder };
         let version = [(env!("CARGO_PKG_VERSION").to_owned(), 1)];
         page.family("build_info", "1 for the version that runs", "version", MetricType::Gauge, &version)?;
-        page.gauge("ready", "1 if clients should be sent here", u64::from(not_ready(&self.host).is_none()))?;
+        page.gauge(
+            "ready",
+            "1 if clients should use this server",
+            u64::from(not_ready(&self.host).is_none()),
+        )?;
         of_clients(&mut page, self.host.gauges())?;
         if let Some(log) = self.host.opened() {
             of_log(&mut page, log)?;
         }
         let copies = self.host.copies();
-        page.gauge("copies", "copies of the log that are fed from here", copies.now)?;
-        page.counter("copies_begun", "times a copy began to be fed", copies.begun)?;
+        page.gauge("copies", "copies of the log that this server sends blocks to", copies.now)?;
+        page.counter("copies_begun", "times that sending to a copy began", copies.begun)?;
         page.counter("copies_bytes", "bytes of blocks sent to copies", copies.bytes)?;
         of_peers(&mut page, &self.transport.traffic())?;
         page.counter(
@@ -96,16 +100,22 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     let refused = |refusals: &Refusals| Refusal::ALL.map(|r| (r.name().to_owned(), refusals.read(r)));
     let (clients, peers) = (refused(&figures.refusals), refused(figures.transport.refusals()));
     let counter = MetricType::Counter;
-    page.family("refused", "what the listener for clients refused or ended", "reason", counter, &clients)?;
-    page.family("peer_refused", "the same of the listener for peers", "reason", counter, &peers)?;
+    page.family(
+        "refused",
+        "requests and connections that the listener for clients refused or ended",
+        "reason",
+        counter,
+        &clients,
+    )?;
+    page.family("peer_refused", "the same for the listener for peers", "reason", counter, &peers)?;
     let used = figures.budget.used_bytes() as u64;
-    page.gauge("inflight_bytes", "bytes of messages that came and are not in the log's queue", used)?;
+    page.gauge("inflight_bytes", "bytes of received messages that are not in the log's queue yet", used)?;
     let answers = figures.budget.answer_bytes() as u64;
-    page.gauge("answer_bytes", "bytes of answers that are made and not sent", answers)?;
+    page.gauge("answer_bytes", "bytes of prepared answers that are not sent yet", answers)?;
     let waiting = figures.budget.answers_waiting() as u64;
     page.gauge("answers_waiting", "answers that wait for memory", waiting)?;
     page.gauge("calls", "open calls of clients, of all kinds", figures.budget.streams() as u64)?;
-    page.gauge("connections_max", "the most connections of clients", figures.bounds.connections)?;
+    page.gauge("connections_max", "the maximum number of client connections", figures.bounds.connections)?;
     page.gauge("memory_max_bytes", "the most memory that the limits allow", figures.bounds.memory_bytes)?;
     let expiries = figures.reloads.expiries();
     let help = "the last second in which a certificate of this server is valid, since 1970";
@@ -115,9 +125,13 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     }
     let Reloads { done, failed, broken, .. } = &*figures.reloads;
     let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
-    page.counter("reloads", "certificates and tokens that were exchanged", read(done))?;
-    page.counter("reload_failures", "looks at files that could not be used", read(failed))?;
-    page.gauge("reload_broken", "things whose files cannot be used now: the old ones stay", read(broken))
+    page.counter("reloads", "reloads that replaced certificates or tokens", read(done))?;
+    page.counter("reload_failures", "reloads whose files could not be used", read(failed))?;
+    page.gauge(
+        "reload_broken",
+        "sets of files that cannot be used now: the old ones stay in use",
+        read(broken),
+    )
 }
 
 fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
@@ -135,13 +149,13 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.gauge("committed_raft_index", "the last entry known committed", status.committed_raft.get())?;
     page.gauge("last_raft_index", "the last entry, committed or not", status.last_raft.get())?;
     page.gauge("term", "raft's term", status.term.get())?;
-    page.gauge("leader", "the node that leads; 0: not known", status.leader.map_or(0, |n| n.get()))?;
+    page.gauge("leader", "the node that leads; 0: unknown", status.leader.map_or(0, |n| n.get()))?;
     page.gauge("used_bytes", "bytes of blocks from the first record on", info.bytes_used)?;
     page.gauge("capacity_bytes", "their limit; 0: the disk", info.bytes_capacity.unwrap_or(0))?;
     let disk = rustix::fs::statvfs(log.path()).ok();
     let (all, free) = disk.map_or((0, 0), |d| (d.f_blocks * d.f_frsize, d.f_bavail * d.f_frsize));
-    page.gauge("disk_bytes", "size of the disk that the log is on; 0: not known", all)?;
-    page.gauge("disk_free_bytes", "what is free of it", free)?;
+    page.gauge("disk_bytes", "size of the disk that the log is on; 0: unknown", all)?;
+    page.gauge("disk_free_bytes", "free bytes of that disk", free)?;
     page.gauge("segments", "segment files", info.segments)?;
     page.gauge("sessions", "open sessions", info.sessions.into())?;
     page.gauge("poisoned", "1 if a write failed", u64::from(log.poison_cause().is_some()))?;
@@ -154,29 +168,33 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
         (Role::Removed, "removed"),
     ];
     let roles = roles.map(|(role, name)| (name.to_owned(), u64::from(role == status.role)));
-    page.family("role", "1 for what this replica does", "role", MetricType::Gauge, &roles)?;
+    page.family("role", "1 for the current role of this replica", "role", MetricType::Gauge, &roles)?;
     let running = stats.syncing.as_secs_f64();
-    page.gauge_f64("sync_running_seconds", "how long the sync that runs now has run; 0: none runs", running)?;
+    page.gauge_f64("sync_running_seconds", "how long the current sync has run; 0: none runs", running)?;
     let backlog = log.backlog();
     page.gauge("queue_appends", "appends that wait for the writer", backlog.queue_appends)?;
-    page.gauge("queue_bytes", "their bytes", backlog.queue_bytes)?;
-    page.gauge("unwritten_bytes", "bytes of appends taken and not written yet", backlog.taken_bytes)?;
-    page.gauge("uncommitted_bytes", "bytes written and not committed yet", backlog.uncommitted_bytes)?;
-    page.counter("appends", "batches taken", stats.appends)?;
+    page.gauge("queue_bytes", "bytes of these appends", backlog.queue_bytes)?;
+    page.gauge("unwritten_bytes", "bytes of accepted appends that are not written yet", backlog.taken_bytes)?;
+    page.gauge("uncommitted_bytes", "bytes written but not committed yet", backlog.uncommitted_bytes)?;
+    page.counter("appends", "batches accepted", stats.appends)?;
     page.counter("records", "records written", stats.records)?;
     page.counter("blocks", "blocks written", stats.blocks)?;
     page.counter("written_bytes", "bytes of blocks written", stats.bytes)?;
     page.counter("rolls", "segments begun", stats.rolls)?;
-    page.counter("scrubbed_bytes", "bytes of blocks read and checked by the scrub", stats.scrubbed_bytes)?;
-    page.counter("damaged", "places found where blocks are damaged", stats.damaged)?;
-    page.counter("repaired", "of those, repaired from other replicas", stats.repaired)?;
-    page.gauge("damaged_places", "places that are damaged now", log.damaged_places())?;
+    page.counter(
+        "scrubbed_bytes",
+        "bytes of blocks that the scrubber read and checked",
+        stats.scrubbed_bytes,
+    )?;
+    page.counter("damaged", "damaged places found", stats.damaged)?;
+    page.counter("repaired", "damaged places repaired from other replicas", stats.repaired)?;
+    page.gauge("damaged_places", "places that are damaged at present", log.damaged_places())?;
     page.counter(
         "truncated_records",
-        "records cut off because another leader has others in their place",
+        "records truncated because another leader has other records there",
         stats.truncated_records,
     )?;
-    page.counter("discarded_records", "records that a discard or retention took", stats.discarded_records)?;
+    page.counter("discarded_records", "records removed by discards or retention", stats.discarded_records)?;
     histograms(page, &stats)?;
     let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
         status.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
@@ -184,13 +202,13 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     let gauge = MetricType::Gauge;
     page.family(
         "peer_lag_entries",
-        "entries that a peer lacks; told by the leader",
+        "entries that a peer lacks, reported by the leader",
         "node",
         gauge,
         &peers(|p| p.lag),
     )?;
     let active = peers(|p| u64::from(p.active));
-    page.family("peer_active", "1 if the leader hears of the peer", "node", MetricType::Gauge, &active)
+    page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
 }
 
 fn histograms(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
@@ -208,14 +226,16 @@ fn histograms(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
 fn of_peers(page: &mut Page<'_>, traffic: &[PeerTraffic]) -> fmt::Result {
     type Value = fn(&PeerTraffic) -> u64;
     let rows: [(&str, &str, MetricType, Value); 8] = [
-        ("peer_connected", "1 if the stream to it stands", MetricType::Gauge, |t| t.connected.into()),
-        ("peer_queue_bytes", "bytes that wait for its stream", MetricType::Gauge, |t| t.queue_bytes),
+        ("peer_connected", "1 if the stream to the peer is connected", MetricType::Gauge, |t| {
+            t.connected.into()
+        }),
+        ("peer_queue_bytes", "bytes that wait to be sent to the peer", MetricType::Gauge, |t| t.queue_bytes),
         ("peer_sent", "messages sent", MetricType::Counter, |t| t.sent),
         ("peer_sent_bytes", "bytes sent", MetricType::Counter, |t| t.sent_bytes),
         ("peer_dropped", "messages dropped", MetricType::Counter, |t| t.dropped),
         ("peer_received", "messages received", MetricType::Counter, |t| t.received),
         ("peer_received_bytes", "bytes received", MetricType::Counter, |t| t.received_bytes),
-        ("peer_reconnects", "times the stream was made again", MetricType::Counter, |t| t.reconnects),
+        ("peer_reconnects", "times that the stream was reconnected", MetricType::Counter, |t| t.reconnects),
     ];
     for (name, help, kind, value) in rows {
         let values: Vec<_> = traffic.iter().map(|t| (t.node.to_string(), value(t))).collect();
@@ -243,7 +263,8 @@ impl Page<'_> {
         ConstCounter::new(value).encode(metric)
     }
 
-    /// Counts by bucket, and the sum of all values. `bound`: of a bucket; the last one has none.
+    /// Counts per bucket, and the sum of all values. `bound` is the upper bound of a bucket; the last bucket
+    /// has none.
     fn histogram(
         &mut self,
         name: &str,
@@ -257,7 +278,7 @@ impl Page<'_> {
         metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
 
-    /// One value a label.
+    /// One value per label.
     fn family(
         &mut self,
         name: &str,

@@ -1,15 +1,18 @@
-//! Serve: one server, from its configuration to its end: listeners, the way to the peers, the log, the services.
+//! Serve: one server, from its configuration to its end: listeners, the transport to peers, the log, the
+//! services.
 //!
 //! ```text
 //! listen.client ── tonic ──> services ──┐
-//! listen.http ──── axum ──> probes ─────┼──> Host ──> Log ──> PeerTransport ──> listen.peer of the others
+//! listen.http ──── axum ──> probes ─────┼──> LogSlot ──> Log ──> PeerTransport ──> listen.peer of the others
 //! listen.peer ──── PeerTransport (a thread of its own) ──> Log
 //! ```
 //!
 //! Invariants:
-//! - Nothing is listened to before all listeners are bound and, where there is a replica, its log is open.
-//! - A call goes by the limits, then by its token, before a service sees it.
-//! - The end is in order: not ready, no new calls, another leads, streams end, the log is closed. Bounded in time.
+//! - The server accepts no connection before all listeners are bound and, if there is a replica, its log is
+//!   open.
+//! - A call passes the limits and then the check of its token before a service sees it.
+//! - The shutdown is in order: not ready, no new calls, leadership transferred, streams ended, log closed.
+//!   Its time is bounded.
 //!
 //! Must not know: command lines, terminals.
 
@@ -58,21 +61,21 @@ use tokio::task::JoinHandle;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-/// So often a server without a replica looks whether a cluster calls it.
+/// How often a server without a replica checks whether a cluster calls it.
 const CALLERS: Duration = Duration::from_millis(100);
 
-/// What to do when the directory holds no replica.
+/// The action if the directory holds no replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
-    /// Wait until somebody says.
+    /// Wait for a command.
     Wait,
     /// Make a new cluster.
     Init,
-    /// Be an empty replica of this log, which its leader has to add.
+    /// Make an empty replica of this log, to be added by its leader.
     Join(LogId),
 }
 
-/// A server at work.
+/// A running server.
 pub(crate) struct Server {
     pub(crate) host: Arc<LogSlot>,
     pub(crate) config: Config,
@@ -80,15 +83,15 @@ pub(crate) struct Server {
     pub(crate) http: Option<SocketAddr>,
     founder: Founder,
     transport: Arc<PeerTransport>,
-    /// Told when certificates and tokens are to be read again.
+    /// Notified to reload certificates and tokens.
     pub(crate) reload: Arc<Notify>,
     doors: Doors,
-    /// Told when streams have to end.
+    /// Set when streams have to end.
     ending: watch::Sender<bool>,
     services: Vec<JoinHandle<()>>,
 }
 
-/// What stands before the services.
+/// The checks that calls pass before the services.
 struct Doors {
     settings: Settings,
     access: Arc<Access>,
@@ -96,19 +99,19 @@ struct Doors {
     reloads: Arc<Reloads>,
 }
 
-/// How the log is opened.
+/// Opens the log.
 #[derive(Clone)]
 struct Founder {
     config: Config,
     address: String,
     transport: Arc<PeerTransport>,
-    /// When it began to listen to the other replicas.
+    /// When the server began to listen for other replicas.
     started: Instant,
 }
 
 impl Founder {
-    /// Makes the replica of a server that waits. Blocks for an election time-out at most before it makes a new cluster, and then
-    /// as [`Self::open`].
+    /// Makes the replica of a waiting server. Before it makes a new cluster it blocks for up to an election
+    /// timeout, then as [`Self::open`].
     fn found(&self, founding: Founding) -> chiplog::Result<Log> {
         match founding {
             Founding::Init { force } => {
@@ -121,15 +124,16 @@ impl Founder {
         }
     }
 
-    /// That no cluster has this server for a member: on a disk that was emptied a new cluster would answer in the place of
-    /// the old one. Replicas that run call each other several times an election time-out, so that long is listened.
+    /// Checks that no cluster has this server as a member: on a disk that was emptied, a new cluster would
+    /// answer in place of the old one. Running replicas call each other several times per election timeout,
+    /// so the check listens that long.
     fn check_uncalled(&self) -> chiplog::Result<()> {
         let listen = Duration::from_millis(self.config.cluster.election_timeout_millis);
         loop {
             if let Some(caller) = self.transport.caller() {
                 let log = to_hex(caller.log.get());
                 let what = format!(
-                    "node {} of log {log} calls this server, as node {} of its cluster: the directory was emptied, or is not mounted, and a new cluster here would answer in the place of that one. A server whose disk was lost gets a new number there (`chiplog member add`, then `remove {}`); `chiplog member init --force` makes a new cluster all the same",
+                    "node {} of log {log} calls this server, as node {} of its cluster: the directory was emptied, or is not mounted, and a new cluster here would replace that node. Give a server that lost its disk a new number there: `chiplog member add`, then `chiplog member remove {}`; `chiplog member init --force` makes a new cluster nevertheless",
                     caller.node, caller.as_node, caller.as_node
                 );
                 return Err(chiplog::Error::new(ErrorKind::Membership, what));
@@ -141,7 +145,7 @@ impl Founder {
         }
     }
 
-    /// Blocks for as long as recovery takes.
+    /// Opens the log. Blocks during recovery.
     fn open(&self, bootstrap: Bootstrap) -> chiplog::Result<Log> {
         let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
         let options =
@@ -150,7 +154,7 @@ impl Founder {
         let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
             ErrorKind::Full if is_new => chiplog::Error::new(
                 ErrorKind::Full,
-                format!("{e}: `--set log.segment_bytes=1MiB`, say, or another directory"),
+                format!("{e}: choose smaller segments, such as `--set log.segment_bytes=1MiB`, or another directory"),
             ),
             _ => e,
         })?;
@@ -162,14 +166,15 @@ impl Founder {
 }
 
 impl Server {
-    /// Starts everything. Blocks a moment for the disk: recovery reads the last segment.
+    /// Starts everything. Blocks briefly for the disk: recovery reads the last segment.
     ///
     /// # Errors
-    /// A listener cannot be had, would be open to others without TLS; a certificate is of no use now, or not this node's; the
-    /// log cannot be opened, or is another than `first` speaks of.
+    /// The server cannot listen at an address, or other machines could reach it without TLS. A certificate
+    /// cannot be used now, or does not belong to this node. The log cannot be opened, or is not the one of
+    /// `first`.
     pub(crate) async fn start(mut config: Config, first: First) -> Result<Self> {
         if config.node == 0 {
-            let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
+            let what = "give this server a number: --node N, or `node = N` in the file; never the number of another server of the cluster, or of a removed one";
             return Err(Failure::usage(what));
         }
         let connections = config.limits.connections_max;
@@ -236,7 +241,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Makes the replica of a server that waits.
+    /// Makes the replica of a waiting server.
     pub(crate) async fn found(&self, founding: Founding) -> Result<Log> {
         let log = founded(&self.founder, founding).await??;
         self.host.open(log.clone());
@@ -287,7 +292,7 @@ impl Server {
         }));
         let router = http::router(self.host.clone(), metrics);
         let listener = http_listener::Door::new(listening(listener)?);
-        // Until the process ends: it says that the server is about to.
+        // Runs until the process ends: it also reports that the server is shutting down.
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 tracing::error!(%error, "the listener for probes ended");
@@ -296,10 +301,11 @@ impl Server {
         Ok(())
     }
 
-    /// Ends in order, within the configured time. `others` go on: one of them should lead.
+    /// Shuts down in order, within the configured time. `others`: the other replicas keep running, so one of
+    /// them should lead.
     ///
     /// # Errors
-    /// The log's, or that time was up.
+    /// Errors of the log; or the time was up.
     pub(crate) async fn shutdown(self, others: bool) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(self.config.shutdown_millis);
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -314,7 +320,7 @@ impl Server {
         for service in self.services {
             let stop = service.abort_handle();
             if tokio::time::timeout(patience, service).await.is_err() {
-                tracing::info!("some streams of clients did not end; they are cut");
+                tracing::info!("some streams of clients did not end in time and were cut off");
                 stop.abort();
             }
         }
@@ -328,14 +334,14 @@ impl Server {
             Ok(Ok(closed)) => closed.map_err(Failure::from),
             Ok(Err(_)) => Err(Failure::new(ErrorKind::Poisoned, "closing the log panicked")),
             Err(_) => {
-                let what = "the log was not closed in time; what was confirmed is in it";
+                let what = "the log was not closed in time; every confirmed record is in it";
                 Err(Failure::new(ErrorKind::Timeout, what))
             }
         }
     }
 }
 
-/// Opens the replica that is there, or does what is to be done first.
+/// Opens the existing replica, or does what `first` demands.
 async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
     let dir = founder.config.data.as_path();
     let error = match opened(founder).await? {
@@ -354,7 +360,7 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
     }
 }
 
-/// While there is no replica: notes whether a cluster calls this server as its member, and warns of it once.
+/// While there is no replica: notes whether a cluster calls this server as its member, and warns once.
 async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: NodeId) {
     let mut told = None;
     while host.opened().is_none() {
@@ -366,12 +372,12 @@ async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: N
             if lost == own {
                 tracing::warn!(
                     log,
-                    "the directory holds no replica, and node {node} calls this server as node {lost} of its cluster: the directory was emptied, or is not mounted. Mount it; if it is lost, start a server under a new number on an empty directory, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
+                    "the directory holds no replica, but node {node} calls this server as node {lost} of its cluster: the directory was emptied, or is not mounted. Mount it. If it is lost, start a server with a new number and an empty directory, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
                 );
             } else {
                 tracing::warn!(
                     log,
-                    "node {node} calls node {lost} at the address of this server, which is node {own}: if it is to take the place of node {lost}, `chiplog member add` it, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
+                    "node {node} calls node {lost} at the address of this server, which is node {own}: to replace node {lost}, `chiplog member add` this server, then `chiplog member remove {lost}`. Do not run `chiplog member init` here"
                 );
             }
         }
@@ -379,7 +385,7 @@ async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: N
     }
 }
 
-/// Why no log was made. There is nothing in it that could be discarded.
+/// The failure of making a log. Without the advice to discard, because the log has nothing to discard.
 fn not_made(error: chiplog::Error) -> Failure {
     match error.kind() {
         ErrorKind::Full => Failure::new(ErrorKind::Full, error.to_string()),
@@ -387,26 +393,27 @@ fn not_made(error: chiplog::Error) -> Failure {
     }
 }
 
-/// Whether this is a replica of a log whose leader has not added it yet: it knows of no member, not even of itself.
+/// Whether this is a replica that its leader has not added yet: it knows no member, not even itself.
 pub(crate) fn awaits_its_leader(log: &Log) -> bool {
     let status = log.status();
-    // One that is being repaired may not know yet what it knew, nor may one that was removed meanwhile.
+    // A replica under repair may not know its members yet, nor may a removed one.
     status.members.is_empty() && !matches!(status.role, Role::Repairing | Role::Removed)
 }
 
-/// Whether what is in the directory is what the command line says of an empty one. That it says so still is no mistake.
+/// Checks that an existing replica agrees with what the command line demands for an empty directory.
+/// Repeating the option is no mistake.
 ///
 /// # Errors
-/// `InvalidArgument`: it speaks of another log.
+/// `InvalidArgument`: the command line names another log.
 fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
     let there = to_hex(log.info().log_id.get());
     let dir = dir.display();
     let what = match first {
         First::Init if awaits_its_leader(log) => format!(
-            "--init makes a cluster in an empty directory, and {dir} holds an empty replica that is to join log {there} and was never added to it: leave out --init and add it there (`chiplog member add`), or give another directory, or remove this one, in which there is no record"
+            "--init makes a cluster in an empty directory, but {dir} holds an empty replica that was to join log {there} and was never added to it: leave out --init and add the replica (`chiplog member add`), or give another directory, or remove this one, which holds no record"
         ),
         First::Join(wanted) if wanted != log.info().log_id => format!(
-            "--join {}: {dir} holds log {there} already: leave out --join to go on with that one, or give another directory",
+            "--join {}: {dir} already holds log {there}: leave out --join to continue with that log, or give another directory",
             to_hex(wanted.get())
         ),
         _ => return Ok(()),
@@ -432,7 +439,7 @@ async fn off_the_runtime<T: Send + 'static>(
         .map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the log panicked"))
 }
 
-/// Lets another voter lead, if this one does and there is one.
+/// Transfers leadership to another voter, if this replica leads and there is one.
 fn hand_over(log: &Log, patience: Duration) {
     let begun = Instant::now();
     loop {
@@ -445,20 +452,21 @@ fn hand_over(log: &Log, patience: Duration) {
         if let Some(next) = others().filter(|p| p.active).max_by_key(|p| p.matched) {
             match log.transfer_leader(next.node, patience) {
                 Ok(()) => tracing::info!(to = %next.node, "another replica leads"),
-                Err(error) => tracing::warn!(%error, "leading could not be handed over"),
+                Err(error) => tracing::warn!(%error, "leadership could not be transferred"),
             }
             return;
         }
-        // Once an election time-out everybody counts as silent, until the next answer to a heartbeat.
+        // Once per election timeout the leader counts every peer as silent until its next answer to a
+        // heartbeat.
         if begun.elapsed() > patience / 3 {
-            tracing::warn!("leading is handed over to nobody: no other voter answers");
+            tracing::warn!("leadership is not transferred: no other voter answers");
             return;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Tells the health service what changes, five times a second.
+/// Reports changes to the health service, five times a second.
 async fn tell_health(
     host: Arc<LogSlot>,
     mut reporter: HealthReporter,
@@ -482,7 +490,8 @@ async fn tell_health(
             _ = ending.wait_for(|e| *e) => break,
         }
     }
-    // Who watches hears it, and then the end: streams that watch would be waited for.
+    // First report the change, then end the streams of the health service: otherwise the shutdown would wait
+    // for them.
     for name in names {
         reporter.set_service_status(*name, ServingStatus::NotServing).await;
     }
@@ -504,11 +513,11 @@ fn start_transport(
     PeerTransport::start(peer).map_err(|e| Failure::usage(format!("cannot listen for peers: {e}")))
 }
 
-/// Checks a configuration as far as that goes without listening and without the log: values, files of certificates, keys
-/// and tokens, whether others could reach it, and whether that would be safe.
+/// Checks a configuration as far as possible without listening and without the log: values, files of
+/// certificates, keys and tokens, whether others could reach the server, and whether that would be safe.
 ///
 /// # Errors
-/// What [`Server::start`] would refuse as well.
+/// Every error that [`Server::start`] would return as well.
 pub(crate) fn check(config: &Config) -> Result<()> {
     let mut reloader = Reloader::default();
     doors(config, &mut reloader)?;
@@ -516,7 +525,7 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     let parsed = |place: &str| place.parse::<SocketAddr>().ok();
     if let (Some(client_at), Some(peer_at)) = (parsed(&config.listen.client), parsed(&config.listen.peer)) {
         standing(config, client_at, peer_at)?;
-    } // else names, which may mean something else here than where it will run
+    } // else names, which may resolve differently where it will run
     let place = match config.advertise.client.as_str() {
         "" => &config.listen.client,
         advertised => advertised,
@@ -524,10 +533,10 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     check_host_named(&config.tls, place)
 }
 
-/// That the certificate for clients, if there is one, names the host of this address.
+/// Checks that the certificate for clients, if there is one, names the host of this address.
 ///
 /// # Errors
-/// It does not, or is none.
+/// It does not name it, or it is not a certificate.
 fn check_host_named(tls: &config::Tls, place: &str) -> Result<()> {
     let Some(file) = &tls.certificate else { return Ok(()) };
     let host = place.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
@@ -535,11 +544,12 @@ fn check_host_named(tls: &config::Tls, place: &str) -> Result<()> {
     check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))
 }
 
-/// As [`standing`], before any port is taken, as far as names can be resolved; what cannot be is told where it is listened at.
+/// Like [`standing`], before any port is opened, as far as names can be resolved. Other names are checked
+/// when the server listens.
 fn check_places(config: &Config) -> Result<()> {
     let first = |place: &str| {
         let mut at = place.to_socket_addrs().ok()?.next()?;
-        at.set_port(at.port().max(1)); // 0: any that is free
+        at.set_port(at.port().max(1)); // 0: any free port
         Some(at)
     };
     match (first(&config.listen.client), first(&config.listen.peer)) {
@@ -548,19 +558,20 @@ fn check_places(config: &Config) -> Result<()> {
     }
 }
 
-/// Where others reach a server that listens at these addresses.
+/// The address at which others reach a server that listens at these addresses.
 ///
 /// # Errors
-/// It would be open to others without TLS; it cannot be told how others reach it.
+/// Other machines could reach it without TLS, or it is unknown how others reach it.
 fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Result<Address> {
     let tls = &config.tls;
     for (key, at, safe) in
         [("listen.client", client_at, tls.key.is_some()), ("listen.peer", peer_at, tls.peer_key.is_some())]
     {
         if !safe && !at.ip().is_loopback() && !config.insecure {
-            let tokens = if config.auth.tokens.is_some() { ", and tokens would be readable" } else { "" };
+            let tokens =
+                if config.auth.tokens.is_some() { ", and tokens could be read on the network" } else { "" };
             let what = format!(
-                "{key} {at} is open to others and has no TLS{tokens}: configure tls, or say --insecure"
+                "{key} {at} is open to other machines without TLS{tokens}: configure tls, or pass --insecure"
             );
             return Err(Failure::usage(what));
         }
@@ -574,19 +585,19 @@ fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Resu
     .map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// Warns of a data directory that every user of this machine can look into. Its files are for their owner all the same.
+/// Warns of a data directory that every user of this machine can list. The files in it are still private.
 fn warn_of_mode(data: &Path) {
     let mode = std::fs::metadata(data).map_or(0, |data| data.permissions().mode() & 0o777);
     if mode & 0o007 != 0 {
         tracing::warn!(
             data = %data.display(), mode = format!("{mode:o}"),
-            "others can look into the log's directory; files of earlier versions may be readable for all: `chmod -R go= {}`, or `chmod -R g+rX,o=` where its group shall read the log",
+            "others can look into the log's directory, and files of earlier versions may be readable for all: run `chmod -R go= {}`, or `chmod -R g+rX,o=` if its group should read the log",
             data.display()
         );
     }
 }
 
-/// What stands before the services, as the configuration says.
+/// The checks before the services, according to the configuration.
 fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     let mut settings = Settings::default();
     settings.limits = config.limits.connection();
@@ -596,8 +607,8 @@ fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     Ok(Doors { settings, access, budget, reloads: reloader.reloads().clone() })
 }
 
-/// Raises the limit of open files to what `connections` and the log need, as far as this process may. Returns how many
-/// connections there is room for.
+/// Raises the limit of open files to what `connections` and the log need, as far as this process may. Returns
+/// the number of connections that the limit allows.
 fn room_for_connections(connections: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let needed = limits::descriptors_for(connections);
@@ -611,13 +622,13 @@ fn room_for_connections(connections: u64) -> u64 {
             open_files = may,
             needed,
             connections_max = room,
-            "too few open files are allowed for limits.connections_max, which is lowered, and with it the connections per address and per token: raise the limit (ulimit -n), or lower the option"
+            "too few open files are allowed for limits.connections_max, so it is lowered, and with it the connections per address and per token: raise the limit (ulimit -n), or lower the option"
         );
     }
     room
 }
 
-/// A listener at the first address that the place stands for.
+/// A listener at the first address that `place` resolves to.
 fn bind(key: &str, place: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |e: std::io::Error| {
         let kind = match e.kind() {
@@ -632,7 +643,7 @@ fn bind(key: &str, place: &str) -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, at))
 }
 
-/// The listener on the runtime.
+/// The listener, registered with the runtime.
 fn listening(listener: TcpListener) -> Result<tokio::net::TcpListener> {
     listener
         .set_nonblocking(true)
@@ -640,14 +651,14 @@ fn listening(listener: TcpListener) -> Result<tokio::net::TcpListener> {
         .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot listen: {e}")))
 }
 
-/// Where others reach a listener.
+/// The address at which others reach a listener.
 fn reached(key: &str, said: &str, at: SocketAddr) -> Result<String> {
     if !said.is_empty() {
         return Ok(said.to_owned());
     }
     if at.ip().is_unspecified() {
         let what = format!(
-            "the server listens at {at}, at all addresses of this machine: say in {key} how others reach it"
+            "the server listens at {at}, at all addresses of this machine: set {key} to the address at which others reach it"
         );
         return Err(Failure::usage(what));
     }

@@ -1,12 +1,13 @@
-//! Reload: certificates and tokens, read again while the server runs: now and then, and when it is told to (SIGHUP).
+//! Reload: certificates and tokens, read again while the server runs: periodically and on SIGHUP.
 //!
 //! Invariants:
-//! - What cannot be used changes nothing: what was in use stays, and that is said in the log and in the figures until it
-//!   is mended.
-//! - Files that belong together are used together, or not at all: a certificate that came before its key waits for it.
-//! - What is used was read twice, a moment apart: a file that is just being written in its place is waited for.
+//! - Files that cannot be used change nothing: the previous ones stay in use, and the log and the metrics
+//!   report it until it is fixed.
+//! - Files that belong together are used together or not at all: a new certificate waits for its key.
+//! - Files are read twice with a pause before they are used: a file that is still being written is waited
+//!   for.
 //!
-//! Must not know: what TLS is made of.
+//! Must not know: the parts of TLS.
 
 use super::config::{Auth, Tls};
 use crate::common::failure::{Failure, Result};
@@ -23,27 +24,27 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// What metrics tell. Relaxed everywhere: it orders nothing.
+/// The counters for metrics. All accesses are relaxed: they order nothing.
 #[derive(Debug, Default)]
 pub(super) struct Reloads {
-    /// Things that were exchanged.
+    /// Sets of files that were replaced.
     pub(super) done: AtomicU64,
-    /// Looks that found something of no use.
+    /// Checks that found unusable files.
     pub(super) failed: AtomicU64,
-    /// Things that are of no use now: what was in use before still is.
+    /// Sets of files that are unusable now; the previous ones are in use.
     pub(super) broken: AtomicU64,
-    /// Certificates in use, by the key of the configuration: the last second of each, since 1970.
+    /// The certificates in use, by configuration key: the last second of validity of each, since 1970.
     expiries: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Reloads {
-    /// The key of each certificate in use, and its last second, since 1970.
+    /// The key of each certificate in use, and its last second of validity, since 1970.
     pub(super) fn expiries(&self) -> Vec<(String, u64)> {
         let expiries = self.expiries.lock().unwrap_or_else(PoisonError::into_inner);
         expiries.iter().map(|(key, at)| ((*key).to_owned(), *at)).collect()
     }
 
-    /// This certificate, in PEM, is in use now.
+    /// Records that this certificate, in PEM, is in use now.
     fn uses(&self, key: &'static str, certificate: &[u8]) {
         if let Ok(Validity { not_after, .. }) = Validity::of(certificate) {
             self.expiries.lock().unwrap_or_else(PoisonError::into_inner).insert(key, not_after);
@@ -51,16 +52,16 @@ impl Reloads {
     }
 }
 
-/// One thing that is made of files.
+/// A set of files that can be reloaded.
 trait Reloadable: Send {
-    /// Looks whether its files have changed, and uses them. `aloud`: says also what was said before.
+    /// Checks whether the files changed, and uses them. `aloud`: also reports what was reported before.
     fn look(&mut self, aloud: bool, reloads: &Reloads);
     fn is_broken(&self) -> bool;
 }
 
-/// So far apart two looks at files agree, before what they found is used.
+/// The pause between two reads that have to agree before their result is used.
 const SETTLED: Duration = Duration::from_millis(250);
-/// So often files are looked at that change from look to look.
+/// How often files are read that change every time.
 const LOOKS_MAX: usize = 20;
 
 type Load<T> = dyn Fn() -> Result<T> + Send;
@@ -71,12 +72,12 @@ struct Watched<T> {
     load: Box<Load<T>>,
     apply: Box<Apply<T>>,
     used: T,
-    /// What is wrong with the files.
+    /// The error of the files, if they cannot be used.
     trouble: Option<String>,
 }
 
 impl<T: PartialEq> Watched<T> {
-    /// What the files say once they say the same twice. Blocks for as long.
+    /// Reads the files until two reads agree. Blocks meanwhile.
     fn settled(&self) -> Result<T> {
         let mut found = (self.load)();
         if found.as_ref().is_ok_and(|new| *new == self.used) {
@@ -95,7 +96,7 @@ impl<T: PartialEq> Watched<T> {
             }
             found = again;
         }
-        Err(Failure::usage("the files change all the time"))
+        Err(Failure::usage("the files keep changing"))
     }
 }
 
@@ -105,7 +106,7 @@ impl<T: PartialEq + Send> Reloadable for Watched<T> {
         let applied = match self.settled() {
             Ok(new) if new == self.used => {
                 if self.trouble.take().is_some() {
-                    tracing::info!(name, "the files are again those that are in use");
+                    tracing::info!(name, "the files equal those in use again");
                 }
                 return;
             }
@@ -116,7 +117,7 @@ impl<T: PartialEq + Send> Reloadable for Watched<T> {
             Ok(new) => {
                 (self.used, self.trouble) = (new, None);
                 reloads.done.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(name, "read again; new connections and calls go by it");
+                tracing::info!(name, "reloaded; new connections and calls use it");
             }
             Err(why) => {
                 reloads.failed.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +134,7 @@ impl<T: PartialEq + Send> Reloadable for Watched<T> {
     }
 }
 
-/// All that can be read again.
+/// All sets of files that can be reloaded.
 #[derive(Default)]
 pub(super) struct Reloader {
     things: Vec<Box<dyn Reloadable>>,
@@ -145,7 +146,7 @@ impl Reloader {
         &self.reloads
     }
 
-    /// The TLS of the listener for clients, if there is to be one.
+    /// The TLS of the listener for clients, if configured.
     pub(super) fn clients(&mut self, tls: &Tls) -> Result<Option<Arc<ServerTls>>> {
         let (Some(certificate), Some(key)) = (tls.certificate.clone(), tls.key.clone()) else {
             return Ok(None);
@@ -172,8 +173,8 @@ impl Reloader {
         Ok(Some(server))
     }
 
-    /// The certificates of the way between replicas, if there are to be any; of use together, and for this node. 0: its
-    /// number is not known yet.
+    /// Loads the certificates between replicas, if configured, and checks that they work together and belong
+    /// to this node. `node` 0: the number is not known yet.
     pub(super) fn peers(tls: &Tls, node: u64) -> Result<Option<PeerTls>> {
         let Some(used) = load_peers(tls).transpose()? else { return Ok(None) };
         let PeerTls { certificate, key, authority } = used.clone();
@@ -188,7 +189,7 @@ impl Reloader {
         Ok(Some(used))
     }
 
-    /// Once there is a transport of this node that uses them.
+    /// Watches them, once the transport of this node uses them.
     pub(super) fn watch_peers(
         &mut self,
         tls: &Tls,
@@ -213,7 +214,7 @@ impl Reloader {
         );
     }
 
-    /// Who may call what.
+    /// The authorization of calls.
     pub(super) fn access(
         &mut self,
         auth: &Auth,
@@ -255,7 +256,7 @@ impl Reloader {
         self.reloads.broken.store(broken as u64, Ordering::Relaxed);
     }
 
-    /// Looks at the files every so often, and when it is told to, until the server ends.
+    /// Checks the files periodically and on request, until the server ends.
     pub(super) async fn run(
         mut self,
         every: Option<Duration>,
@@ -275,7 +276,7 @@ impl Reloader {
                 _ = ending.wait_for(|e| *e) => return,
             };
             if aloud {
-                tracing::info!(things = self.things.len(), "told to read certificates and tokens again");
+                tracing::info!(things = self.things.len(), "reload of certificates and tokens requested");
             }
             let looking = tokio::task::spawn_blocking(move || {
                 self.look(aloud);
@@ -284,7 +285,7 @@ impl Reloader {
             match looking.await {
                 Ok(this) => self = this,
                 Err(_) => {
-                    tracing::error!("reading again panicked: certificates and tokens stay as they are");
+                    tracing::error!("the reload panicked: certificates and tokens stay as they are");
                     return;
                 }
             }
@@ -303,7 +304,7 @@ fn load_peers(tls: &Tls) -> Option<Result<PeerTls>> {
     Some(all())
 }
 
-/// The file that a key names.
+/// Reads the file that a key names.
 fn read(key: &str, path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|e| Failure::option_file(key, path, &e))
 }
@@ -313,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_used_is_counted_until_it_is_mended_and_changes_nothing() {
+    fn unusable_files_are_counted_and_change_nothing() {
         let (file, applied) = (Arc::new(Mutex::new(Some(1))), Arc::new(Mutex::new(Vec::new())));
         let mut reloader = Reloader::default();
         let load = {
@@ -338,7 +339,7 @@ mod tests {
             (Some(2), 1, 0, 0),
             (None, 1, 1, 1),
             (Some(-1), 1, 2, 1),
-            (Some(2), 1, 2, 0), // as it was
+            (Some(2), 1, 2, 0), // unchanged
             (Some(-1), 1, 3, 1),
             (Some(3), 2, 3, 0),
         ] {
@@ -353,10 +354,10 @@ mod tests {
         assert_eq!(*applied.lock().unwrap(), [2, 3]);
     }
 
-    /// A file that was being written in its place was used as far as it was there: a file of tokens that ended after a
-    /// line of it was in use until the next look.
+    /// A file that was still being written was used incompletely: a file of tokens that ended after a line
+    /// was in use until the next check.
     #[test]
-    fn a_file_that_is_being_written_is_waited_for() {
+    fn file_still_being_written_is_waited_for() {
         let found = ["a", "a b", "unreadable", "a b c", "a b c"];
         let (looks, applied) = (Arc::new(Mutex::new(found.into_iter())), Arc::new(Mutex::new(Vec::new())));
         let mut reloader = Reloader::default();

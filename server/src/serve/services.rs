@@ -1,5 +1,5 @@
-//! Router: what clients can call. **Services are added here, and nowhere else**; which role their methods need stands in
-//! [`chiplog_net::listener::auth::roles::METHODS`].
+//! The services that clients can call. **Services are added here, and nowhere else.** The roles that their
+//! methods need are in [`chiplog_net::listener::auth::roles::METHODS`].
 
 use crate::common::failure::{Failure, Result};
 use chiplog::ErrorKind;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
-/// The names under which the health service knows the log's services; "" is the server as a whole.
+/// The names of the log's services in the health service; "" is the server as a whole.
 pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", "chiplog.v1.Follow"];
-/// Those of a copy that follows.
+/// The names for a follower's copy.
 pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
-/// What reflection tells of: what the listener serves, and no more. The descriptors know of others.
+/// The services that reflection shows: exactly those of the listener. The descriptors contain others.
 const NAMES: &[&str] = &[
     "chiplog.v1.Admin",
     "chiplog.v1.Follow",
@@ -30,7 +30,7 @@ const NAMES: &[&str] = &[
     "grpc.reflection.v1alpha.ServerReflection",
     "logspec.Log",
 ];
-/// That of a copy that follows.
+/// The services that reflection shows for a follower's copy.
 const COPY_NAMES: &[&str] = &[
     "chiplog.v1.Follow",
     "chiplog.v1.Log",
@@ -39,10 +39,10 @@ const COPY_NAMES: &[&str] = &[
     "grpc.reflection.v1alpha.ServerReflection",
 ];
 
-/// The largest request of those that have nothing to do with a log.
+/// The largest request of the services that do not use the log.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// What the services may take.
+/// The limits of the services.
 pub(super) struct Room {
     pub(super) message_bytes_max: usize,
     pub(super) budget: Budget,
@@ -65,7 +65,7 @@ pub(super) fn routes(
     Ok((native_services(routes, host, options), reporter))
 }
 
-/// The services of a copy that follows: it is read, and feeds others.
+/// The services of a follower's copy: for readers and for other copies.
 pub(super) fn copy_routes(host: &Arc<LogSlot>, budget: &Budget) -> Result<(Routes, HealthReporter)> {
     let (routes, reporter) = common_routes(budget, COPY_NAMES)?;
     let mut options = NativeOptions::default();
@@ -73,7 +73,8 @@ pub(super) fn copy_routes(host: &Arc<LogSlot>, budget: &Budget) -> Result<(Route
     Ok((native_services(routes, host, options), reporter))
 }
 
-/// What has nothing to do with a log. Within the budget as well: what is asked is small, and comes in time.
+/// The services that do not use the log. They are within the budget as well, with small requests and a time
+/// limit.
 fn common_routes(budget: &Budget, names: &[&str]) -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
@@ -104,9 +105,9 @@ mod tests {
     use prost::Message as _;
     use std::collections::BTreeSet;
 
-    /// What the reflection tells of, and the reflection itself: each method has a role, and no other method has one.
+    /// Every method in the reflection, and of the reflection itself, has a role, and no other method has one.
     #[test]
-    fn every_method_that_is_served_has_its_role() {
+    fn every_served_method_has_a_role() {
         let mut served = BTreeSet::new();
         for bytes in [
             chiplog_net::wire::proto::DESCRIPTORS,

@@ -1,9 +1,9 @@
-//! Size: bytes in a server's configuration.
+//! Size: a number of bytes in a server's configuration.
 
 use crate::common::format::parse_bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes: a number, or text such as "64MiB".
+/// A number of bytes, written as a number or as text such as "64MiB".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
 

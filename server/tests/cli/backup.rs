@@ -1,4 +1,4 @@
-//! `chiplog backup` and `chiplog restore` of a directory: what they say, how they end, what they refuse.
+//! `chiplog backup` and `chiplog restore` of a directory: output, exit codes, refusals.
 
 use crate::harness::{Place, Ran, has_fields, is_error, numbered, run, run_with};
 use std::fs;
@@ -23,7 +23,7 @@ fn read(dir: &str) -> String {
 }
 
 #[test]
-fn a_log_is_backed_up_restored_elsewhere_and_goes_on() {
+fn restored_log_continues_elsewhere() {
     let place = Place::with(3000);
     place.run("discard", &["1001"]).ok();
     let before = place.run("info", &["--json"]).ok().json();
@@ -36,7 +36,7 @@ fn a_log_is_backed_up_restored_elsewhere_and_goes_on() {
     );
     assert_eq!((&told["records"], &told["unproven"]), (&2000.into(), &0.into()));
     let files = fs::read_dir(place.at("saved")).unwrap().count() as u64;
-    assert_eq!(told["files"], files - 1, "all but the manifest");
+    assert_eq!(told["files"], files - 1, "all except the manifest");
     let manifest = fs::read_to_string(place.dir.path().join("saved/chiplog.backup")).unwrap();
     assert!(manifest.starts_with("chiplog backup\nformat 1\nlog ") && manifest.contains("\nlast 3000\n"));
 
@@ -60,7 +60,7 @@ fn a_log_is_backed_up_restored_elsewhere_and_goes_on() {
 }
 
 #[test]
-fn they_say_in_words_what_they_did() {
+fn output_describes_what_was_done() {
     let place = Place::with(30);
     let backup = run(&["backup", &place.log(), &place.at("saved")]).ok();
     assert!(backup.text().contains("backed up log ") && backup.text().contains("30 records, index 1 to 30"));
@@ -68,12 +68,12 @@ fn they_say_in_words_what_they_did() {
     assert!(check.text().starts_with("sound: a backup of log "), "{}", check.text());
     let restored = run(&["restore", &place.at("saved"), &place.at("again"), "--to-index", "25"]).ok();
     assert!(restored.text().contains("20 records, index 1 to 20"), "{}", restored.text());
-    assert!(restored.err.contains("record 25 is of an append"), "{}", restored.err);
+    assert!(restored.err.contains("record 25 belongs to an append"), "{}", restored.err);
     assert!(run(&["-q", "restore", &place.at("saved"), &place.at("quiet")]).ok().out.is_empty());
 }
 
 #[test]
-fn a_log_is_restored_to_a_record_and_to_a_time() {
+fn log_is_restored_to_a_record_and_to_a_time() {
     let place = Place::with(20);
     let time = place.run("info", &["--json"]).ok().json()["last_timestamp"].as_u64().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(5));
@@ -88,14 +88,14 @@ fn a_log_is_restored_to_a_record_and_to_a_time() {
     is_error(&never, "out_of_range", 8);
     assert!(never.err.contains("no record of 1999-01-01T00:00:00.000Z or before"), "{}", never.err);
     assert!(!place.dir.path().join("never").exists());
-    // The command that makes a backup was taken for the one that proves it.
+    // `chiplog backup` has no --check; the error names the command that has it.
     let mistaken = run(&["backup", &place.at("saved"), "--check"]).fails(2);
     assert!(mistaken.err.contains("`chiplog restore BACKUP --check` checks a backup"), "{}", mistaken.err);
 }
 
-/// What is wrong is named, with status 3, and nothing is made.
+/// Damage is named, with status 3, and nothing is made.
 #[test]
-fn a_backup_that_is_not_whole_is_refused() {
+fn incomplete_backup_is_refused() {
     let place = Place::with(4000);
     place.back_up();
     let refused = |file: &str| {
@@ -127,7 +127,7 @@ fn a_backup_that_is_not_whole_is_refused() {
 }
 
 #[test]
-fn places_that_are_taken_and_backups_that_are_none_are_refused() {
+fn used_directories_and_unfinished_backups_are_refused() {
     let place = Place::with(10);
     place.back_up();
     let again = run(&["backup", &place.log(), &place.at("saved"), "--json"]).fails(2);

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// A `chiplog append` that stays open.
+/// A `chiplog append` whose input stays open.
 struct Appender {
     child: Child,
 }
@@ -32,7 +32,7 @@ impl Appender {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
-    /// Ends the input and waits.
+    /// Ends the input and waits for the process.
     fn finish(mut self) -> Ran {
         drop(self.child.stdin.take());
         finish(self.child)
@@ -43,20 +43,20 @@ impl Appender {
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_second_appender_is_refused_and_readers_are_not() {
+fn second_appender_is_refused_and_readers_are_not() {
     let place = Place::empty();
     let appender = Appender::start(&place);
     is_error(&place.run("append", &["--json"]).fails(5), "locked", 11);
     is_error(&place.run("discard", &["1", "--json"]).fails(5), "locked", 11);
     let words = place.run("append", &[]).fails(5);
-    assert_eq!(words.err.matches("open").count(), 1, "said once: {}", words.err);
-    assert!(words.err.contains("open for writing already, by process"), "{}", words.err);
+    assert_eq!(words.err.matches("open").count(), 1, "reported once: {}", words.err);
+    assert!(words.err.contains("already open for writing, by process"), "{}", words.err);
     assert!(words.err.contains(&format!("process {} (chiplog)", appender.child.id())), "{}", words.err);
     let writer = &place.run("append", &["--json"]).fails(5).error()["writer"];
     assert_eq!(writer["pid"], appender.child.id());
@@ -70,9 +70,10 @@ fn a_second_appender_is_refused_and_readers_are_not() {
     assert_eq!(place.run("info", &["--json"]).ok().json()["writer"], Value::Null);
 }
 
-/// Each line is durable, and seen by a follower, while the appender's input stays open: it waits for no company.
+/// Each line becomes durable, and a follower sees it, while the appender's input stays open: a line does not
+/// wait for further ones.
 #[test]
-fn a_follower_sees_what_is_appended_beside_it_and_ends_well_on_ctrl_c() {
+fn follower_sees_new_records_and_ends_on_ctrl_c() {
     let place = Place::empty();
     let mut appender = Appender::start(&place);
     let mut follower = command(&["read", &place.log(), "--follow"]).spawn().unwrap();
@@ -82,7 +83,7 @@ fn a_follower_sees_what_is_appended_beside_it_and_ends_well_on_ctrl_c() {
         appender.write(format!("line {n}\n").as_bytes());
         assert_eq!(lines.next().unwrap().unwrap(), format!("line {n}"));
     }
-    // Over the ends of several segments.
+    // Across several segments.
     appender.write(&numbered(1, 20_000));
     for n in 1..=20_000 {
         assert_eq!(lines.next().unwrap().unwrap(), format!("record {n}"));
@@ -94,9 +95,9 @@ fn a_follower_sees_what_is_appended_beside_it_and_ends_well_on_ctrl_c() {
     appender.finish().ok();
 }
 
-/// With nothing to write a follower never saw the error of a closed pipe, and `read -f | head` stayed for ever.
+/// An idle follower never saw the error of a closed pipe, so `read -f | head` ran forever.
 #[test]
-fn an_idle_follower_ends_with_its_pipe() {
+fn idle_follower_ends_with_its_pipe() {
     let place = Place::with(3);
     let mut follower = command(&["read", &place.log(), "-f"]).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
@@ -106,11 +107,12 @@ fn an_idle_follower_ends_with_its_pipe() {
 }
 
 #[test]
-fn a_follower_can_start_before_the_end_and_stop_at_a_limit() {
+fn follower_starts_before_the_end_and_stops_at_a_limit() {
     let place = Place::with(10);
     let mut follower = command(&["read", &place.log(), "-f", "--last", "1", "--limit", "3"]).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
-    // Once it has begun: who begins after the append has the last of the new ones before him, and nothing to come.
+    // Append only once it has begun: a follower that begins after the append counts back from the new end and
+    // waits for more.
     assert!(lines.next().unwrap().is_ok());
     let appended = place.append(b"new 11\nnew 12\nnew 13\n").ok();
     assert_eq!(appended.json()["last"], 13);
@@ -125,7 +127,7 @@ fn ctrl_c_ends_an_append_in_order() {
     appender.write(b"more\n");
     wait_until("the second record", || place.run("read", &["--count"]).text() == "2\n");
     appender.signal();
-    // The input is still open: it ends all the same.
+    // The input is still open; the command ends nevertheless.
     let mut out = String::new();
     appender.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     assert!(out.contains("appended 2 records"), "{out}");
@@ -134,7 +136,7 @@ fn ctrl_c_ends_an_append_in_order() {
 }
 
 #[test]
-fn a_closed_pipe_ends_reading_quietly() {
+fn closed_pipe_ends_reading_quietly() {
     let place = Place::with(50_000);
     for args in [&["read"][..], &["read", "--json"], &["dump"], &["dump", "--records", "--json"]] {
         let log = place.log();
@@ -148,7 +150,7 @@ fn a_closed_pipe_ends_reading_quietly() {
     }
 }
 
-/// Verifying a log while it grows and is discarded from the front finds nothing: what is under way is no fault.
+/// Verifying a log while it grows and is discarded from the front finds no fault.
 #[test]
 fn verify_beside_a_busy_writer_finds_nothing() {
     let place = Place::empty();
@@ -178,7 +180,7 @@ fn verify_beside_a_busy_writer_finds_nothing() {
 }
 
 #[test]
-fn logging_goes_to_standard_error_and_can_be_turned_up() {
+fn logging_goes_to_standard_error_at_the_chosen_level() {
     let place = Place::with(1);
     assert_eq!(
         place.run("append", &["-vv", "--json"]).ok().lines().len(),
@@ -189,9 +191,9 @@ fn logging_goes_to_standard_error_and_can_be_turned_up() {
     assert_eq!(wrong.error()["error"]["kind"], "invalid_argument");
 }
 
-/// Words of refusals, of mistakes that a newcomer makes.
+/// Error messages for mistakes of new users.
 #[test]
-fn slips_are_named() {
+fn mistakes_of_new_users_get_clear_errors() {
     let place = Place::with(3);
     let log = place.log();
     let told = |args: &[&str], code: i32, words: &[&str]| {
@@ -200,11 +202,11 @@ fn slips_are_named() {
     };
     told(&["discard", &log], 2, &["FIRST is missing"]);
     told(&["discard", &log, "two"], 2, &["give the index of the first record to keep"]);
-    told(&["member", "remove", "three", "--cluster", "a:1"], 2, &["by its number"]);
-    told(&["transfer-leader", "three", "--cluster", "a:1"], 2, &["by its number"]);
+    told(&["member", "remove", "three", "--cluster", "a:1"], 2, &["not a node number"]);
+    told(&["transfer-leader", "three", "--cluster", "a:1"], 2, &["not a node number"]);
     let none = format!("{log}-none");
     for command in ["verify", "read"] {
-        told(&[command, &none], 4, &["give the directory of a log", "chiplog append"]);
+        told(&[command, &none], 4, &["give a log's directory", "chiplog append"]);
     }
     let shown = run(&["options", &log]).ok();
     assert!(

@@ -1,4 +1,4 @@
-//! Commands one after the other: what they print and how they end.
+//! Commands one after the other: their output and exit codes.
 
 use crate::harness::{Place, command, has_fields, is_error, numbered, run, run_with};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 #[test]
-fn lines_go_in_and_come_out() {
+fn lines_are_appended_and_read() {
     let place = Place::empty();
     let input = "one\n\nthree \t\r\nümlaut\nlast without newline";
     let ran = place.append(input.as_bytes()).ok();
@@ -38,7 +38,7 @@ fn lines_go_in_and_come_out() {
 }
 
 #[test]
-fn a_file_of_lines_from_many_threads_and_compressed_arrives_whole() {
+fn lines_from_many_threads_and_compressed_are_all_appended() {
     let place = Place::empty();
     let path = place.dir.path().join("input");
     fs::write(&path, numbered(1, 5000)).unwrap();
@@ -79,7 +79,7 @@ fn one_thread_keeps_the_order_of_the_input() {
 }
 
 #[test]
-fn length_prefixed_records_may_hold_anything_and_copy_a_log() {
+fn length_prefixed_records_hold_any_bytes_and_copy_a_log() {
     let records: [&[u8]; 4] = [b"plain", b"", b"two\nlines\0", &[0xff, 0xfe]];
     let mut input = Vec::new();
     for record in records {
@@ -102,7 +102,7 @@ fn length_prefixed_records_may_hold_anything_and_copy_a_log() {
 }
 
 #[test]
-fn reading_starts_and_stops_where_it_is_told() {
+fn reading_starts_and_stops_at_the_given_records() {
     let place = Place::with(100);
     let read = |args: &[&str]| place.run("read", args).ok().text().to_string();
     assert_eq!(read(&["--from", "98"]), "record 98\nrecord 99\nrecord 100\n");
@@ -120,7 +120,7 @@ fn reading_starts_and_stops_where_it_is_told() {
 }
 
 #[test]
-fn what_is_not_there_is_status_4() {
+fn missing_log_or_record_is_status_4() {
     let place = Place::with(10);
     let nowhere = place.dir.path().join("nowhere");
     let nowhere = nowhere.to_str().unwrap();
@@ -164,7 +164,7 @@ fn what_is_not_there_is_status_4() {
 }
 
 #[test]
-fn what_is_wrong_with_the_command_line_is_status_2() {
+fn wrong_command_line_is_status_2() {
     let place = Place::with(10);
     let log = place.log();
     for args in [
@@ -198,7 +198,7 @@ fn what_is_wrong_with_the_command_line_is_status_2() {
 }
 
 #[test]
-fn what_reads_files_refuses_servers() {
+fn commands_for_files_refuse_servers() {
     for command in ["dump", "doctor"] {
         is_error(&run(&[command, "localhost:9000", "--json"]).fails(2), "invalid_argument", 9);
     }
@@ -231,11 +231,11 @@ fn misspelt_servers_make_no_log() {
     assert_eq!(append(&["log1", "--create"]).0, Some(0));
     let (ended, words) = append(&["./log2"]);
     assert!(ended == Some(0) && words.contains("made a new log in the directory ./log2"), "{words}");
-    assert_eq!(append(&["log1"]).0, Some(0), "it is there");
+    assert_eq!(append(&["log1"]).0, Some(0), "it exists");
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
+fn help_and_version_are_not_errors() {
     for name in [
         "append",
         "read",
@@ -265,7 +265,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn input_that_ends_inside_a_record_leaves_what_came_before() {
+fn input_that_ends_inside_a_record_keeps_the_records_before() {
     let place = Place::empty();
     let ran =
         run_with(&["append", &place.log(), "--length-prefixed", "--json"], b"\x02\0\0\0ok\x09\0\0\0cut")
@@ -280,7 +280,7 @@ fn input_that_ends_inside_a_record_leaves_what_came_before() {
 }
 
 #[test]
-fn a_full_log_says_how_much_went_in_and_takes_more_after_a_discard() {
+fn full_log_reports_what_was_appended_and_accepts_more_after_a_discard() {
     let place = Place::empty();
     let log = place.log();
     let input = numbered(1, 50_000);
@@ -300,7 +300,7 @@ fn a_full_log_says_how_much_went_in_and_takes_more_after_a_discard() {
 }
 
 #[test]
-fn info_tells_positions_and_sizes() {
+fn info_shows_positions_and_sizes() {
     let place = Place::with(30);
     let info = place.run("info", &["--json"]).ok().json();
     has_fields(
@@ -336,12 +336,12 @@ fn info_tells_positions_and_sizes() {
     let info = empty.run("info", &["--json"]).ok().json();
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 0, 0, 0]);
-    assert!(empty.run("info", &[]).ok().text().contains("none; the next one is 1"));
+    assert!(empty.run("info", &[]).ok().text().contains("none; the next index is 1"));
 }
 
-/// The directory of a replica says so, and who has to open it.
+/// The directory of a replica is reported as such, with the command that opens it.
 #[test]
-fn a_replicas_directory_is_told() {
+fn directory_of_a_replica_is_reported() {
     use chiplog::transport::MemoryNetwork;
     use chiplog::{Bootstrap, Cluster, Log, LogId, NodeId, Options};
     let place = Place::empty();
@@ -351,22 +351,22 @@ fn a_replicas_directory_is_told() {
     Log::open(place.log(), options).unwrap().close().unwrap();
     let info = place.run("info", &["--json"]).ok().json();
     assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0 }));
-    assert!(place.run("info", &[]).ok().text().contains("a cluster that it was not added to yet"));
+    assert!(place.run("info", &[]).ok().text().contains("a cluster to which it was not added yet"));
     for args in [&["append"][..], &["discard", "1"]] {
         let ran = place.run(args[0], &args[1..]).fails(2);
         assert!(ran.err.contains("replica of a cluster") && ran.err.contains("chiplog serve"), "{}", ran.err);
     }
 }
 
-/// Without its identity a log does not open; it is there all the same, and is not called missing.
+/// A log without its identity does not open, but it is not reported as missing.
 #[test]
-fn a_lost_identity_is_told_from_no_log() {
+fn lost_identity_is_not_reported_as_a_missing_log() {
     let place = Place::with(30);
     fs::remove_file(Path::new(&place.log()).join("chiplog.id")).unwrap();
     for args in [&["info"][..], &["read"], &["discard", "5"], &["append"], &["append", "--no-create"]] {
         let ran = place.run(args[0], &args[1..]).fails(3);
         assert!(
-            ran.err.contains("identity is gone") && ran.err.contains("holds data"),
+            ran.err.contains("identity is missing") && ran.err.contains("holds data"),
             "{args:?} {}",
             ran.err
         );
@@ -377,9 +377,9 @@ fn a_lost_identity_is_told_from_no_log() {
     assert_eq!(place.run("read", &["--salvage", "--count"]).fails(3).text(), "30\n");
 }
 
-/// A writer that is killed leaves records that it confirmed and that nothing behind them proves yet.
+/// A killed writer leaves records that it confirmed and that no later block proves yet.
 #[test]
-fn records_that_wait_for_an_opening_are_told() {
+fn unproven_records_are_reported() {
     let place = Place::with(30);
     assert_eq!(place.run("info", &["--json"]).ok().json()["unproven"], 0);
     assert_eq!(place.run("read", &["--count"]).ok().err, "");
@@ -387,8 +387,9 @@ fn records_that_wait_for_an_opening_are_told() {
     let info = place.run("info", &["--json"]).ok().json();
     let (last, unproven) = (info["last"].as_u64().unwrap(), info["unproven"].as_u64().unwrap());
     assert!(unproven > 0 && last + unproven == 30, "{info}");
-    let told =
-        format!("{unproven} more records are in the files and not proven yet; opening the log for writing");
+    let told = format!(
+        "{unproven} more records are in the files but not proven durable yet; opening the log for writing"
+    );
     assert!(place.run("info", &[]).ok().text().contains(&told));
     let read = place.run("read", &[]).ok();
     assert_eq!(read.text().lines().count() as u64, last);
@@ -404,12 +405,12 @@ fn records_that_wait_for_an_opening_are_told() {
 }
 
 #[test]
-fn discard_gives_up_a_prefix_and_only_says_so_beyond_the_end() {
+fn discard_removes_a_prefix_and_needs_an_option_beyond_the_end() {
     let place = Place::with(30);
     let gone = place.run("discard", &["21", "--json"]).ok().json();
     has_fields(&gone, &["first", "last", "discarded", "bytes_used"]);
     assert_eq!((&gone["first"], &gone["last"], &gone["discarded"]), (&21.into(), &30.into(), &20.into()));
-    // Their file is still there, and is checked with them.
+    // Their file still exists and is checked with them.
     let verified = place.run("verify", &["--json"]).ok().json();
     assert_eq!((&verified["records"], &verified["discarded"]), (&30.into(), &20.into()), "{verified}");
     assert!(place.run("verify", &[]).ok().text().contains("30 records (20 of them discarded"));
@@ -427,7 +428,7 @@ fn discard_gives_up_a_prefix_and_only_says_so_beyond_the_end() {
     place.run("discard", &["1000", "--fast-forward"]).ok();
     assert_eq!(place.append(b"x\n").ok().json()["first"], 1000);
     let verified = place.run("verify", &["--json"]).json();
-    assert_eq!(verified["faults"], serde_json::json!([]), "a jump is no gap");
+    assert_eq!(verified["faults"], serde_json::json!([]), "a jump is not a gap");
     let dump = place.run("dump", &["--json"]).ok().lines();
     let discards = dump.iter().filter(|line| line["content"]["command"] == "discard");
     assert_eq!(
@@ -437,7 +438,7 @@ fn discard_gives_up_a_prefix_and_only_says_so_beyond_the_end() {
 }
 
 #[test]
-fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
+fn verify_finds_every_damaged_block_and_the_lost_records() {
     let place = Place::with(20_000);
     let sound = place.run("verify", &["--json"]).ok().json();
     has_fields(
@@ -464,7 +465,7 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
     assert_eq!((&sound["ok"], &sound["records"]), (&true.into(), &20_000.into()));
     assert!(sound["segments"].as_u64().unwrap() >= 3, "{sound}");
     let blocks = place.blocks();
-    // One in the payload of a batch, one in a block's header, in different segments.
+    // One byte in the payload of a batch, one in a block's header, in different segments.
     let many = |b: &&Value| b["records"].as_u64() > Some(10);
     let (payload, header) =
         (blocks.iter().find(many).unwrap(), blocks.iter().rev().find(|b| b["segment"] == 2).unwrap());
@@ -473,7 +474,7 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
     place.flip(at(header, "segment"), at(header, "offset") + 20);
     let spoilt = place.run("verify", &["--json"]).fails(3).json();
     assert_eq!((&spoilt["ok"], &spoilt["corrupt"]), (&false.into(), &2.into()), "{spoilt}");
-    // Of the block whose header is sound it is the batch that is bad: its offset, and its ten records.
+    // In the block whose header is sound, the batch is damaged: its offset, and its ten records.
     let batch = (at(payload, "offset") + 64, at(payload, "first") + 9);
     assert_eq!(at(payload, "segment"), 1);
     let whole = (at(header, "offset"), at(header, "first") + at(header, "records") - 1);
@@ -508,7 +509,7 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
         words.text()
     );
     assert!(words.text().contains("CORRUPT"), "{}", words.text());
-    // What is sound before the fault is still read; then reading says what is wrong.
+    // The sound records before the fault are read; then reading reports the fault.
     let read = place.run("read", &["--json"]).fails(3);
     assert_eq!(read.lines().len() as u64, at(payload, "first") - 1);
     assert_eq!(read.error()["error"]["kind"], "corrupt");
@@ -521,9 +522,9 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
     assert!(place.run("dump", &[]).fails(3).text().contains("checksum"));
 }
 
-/// Damage in the last segment keeps the log from being opened; what is sound is to be had all the same.
+/// Damage in the last segment prevents opening the log; its sound records can still be read.
 #[test]
-fn a_log_that_does_not_open_is_salvaged() {
+fn log_that_does_not_open_is_salvaged() {
     let place = Place::with(300);
     place.run("discard", &["101"]).ok();
     let blocks = place.blocks();
@@ -543,7 +544,7 @@ fn a_log_that_does_not_open_is_salvaged() {
 }
 
 #[test]
-fn dump_lays_open_what_is_there() {
+fn dump_shows_the_content_of_the_files() {
     let place = Place::empty();
     run_with(&["append", &place.log(), "--segment-bytes", "64KiB", "--codec", "zstd"], &numbered(1, 500))
         .ok();
@@ -578,7 +579,7 @@ fn dump_lays_open_what_is_there() {
         ],
     );
     assert!(of("block").any(|block| block["timestamp"].is_null() && block["time"].is_null()));
-    assert!(of("block").all(|block| block["timestamp"] != 0), "the year 1970 is no time");
+    assert!(of("block").all(|block| block["timestamp"] != 0), "a time in 1970 means none");
     let batch = &block["batches"][0];
     has_fields(batch, &["first", "records_count", "bytes", "codec", "session", "sequence", "records"]);
     assert_eq!(batch["codec"], "zstd");
@@ -590,7 +591,7 @@ fn dump_lays_open_what_is_there() {
 }
 
 #[test]
-fn doctor_examines_and_leaves_nothing_behind() {
+fn doctor_examines_and_removes_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let ran = run(&["doctor", path, "--seconds", "1", "--json"]);
@@ -624,7 +625,7 @@ fn doctor_examines_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn shells_and_manual_readers_are_served() {
+fn completions_and_manual_pages_are_printed() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(run(&["completions", shell]).ok().text().contains("length-prefixed"), "{shell}");
     }
@@ -643,7 +644,7 @@ fn shells_and_manual_readers_are_served() {
     assert!(dir.path().join("chiplog-verify.1").exists() && dir.path().join("chiplog.1").exists());
 }
 
-/// A batch of 3 records whose 102,000 zeros pack well, and whose table of record ends is none.
+/// A batch of 3 records whose 102,000 zeros compress well, and whose table of record ends is invalid.
 fn zeros_without_a_table() -> chiplog::Batch {
     let mut bytes = vec![0; 40];
     bytes.extend([0x1f, 0, 1, 0]);
@@ -662,7 +663,7 @@ fn zeros_without_a_table() -> chiplog::Batch {
 }
 
 #[test]
-fn undecodable_batches_are_named_and_skipped() {
+fn undecodable_batches_are_reported_and_skipped() {
     let place = Place::empty();
     let log = chiplog::Log::open(place.log(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
     log.append(b"before").unwrap();
@@ -678,7 +679,7 @@ fn undecodable_batches_are_named_and_skipped() {
     let skipped = place.run("read", &["--skip-undecodable", "--json"]).ok();
     assert_eq!(skipped.lines().len(), 2);
     assert!(
-        skipped.error()["undecodable"].as_str().unwrap().contains("go on at record 5"),
+        skipped.error()["undecodable"].as_str().unwrap().contains("continue at record 5"),
         "{}",
         skipped.err
     );

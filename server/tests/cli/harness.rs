@@ -1,4 +1,4 @@
-//! Runs the built program and holds what it leaves.
+//! Runs the built program and captures its output.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// What a run left: exit code, standard output, standard error.
+/// The result of a run: exit code, standard output, standard error.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) out: Vec<u8>,
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &[&str]) -> Ran {
     run_with(args, b"")
 }
 
-/// A directory with a log of small segments in it.
+/// A directory with a log of small segments.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
 }
@@ -109,14 +109,14 @@ impl Place {
         run(&[&[name, &self.log()], args].concat())
     }
 
-    /// Turns a bit around.
+    /// Flips a bit.
     pub(crate) fn flip(&self, number: u64, offset: u64) {
         let mut bytes = fs::read(self.file(number)).unwrap();
         bytes[offset as usize] ^= 4;
         fs::write(self.file(number), bytes).unwrap();
     }
 
-    /// Takes away what proves the last block, as if the writer had been killed just after it confirmed.
+    /// Removes the proof of the last block, as if the writer had been killed just after it confirmed.
     pub(crate) fn unprove(&self) {
         let mut all = self.run("dump", &["--json"]).ok().lines();
         all.retain(|line| line["type"] == "block");
@@ -156,7 +156,7 @@ pub(crate) fn is_error(ran: &Ran, kind: &str, code: u64) {
     assert!(ran.out.is_empty(), "{}", ran.text());
 }
 
-/// Waits for a process that was started by hand.
+/// Waits for a process that the test started itself.
 pub(crate) fn finish(child: Child) -> Ran {
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! `make install-server`: what `server/install.sh` puts below a prefix. `make deb`: what the package holds.
+//! `make install-server`: the files that `server/install.sh` installs below a prefix. `make deb`: the files of the package.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn source(path: &str) -> PathBuf {
 }
 
 #[test]
-fn the_server_is_installed_with_all_that_belongs_to_it() {
+fn server_is_installed_with_all_its_files() {
     let dest = tempfile::tempdir().unwrap();
     let install = || {
         let mut command = Command::new(source("install.sh"));
@@ -46,7 +46,7 @@ fn the_server_is_installed_with_all_that_belongs_to_it() {
         fs::metadata(&program).unwrap().len() < fs::metadata(env!("CARGO_BIN_EXE_chiplog")).unwrap().len()
     );
 
-    // What an operator wrote stays.
+    // A file that an operator wrote is kept.
     let config = at("etc/chiplog/chiplog.toml");
     assert!(fs::read_to_string(&config).unwrap().contains("[listen]"));
     fs::write(&config, "node = 7\n").unwrap();

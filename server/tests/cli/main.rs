@@ -1,6 +1,6 @@
-//! The command line as its users meet it: the built program, its output, its exit codes.
+//! The command line as users see it: the built program, its output, its exit codes.
 //!
-//! What `--json` prints is pinned here field by field: scripts rely on it.
+//! The tests check the output of `--json` field by field, because scripts rely on it.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,12 +1,13 @@
-//! `chiplog backup` of servers, and other servers that begin with what was restored.
+//! `chiplog backup` of servers, and new servers that start with the restored log.
 
 use crate::harness::{Appender, Server, leader, records, run, status, three, wait};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// What a restored directory is made of is taken from three servers that go on taking appends; three others begin with it.
+/// A backup is taken from three servers that keep taking appends; three other servers start with the restored
+/// directory.
 #[test]
-fn a_cluster_under_appends_is_backed_up_and_lives_again_as_another_one() {
+fn backup_under_appends_restores_as_another_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let servers = three(dir.path());
     let all: Vec<&Server> = servers.iter().collect();
@@ -22,7 +23,7 @@ fn a_cluster_under_appends_is_backed_up_and_lives_again_as_another_one() {
     let acked = appender.stop();
     let last = told["last"].as_u64().unwrap();
     let confirmed: BTreeMap<u64, u64> = acked.iter().take(before).map(|(i, n)| (*i, *n)).collect();
-    assert!(confirmed.keys().all(|index| *index <= last), "what was confirmed before is in it: {told}");
+    assert!(confirmed.keys().all(|index| *index <= last), "every record confirmed before is in it: {told}");
     run(&["restore", saved, "--check"]).ok();
 
     let others = dir.path().join("others");
@@ -45,13 +46,13 @@ fn a_cluster_under_appends_is_backed_up_and_lives_again_as_another_one() {
     let old = records(&servers[0], *acked.last_key_value().unwrap().0);
     let kept: BTreeMap<u64, u64> = old.into_iter().filter(|(index, _)| *index <= last).collect();
     for server in &new {
-        wait("the records are there", || {
+        wait("the records arrive", || {
             let told = run(&["info", &server.client, "--stale", "--json"]).json();
             (told["last"].as_u64()? >= last).then_some(())
         });
         assert_eq!(records(server, last), kept, "node {}", server.node);
     }
-    // They are a cluster: it goes on, also without the one that was restored.
+    // They are a cluster: it keeps working without the restored server.
     let appender = Appender::start(&there);
     appender.goes_on(20);
     let node = leader(&there);
@@ -61,9 +62,9 @@ fn a_cluster_under_appends_is_backed_up_and_lives_again_as_another_one() {
     assert!(acked.keys().all(|index| *index > last));
 }
 
-/// Without a majority nothing can say that it is all there; `--stale` takes what is left.
+/// Without a majority the backup cannot be known to be complete; `--stale` copies what is left.
 #[test]
-fn without_a_majority_a_stale_backup_can_be_made() {
+fn stale_backup_works_without_a_majority() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let appender = Appender::start(&servers.iter().collect::<Vec<_>>());
@@ -71,7 +72,7 @@ fn without_a_majority_a_stale_backup_can_be_made() {
     let acked = appender.stop();
     let last = *acked.last_key_value().unwrap().0;
     let left = servers[2].client.clone();
-    wait("the third has all", || {
+    wait("the third has all records", || {
         let told = run(&["info", &left, "--stale", "--json"]).json();
         (told["last"].as_u64()? >= last).then_some(())
     });
@@ -81,7 +82,7 @@ fn without_a_majority_a_stale_backup_can_be_made() {
     let refused = run(&["backup", &left, saved.to_str().unwrap()]);
     assert_eq!(refused.code, 5, "{}{}", refused.out, refused.err);
     assert!(refused.err.contains("`--stale` backs up what"), "{}", refused.err);
-    assert!(!saved.exists(), "nothing is made");
+    assert!(!saved.exists(), "nothing was made");
     let stale = run(&["backup", &left, saved.to_str().unwrap(), "--stale", "--json"]).ok().json();
     assert!(stale["last"].as_u64().unwrap() >= last, "{stale}");
     let again = dir.path().join("again");

@@ -1,4 +1,4 @@
-//! An authority, and what it signs: a certificate a node, for servers and for clients alike.
+//! A certificate authority and the certificates it signs: one per node, for servers and clients.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::fs;
@@ -26,7 +26,7 @@ impl Authority {
         self.sign_with(node, |_| {});
     }
 
-    /// The same, of a certificate that expired with the year 2021.
+    /// Like `sign`, with a certificate that expired at the end of 2021.
     pub(crate) fn sign_expired(&self, node: u64) {
         self.sign_with(node, |params| {
             params.not_before = date_time_ymd(2020, 1, 1);
@@ -48,7 +48,8 @@ impl Authority {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What a server says to use its certificates for clients, and those of `peers` between replicas.
+    /// The settings of a server that uses its own certificates for clients, and those of `peers` between
+    /// replicas.
     pub(crate) fn settings(&self, node: u64, peers: &Self) -> Vec<String> {
         let (pem, key) = (format!("{node}.pem"), format!("{node}.key"));
         let keys = [
@@ -62,7 +63,7 @@ impl Authority {
         keys.iter().flat_map(|(key, file)| ["--set".to_owned(), format!("{key}={file}")]).collect()
     }
 
-    /// What a client says.
+    /// The options of a client.
     pub(crate) fn client(&self) -> [String; 6] {
         let flag = |flag: &str| flag.to_owned();
         [

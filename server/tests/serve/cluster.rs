@@ -1,4 +1,4 @@
-//! The commands about a cluster as a whole: verify, top, bench, member set-address; and a cluster without a majority.
+//! Commands about a whole cluster: verify, top, bench, member set-address; and a cluster without a majority.
 
 use crate::harness::{Server, ended, fed, interrupt, keys, leader, one, run, started, status, three, wait};
 use serde_json::Value;
@@ -18,17 +18,17 @@ fn segment(server: &Server) -> PathBuf {
     files.into_iter().min().unwrap()
 }
 
-/// Waits until all three have so many records.
+/// Waits until all three servers have `last` records.
 fn wait_for_all(servers: &[&Server], last: u64) {
-    wait("all have all", || {
+    wait("every replica has every record", || {
         let shown = status(servers);
         shown["replicas"].as_array()?.iter().all(|r| r["last"] == last).then_some(())
     });
 }
 
-/// What docs/operations.md promises: what is left of a cluster that has lost its majority can be read and copied.
+/// docs/operations.md promises this: the records left in a cluster without a majority can be read and copied.
 #[test]
-fn what_is_left_without_a_majority_is_read_and_copied() {
+fn records_are_read_and_copied_without_a_majority() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let all: Vec<String> = servers.iter().map(|s| s.client.clone()).collect();
@@ -39,7 +39,7 @@ fn what_is_left_without_a_majority_is_read_and_copied() {
     servers[leads].kill();
     servers[(leads + 2) % 3].kill();
 
-    wait("it knows that nobody leads", || {
+    wait("it knows that there is no leader", || {
         let info = run(&["info", &all[left], "--stale", "--json"]).ok().json();
         info["leader"]["node"].is_null().then_some(())
     });
@@ -55,12 +55,12 @@ fn what_is_left_without_a_majority_is_read_and_copied() {
     fed(&["append", log, "--length-prefixed"], &saved).ok();
     assert_eq!(run(&["read", log]).ok().out, lines(1, 500));
 
-    // What wants a majority says so, and what would do.
+    // A command that needs a majority says so, and what to use instead.
     let refused = run(&["read", &all[left]]);
     assert!(refused.code == 5 && refused.err.contains("--stale"), "{}", refused.err);
     assert_eq!(run(&["read", log, "--stale"]).code, 2);
     let verified = run(&["verify", &all[left], "--records", "--json"]);
-    assert_eq!(verified.code, 5, "two cannot be asked: {}", verified.out);
+    assert_eq!(verified.code, 5, "two replicas cannot be asked: {}", verified.out);
     assert_eq!(verified.json()["records"]["records"], 500);
 }
 
@@ -69,7 +69,7 @@ fn every_replica_verifies_itself() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let cluster = servers[0].client.clone();
-    // More than a segment: opening reads the last one only.
+    // More than a segment, because opening reads only the last one.
     fed(&["append", &cluster, "--batch", "100"], &lines(1, 200_000)).ok();
     wait_for_all(&servers.iter().collect::<Vec<_>>(), 200_000);
     let sound = run(&["verify", &servers[1].client, "--records", "--json"]).ok().json();
@@ -90,7 +90,7 @@ fn every_replica_verifies_itself() {
     let words = run(&["verify", &cluster]).ok().out;
     assert!(words.contains("node 3 at") && words.contains("sound, in"), "{words}");
 
-    // A bit turns around in one of them. It repairs what is found, at once, though its scrub is off.
+    // A bit flips in one replica. The replica repairs the damage at once, although its scrubber is off.
     let hurt = &mut servers[2];
     assert_eq!(hurt.stop(), Some(0));
     let file = segment(hurt);
@@ -115,7 +115,7 @@ fn every_replica_verifies_itself() {
     let words = run(&["verify", &cluster]);
     assert!(words.code == 3 && words.out.contains("node 3: corrupt: "), "{}", words.out);
 
-    // One that is not there is named, and keeps the answer from being a plain yes.
+    // A missing replica is named, and the result is not a plain success.
     servers[2].kill();
     let silent = run(&["verify", &cluster, "--json"]);
     assert_eq!(silent.code, 5, "{}", silent.out);
@@ -126,7 +126,7 @@ fn every_replica_verifies_itself() {
 }
 
 #[test]
-fn top_shows_what_goes_on() {
+fn top_shows_rates_and_positions() {
     let dir = tempfile::tempdir().unwrap();
     let servers = three(dir.path());
     let cluster = servers[0].client.clone();
@@ -166,7 +166,7 @@ fn top_shows_what_goes_on() {
     fed(&["append", &cluster, "--batch", "10"], &lines(1, 1000)).ok();
     let mut busy = false;
     let mut replicas = Value::Null;
-    wait("what was appended shows", || {
+    wait("the appended records show", || {
         let view = next();
         busy |= view["records_per_second"].as_f64().unwrap() > 0.0
             && view["appends_per_second"].as_f64().unwrap() > 0.0;
@@ -189,7 +189,7 @@ fn top_shows_what_goes_on() {
 }
 
 #[test]
-fn bench_appends_only_where_it_may() {
+fn bench_appends_to_a_log_with_records_only_with_yes() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let args = ["bench", &server.client, "--quick", "--json", "--secs", "0.1", "--record-bytes", "10,1KiB"];
@@ -219,7 +219,7 @@ fn bench_appends_only_where_it_may() {
     assert_eq!(keys(read), ["records", "bytes", "seconds", "records_per_second", "bytes_per_second"]);
     assert!(read["records"].as_u64().unwrap() > 0, "{read}");
 
-    // Now there are records.
+    // Now the log has records.
     let refused = run(&args);
     assert!(refused.code == 2 && refused.err.contains("--yes"), "{}", refused.err);
     let words =
@@ -231,9 +231,9 @@ fn bench_appends_only_where_it_may() {
     assert_eq!(run(&["bench", "a:b"]).code, 2);
 }
 
-/// A server moves to other ports, as one does with its disk to another machine.
+/// A server moves to other ports, as if its disk were moved to another machine.
 #[test]
-fn a_server_that_has_moved_is_found_again() {
+fn moved_server_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let cluster = servers[0].client.clone();
@@ -250,7 +250,7 @@ fn a_server_that_has_moved_is_found_again() {
     wait_for_all(&servers.iter().collect::<Vec<_>>(), 100);
     let shown = run(&["status", &cluster, "--json"]).ok().json();
     assert_eq!(shown["replicas"][2]["client"], servers[2].client.as_str(), "{shown}");
-    // What is not given stays.
+    // Addresses that are not given stay as they are.
     let zone =
         run(&["member", "set-address", "3", "--zone", "east", "--cluster", &cluster, "--json"]).ok().json();
     assert_eq!((&zone["client"], &zone["zone"]), (&servers[2].client.as_str().into(), &"east".into()));

@@ -1,11 +1,11 @@
-//! What a server is told.
+//! The configuration of a server.
 
 use crate::certificates::Authority;
 use crate::harness::{Ran, Server, chiplog, run};
 use std::fs;
 
 #[test]
-fn a_file_is_checked_and_shown() {
+fn file_is_checked_and_shown() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chiplog.toml");
     let path = file.to_str().unwrap();
@@ -15,7 +15,7 @@ fn a_file_is_checked_and_shown() {
     assert_eq!((&shown["node"], &shown["zone"]), (&3.into(), &"east".into()));
     assert_eq!(shown["log"]["segment_bytes"], 1 << 20);
 
-    // Flags win over the environment, which wins over the file.
+    // Flags override the environment, which overrides the file.
     let output = chiplog()
         .args(["config", "show", "--config", path, "--zone", "flag", "--json"])
         .env("CHIPLOG_ZONE", "environment")
@@ -25,12 +25,12 @@ fn a_file_is_checked_and_shown() {
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&shown["node"], &shown["zone"]), (&4.into(), &"flag".into()));
 
-    // What is wrong is said of who said it.
+    // An error names the source of the wrong value.
     let output = chiplog().args(["config", "show"]).env("CHIPLOG_NODE", "foo").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("CHIPLOG_NODE"), "{said}");
 
-    // What is shown is a file.
+    // The output is a valid file.
     let text = run(&["config", "show", "--config", path]).ok().out;
     fs::write(&file, text).unwrap();
     run(&["config", "check", path]).ok();
@@ -38,7 +38,7 @@ fn a_file_is_checked_and_shown() {
     fs::write(&file, "[log]\nsegments = 1\n").unwrap();
     let ran = run(&["config", "check", path]);
     assert!(ran.code == 2 && ran.err.contains("segments") && ran.err.contains("line 2"), "{}", ran.err);
-    // Everything that is wrong is told at once, with the file.
+    // Every mistake is reported at once, with the file.
     fs::write(&file, "node = 1\nreload_seconds = 90000\n[log]\nretention_seconds = 0\n[tls]\nkey = \"k\"\n")
         .unwrap();
     let ran = run(&["config", "check", path]);
@@ -50,12 +50,12 @@ fn a_file_is_checked_and_shown() {
     let named = ran.err.contains(&format!("{path}: option segment_bytes is 1024"));
     assert!(ran.code == 2 && named && !ran.err.contains("config show"), "{}", ran.err);
     let ran = run(&["config", "check", "/nowhere/chiplog.toml"]);
-    assert_eq!(ran.code, 2, "it is no log that is missing: {}", ran.err);
+    assert_eq!(ran.code, 2, "the missing file is not a missing log: {}", ran.err);
 }
 
-/// One of the two took the file by itself, the other one behind a flag.
+/// `check` took the file only without a flag, `show` only with one.
 #[test]
-fn the_file_goes_by_itself_or_behind_its_flag() {
+fn file_is_given_with_or_without_its_flag() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chiplog.toml");
     fs::write(&file, "node = 3\n").unwrap();
@@ -67,18 +67,23 @@ fn the_file_goes_by_itself_or_behind_its_flag() {
     }
     assert_eq!(run(&["config", "check"]).code, 2);
     let output = chiplog().args(["config", "show", path]).env("CHIPLOG_CONFIG", "/nowhere").output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("node = 3"), "the command line wins");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("node = 3"), "the command line overrides");
 }
 
-/// A file without `node` was found in order, and `serve` refused it.
+/// `config check` accepted a file without `node`, but `serve` refused it.
 #[test]
-fn file_without_node_is_in_order_but_for_that() {
+fn file_without_node_needs_one_from_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chiplog.toml");
     fs::write(&file, "zone = \"west\"\n").unwrap();
     let path = file.to_str().unwrap();
     let ran = run(&["config", "check", path]);
-    assert!(ran.code == 2 && ran.err.contains("in order, except for `node`"), "{} {}", ran.code, ran.err);
+    assert!(
+        ran.code == 2 && ran.err.contains("in order, except that `node` is missing"),
+        "{} {}",
+        ran.code,
+        ran.err
+    );
     run(&["config", "check", path, "--node", "3"]).ok();
     for name in ["CHIPLOG_NODE", "CHIPLOG__NODE"] {
         let output = chiplog().args(["config", "check", path]).env(name, "3").output().unwrap();
@@ -88,9 +93,9 @@ fn file_without_node_is_in_order_but_for_that() {
     assert!(ran.code == 2 && ran.err.contains("--node"), "{}", ran.err);
 }
 
-/// The port was taken first: with one that was in use the other reason was told.
+/// The port was opened first, so that a port in use hid this error.
 #[test]
-fn open_door_is_refused_before_ports_are_taken() {
+fn open_listener_is_refused_before_ports_are_opened() {
     let dir = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -102,7 +107,8 @@ fn open_door_is_refused_before_ports_are_taken() {
     }
 }
 
-/// The file, then variables, then flags: the later win. What is wrong in the environment is said to be there.
+/// The file, then variables, then flags: the later source overrides. An error in the environment is reported
+/// as such.
 #[test]
 fn every_key_has_a_variable() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,7 +146,7 @@ fn every_key_has_a_variable() {
         ("CHIPLOG__LOG__SEGMENTS", "1", "segments"),
         ("CHIPLOG__LOGS__SEGMENT_BYTES", "1MiB", "logs"),
         ("CHIPLOG__LIMITS__STREAMS_MAX", "many", "many"),
-        ("CHIPLOG__", "1", "no key"),
+        ("CHIPLOG__", "1", "not a key"),
     ] {
         let refused = shown(&[(name, value)], &[]);
         let by = format!("{name} in the environment");
@@ -150,11 +156,11 @@ fn every_key_has_a_variable() {
             refused.err
         );
     }
-    // A flag is to blame for itself only.
+    // An error in a flag does not blame the environment.
     let refused = shown(&[("CHIPLOG__ZONE", "west")], &["--set", "log.segments=1"]);
     assert!(refused.code == 2 && !refused.err.contains("environment"), "{}", refused.err);
 
-    // A door that the file opens can be closed again.
+    // A listener that the file opens can be closed again.
     let insecure = |set: &[(&str, &str)], flags: &[&str]| shown(set, flags).ok().json()["insecure"].clone();
     assert_eq!(insecure(&[], &[]), true);
     for no in ["false", "0", "no", "off", ""] {
@@ -167,7 +173,7 @@ fn every_key_has_a_variable() {
 }
 
 #[test]
-fn an_open_door_is_refused() {
+fn open_listener_without_tls_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::new(1, dir.path());
     let refused = |more: &[&str], word: &str| {
@@ -180,11 +186,11 @@ fn an_open_door_is_refused() {
     refused(&["--listen-client", "0.0.0.0:0", "--insecure"], "advertise.client");
     let tokens = dir.path().join("tokens");
     let setting = format!("auth.tokens={}", tokens.display());
-    refused(&["--set", &setting], "auth.tokens: cannot read"); // there is no such file
+    refused(&["--set", &setting], "auth.tokens: cannot read"); // the file does not exist
     fs::write(&tokens, "").unwrap();
     refused(&["--set", &setting], "no token");
     fs::write(&tokens, run(&["token", "--json"]).ok().json()["line"].as_str().unwrap()).unwrap();
-    refused(&["--set", &setting, "--listen-client", "0.0.0.0:0"], "tokens would be readable");
+    refused(&["--set", &setting, "--listen-client", "0.0.0.0:0"], "tokens could be read");
     let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
     ours.sign(1);
     other.sign(1);
@@ -212,8 +218,8 @@ fn an_open_door_is_refused() {
     refused(&["--set", "cluster.heart=1"], "heart");
 }
 
-/// A certificate of another node, of another authority, or for another host was found in order: the server started, and nobody
-/// took it for a member.
+/// `config check` accepted a certificate of another node, another authority or another host: the server
+/// started, and the others did not accept it as a member.
 #[test]
 fn certificates_are_checked_against_the_node() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,12 +243,12 @@ fn certificates_are_checked_against_the_node() {
     };
     check(&of_peers(&ours, 1, &ours), "127.0.0.1").ok();
     refused(&check(&of_peers(&ours, 2, &ours), "127.0.0.1"), "does not name node-1");
-    refused(&check(&of_peers(&other, 1, &ours), "127.0.0.1"), "will not take the certificate");
+    refused(&check(&of_peers(&other, 1, &ours), "127.0.0.1"), "will reject the certificate");
     let of_clients = [("certificate", ours.file("1.pem")), ("key", ours.file("1.key"))];
     check(&of_clients, "127.0.0.1").ok();
     refused(&check(&of_clients, "127.0.0.2"), "does not name 127.0.0.2");
 
-    // Expired ones were found in order, and locked every client out.
+    // `config check` accepted expired certificates, which locked every client out.
     ours.sign_expired(1);
     let when = "tls.client_authority: the certificate expired at 2022-01-01T00:00:00Z; it is ";
     refused(&check(&of_clients, "127.0.0.1"), when);

@@ -1,4 +1,5 @@
-//! Damage that `verify` or a reader finds on a server: counted, logged and repaired at once; or said to be lost at once.
+//! Damage that `verify` or a reader finds on a server: it is counted, logged and repaired at once, or
+//! reported as lost at once.
 
 use crate::harness::{PATIENCE, Server, fed, founded, one, run, runtime, status, three, wait};
 use chiplog::{Error, ErrorKind, Index, Start};
@@ -14,7 +15,7 @@ fn line(n: u64) -> String {
     format!("{n:06}{}", "x".repeat(700))
 }
 
-/// In blocks of at most 500 records.
+/// Fills the log, in blocks of up to 500 records.
 fn filled(cluster: &str) {
     for begin in (0..RECORDS).step_by(500) {
         let lines: String = (begin + 1..=begin + 500).map(|n| line(n) + "\n").collect();
@@ -35,7 +36,7 @@ fn cluster_of(servers: &[Server]) -> String {
     servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",")
 }
 
-/// What a reader that would try for an hour is told, and of which record.
+/// The error that a reader gets which would retry for an hour, and its record.
 fn told(cluster: &str) -> (Option<Index>, Error) {
     let cluster: Vec<String> = cluster.split(',').map(str::to_owned).collect();
     let read = async {
@@ -50,13 +51,13 @@ fn told(cluster: &str) -> (Option<Index>, Error) {
             }
         }
     };
-    runtime().block_on(async { tokio::time::timeout(PATIENCE, read).await.expect("it is told at once") })
+    runtime().block_on(async { tokio::time::timeout(PATIENCE, read).await.expect("the error comes at once") })
 }
 
-/// What `verify` found was told to the operator, and the server that has the damage learnt of it from its scrub: after up to
-/// 36 h of 500 GiB.
+/// `verify` reported damage only to the operator. The damaged server learnt of it from its scrubber, up to 36
+/// h later for 500 GiB.
 #[test]
-fn what_verify_finds_is_repaired_at_once() {
+fn damage_found_by_verify_is_repaired_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
     servers.iter_mut().for_each(|s| s.start(&["--set", "cluster.scrub_bytes_per_second=0"]));
@@ -67,7 +68,7 @@ fn what_verify_finds_is_repaired_at_once() {
     let cluster = cluster_of(&servers);
     filled(&cluster);
     for server in &servers {
-        wait("it has all", || {
+        wait("it has all records", || {
             let info = run(&["info", &server.client, "--json"]).json();
             (info["last"].as_u64()? >= RECORDS).then_some(())
         });
@@ -84,9 +85,9 @@ fn what_verify_finds_is_repaired_at_once() {
     run(&["verify", &cluster]).ok();
 }
 
-/// A client tried for 30 s, though nobody could ever have answered otherwise.
+/// A client retried for 30 s, although no server could answer differently.
 #[test]
-fn server_on_its_own_says_at_once_that_nobody_can_repair_it() {
+fn single_server_reports_unrepairable_damage_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     filled(&server.client);
@@ -107,22 +108,22 @@ fn server_on_its_own_says_at_once_that_nobody_can_repair_it() {
     let shown = status(&[&server]);
     assert_eq!(shown["replicas"][0]["state"], "damaged", "{shown}");
     assert_eq!(run(&["status", &server.client]).code, 3);
-    // It went on to say so after the records in question were discarded.
+    // It was still reported after the damaged records were discarded.
     run(&["discard", &server.client, "1001"]).ok();
     run(&["status", &server.client]).ok();
-    run(&["verify", &server.client]); // what is discarded may stand in a file that is still there
+    run(&["verify", &server.client]); // discarded records may be in a file that still exists
     let shown = status(&[&server]);
     assert_eq!((&shown["replicas"][0]["state"], &shown["replicas"][0]["damaged"]), (&"ok".into(), &1.into()));
 }
 
 #[test]
-fn what_all_servers_have_damaged_is_said_to_be_lost() {
+fn record_damaged_on_all_servers_is_reported_as_lost() {
     let dir = tempfile::tempdir().unwrap();
     let servers = three(dir.path());
     let cluster = cluster_of(&servers);
     filled(&cluster);
     for server in &servers {
-        wait("it has all", || {
+        wait("it has all records", || {
             let info = run(&["info", &server.client, "--json"]).json();
             (info["last"].as_u64()? >= RECORDS).then_some(())
         });
@@ -133,19 +134,19 @@ fn what_all_servers_have_damaged_is_said_to_be_lost() {
     assert!((501..=700).contains(&at.unwrap().get()), "{at:?}");
     let text = error.to_string();
     assert!(text.contains("nobody can repair it") && text.contains("all other voters"), "{text}");
-    // What one of them has whole is read.
+    // A record that one of them has undamaged is read.
     hurt(&servers[0], 100);
     hurt(&servers[1], 100);
     assert_eq!(told(&cluster).0, at);
 }
 
-/// Of two servers one has the record whole.
+/// Of two servers one has the record undamaged.
 #[test]
-fn what_another_server_has_whole_is_read_there() {
+fn record_is_read_from_a_server_that_has_it_undamaged() {
     let dir = tempfile::tempdir().unwrap();
     let servers = founded((1..=2).map(|node| Server::new(node, dir.path())).collect());
     filled(&servers[0].client);
-    wait("both have all", || {
+    wait("both have all records", || {
         let info = run(&["info", &servers[1].client, "--json"]).json();
         (info["last"].as_u64()? >= RECORDS).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Tokens and limits of a server as a process.
+//! Tokens and limits of a server process.
 
 use crate::harness::{PATIENCE, Server, chiplog, run, wait};
 use chiplog_net::service::logspec::AppendRequest;
@@ -13,7 +13,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// Makes a token; its line, and the file that it is in.
+/// Makes a token. Returns its line and the file that holds it.
 fn token(dir: &Path, role: &str) -> (String, PathBuf) {
     let made = run(&["token", "--role", role, "--json"]).ok().json();
     let file = dir.join(format!("{role}.token"));
@@ -22,20 +22,20 @@ fn token(dir: &Path, role: &str) -> (String, PathBuf) {
 }
 
 #[test]
-fn a_token_has_two_halves() {
+fn token_and_its_line_are_separate() {
     let text = run(&["token", "--role", "append"]).ok().out;
     let half = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().to_owned();
     let (token, line) = (half("token"), half("line"));
     assert!(line.starts_with("append:") && !line.contains(&token));
     assert_ne!(run(&["token"]).ok().out, run(&["token"]).ok().out);
     assert_eq!(run(&["token", "--role", "root"]).code, 2);
-    // The line says whom it is for; the servers do not read that.
+    // The line has a comment on its user, which the servers ignore.
     let line =
         run(&["token", "--comment", "shop 7", "--json"]).ok().json()["line"].as_str().unwrap().to_owned();
     assert!(line.starts_with("read:") && line.ends_with("  # shop 7"), "{line}");
     line.parse::<chiplog_net::listener::auth::roles::Tokens>().unwrap();
-    assert_eq!(run(&["token", "--comment", "a\nadmin:b"]).code, 2, "a line of its own");
-    // The secret half goes to a file of its own, and nowhere else.
+    assert_eq!(run(&["token", "--comment", "a\nadmin:b"]).code, 2, "a comment cannot add a line");
+    // The secret half is written to its own file and nowhere else.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("new.token");
     let out = file.to_str().unwrap();
@@ -53,7 +53,7 @@ fn a_token_has_two_halves() {
 }
 
 #[test]
-fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
+fn roles_allow_their_calls_and_tokens_reload() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens");
     let all = ["read", "append", "admin"].map(|role| token(dir.path(), role));
@@ -70,7 +70,7 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
     wait("it leads", || {
         (with(&read, &["status", &server.client, "--json"]).json()["leader"] == 1).then_some(())
     });
-    // Health is told to everybody, nothing else is.
+    // Only health needs no token.
     assert_eq!(server.page("/readyz").0, 200);
     let records = dir.path().join("records");
     fs::write(&records, "one\ntwo\n").unwrap();
@@ -87,17 +87,19 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
     let refused = with(&append, &["discard", &server.client, "2"]);
     assert_eq!((refused.code, refused.err.contains("role admin")), (2, true), "{}", refused.err);
     with(&admin, &["discard", &server.client, "2"]).ok();
-    // The log tells of discards: that it was done, and by whose token; of refused ones, the metrics only.
+    // The log reports discards and whose token made them; refused discards appear only in the metrics.
     let digest = lines.lines().find_map(|line| line.strip_prefix("admin:")).unwrap();
     let by = format!("token=\"{}\"", &digest[..8]);
-    wait("it is told", || server.said().contains("records before the first were discarded").then_some(()));
+    wait("the log reports it", || {
+        server.said().contains("records before the first were discarded").then_some(())
+    });
     let said = server.said();
     let calls: Vec<&str> = said.lines().filter(|line| line.contains("an administrative call")).collect();
     assert_eq!(calls.len(), 1, "{said}");
     for part in [" INFO ", "method=\"Discard\"", "remote=127.0.0.1:", &by] {
         assert!(calls[0].contains(part), "{part}: {said}");
     }
-    // The variable does as well as the file.
+    // The variable works like the file.
     let output = chiplog()
         .args(["info", &server.client])
         .env("CHIPLOG_TOKEN", fs::read_to_string(&read).unwrap())
@@ -105,16 +107,16 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    // One is taken away; what is no file of tokens changes nothing.
+    // One token is removed. A file that is not a file of tokens changes nothing.
     let left: String = lines.lines().filter(|l| !l.starts_with("read:")).map(|l| format!("{l}\n")).collect();
     fs::write(&tokens, "nonsense").unwrap();
     server.hang_up();
-    wait("it says so", || server.said().contains("reload failed").then_some(()));
+    wait("the log reports it", || server.said().contains("reload failed").then_some(()));
     assert!(!server.said().contains("nonsense"), "it might have been a token");
     with(&read, &["info", &server.client]).ok();
     fs::write(&tokens, left).unwrap();
     server.hang_up();
-    wait("it is not let in any more", || (with(&read, &["info", &server.client]).code == 2).then_some(()));
+    wait("the removed token is refused", || (with(&read, &["info", &server.client]).code == 2).then_some(()));
     with(&append, &["info", &server.client]).ok();
 
     let figures = server.page("/metrics").1;
@@ -130,7 +132,7 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
 }
 
 #[test]
-fn limits_are_the_configuration_s() {
+fn limits_come_from_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init", "--set", "limits.connections_max=2", "--set", "limits.idle_seconds=1"]);
@@ -141,32 +143,32 @@ fn limits_are_the_configuration_s() {
         let figures = server.page("/metrics").1;
         figures.lines().find_map(|l| l.strip_prefix(&wanted)).unwrap().parse::<f64>().unwrap()
     };
-    wait("one is too many", || {
+    wait("one connection is too many", || {
         drop(TcpStream::connect(&server.client).unwrap());
         (count("connections") >= 1.0).then_some(())
     });
     assert!(server.said().contains("too many connections"));
-    // Each that came had the oldest one leave, which had shown no token; these two have the places now.
+    // Each new connection closed the oldest one without a token; now these two are open.
     drop((first, second));
     let first = TcpStream::connect(&server.client).unwrap();
     let second = TcpStream::connect(&server.client).unwrap();
     for mut stream in [&first, &second] {
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     }
-    wait("they are idle", || (count("idle") >= 2.0).then_some(()));
+    wait("they are closed as idle", || (count("idle") >= 2.0).then_some(()));
     drop((first, second));
-    wait("there is room again", || {
+    wait("a connection is possible again", || {
         (run(&["status", &server.client, "--json"]).json()["leader"] == 1).then_some(())
     });
 }
 
 #[test]
-fn an_address_has_so_many_connections() {
+fn connections_of_an_address_are_limited() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init", "--set", "limits.connections_per_address_max=2"]);
     let held = [(); 2].map(|()| TcpStream::connect(&server.client).unwrap());
-    wait("one is too many", || {
+    wait("one connection is too many", || {
         drop(TcpStream::connect(&server.client).unwrap());
         let figures = server.page("/metrics").1;
         let wanted = "chiplog_refused_total{reason=\"connections_per_address\"} ";
@@ -177,9 +179,9 @@ fn an_address_has_so_many_connections() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// Who watched the health of a server made its end take as long as it may.
+/// A client that watched the health of a server delayed its shutdown to the limit.
 #[test]
-fn who_watches_the_health_hears_of_the_end_and_does_not_delay_it() {
+fn health_watcher_sees_the_shutdown_and_does_not_delay_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init"]);
@@ -203,18 +205,18 @@ fn who_watches_the_health_hears_of_the_end_and_does_not_delay_it() {
     assert!(!server.said().contains("streams of clients did not end"), "{}", server.said());
 }
 
-/// A connection for probes has one request, and a time; 64 are open.
+/// A connection for probes serves one request in a limited time; up to 64 are open.
 #[test]
-fn probes_are_in_nobody_s_way() {
+fn probe_connections_are_limited() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init"]);
     let idle: Vec<TcpStream> = (0..70).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
     assert_eq!(server.page("/livez").0, 200);
-    // The oldest ones made room; the others go when their time is up.
+    // The oldest ones were closed for new ones; the others are closed when their time is up.
     for mut stream in idle {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0); // goes on after signals
+        assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0); // retries after signals
     }
     let mut stream = TcpStream::connect(&server.http).unwrap();
     stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -224,7 +226,7 @@ fn probes_are_in_nobody_s_way() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// Anybody may watch a server's health: without a token, and as many streams as a connection had.
+/// Every client could watch a server's health without a token, with as many streams as a connection may have.
 #[test]
 fn health_is_watched_within_the_limit_of_calls() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,13 +264,13 @@ fn health_is_watched_within_the_limit_of_calls() {
     assert!(figure("chiplog_refused_total{reason=\"streams\"}") >= 5.0);
     assert_eq!(figure("chiplog_calls "), 10.0);
     drop(watched);
-    wait("the streams are given back", || (figure("chiplog_calls ") == 0.0).then_some(()));
+    wait("the streams are released", || (figure("chiplog_calls ") == 0.0).then_some(()));
     let (memory, connections) = (figure("chiplog_memory_max_bytes "), figure("chiplog_connections_max "));
     assert!(memory > 1e9 && connections <= 4096.0, "{memory} {connections}");
     assert_eq!(server.stop(), Some(0));
 }
 
-/// As many connections were promised as the option said, whatever the system allows: the log had no descriptors left.
+/// The limit of connections ignored the limit of open files, so that the log had no descriptors left.
 #[test]
 fn connections_follow_the_limit_of_open_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -289,9 +291,9 @@ fn connections_follow_the_limit_of_open_files() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// Each stream that nobody read took 230 KB beside what the others took, and the next ones took as much again.
+/// Each unread stream took 230 KB beyond its budget, and new streams took as much again.
 #[test]
-fn memory_of_streams_that_nobody_reads_is_bounded_and_used_again() {
+fn memory_of_unread_streams_is_bounded_and_reused() {
     const CONNECTIONS: usize = 5;
     const STREAMS: usize = 100;
     let dir = tempfile::tempdir().unwrap();
@@ -324,11 +326,11 @@ fn memory_of_streams_that_nobody_reads_is_bounded_and_used_again() {
             }
             held
         });
-        wait("they hold what they may", || (figure("chiplog_answers_waiting ") > 100).then_some(()));
+        wait("they reach their limit", || (figure("chiplog_answers_waiting ") > 100).then_some(()));
         let (during, answers) = (server.resident_bytes(), figure("chiplog_answer_bytes "));
         assert!(answers <= 64 << 20, "{answers} bytes of answers of one address");
         drop(held);
-        wait("the streams are given back", || (figure("chiplog_calls ") == 0).then_some(()));
+        wait("the streams are released", || (figure("chiplog_calls ") == 0).then_some(()));
         wait("the connections end", || (figure("chiplog_connections ") == 0).then_some(()));
         after.push(server.resident_bytes());
         println!(
@@ -337,7 +339,7 @@ fn memory_of_streams_that_nobody_reads_is_bounded_and_used_again() {
             during >> 20,
             after[round] >> 20
         );
-        // The answers, and what a stream takes besides.
+        // The answers, and the memory of a stream without them.
         assert!(during <= before + (64 << 20) + ((CONNECTIONS * STREAMS) as u64) * (128 << 10), "{during}");
     }
     assert!(after[2] <= after[0] + (16 << 20), "{before} bytes before, {after:?} after");

@@ -1,4 +1,4 @@
-//! `chiplog follow`: copies as processes of their own, killed and started again, served on to others.
+//! `chiplog follow`: copies as processes, killed and restarted, and served to other copies.
 
 use crate::harness::{Appender, Server, chiplog, leader, run, wait};
 use crate::reflection::services;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-/// A copy that runs; what it tells is gathered.
+/// A running copy and the events it printed.
 struct Copy {
     dir: PathBuf,
     child: Child,
@@ -36,7 +36,7 @@ impl Copy {
         Self { dir: dir.to_owned(), child, told }
     }
 
-    /// What it told of the first event of this name.
+    /// The first event of this name.
     #[track_caller]
     fn event(&self, name: &str) -> Value {
         let of = |told: &[Value]| told.iter().find(|t| t["event"] == name).cloned();
@@ -45,13 +45,13 @@ impl Copy {
 
     #[track_caller]
     fn has(&self, last: u64) {
-        wait("the copy is as far", || {
+        wait("the copy has the record", || {
             let viewer = ReadOnlyLog::open(&self.dir).ok()?;
             (viewer.info().last.get() >= last).then_some(())
         });
     }
 
-    /// All its records: the number each holds, by index.
+    /// All its records: the number in each, by index.
     fn records(&self) -> BTreeMap<u64, u64> {
         let mut reader = ReadOnlyLog::open(&self.dir).unwrap().reader(Start::First).unwrap();
         let mut all = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Copy {
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM; the exit code.
+    /// Sends SIGTERM. Returns the exit code.
     fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         wait("the copy ends", || self.child.try_wait().unwrap()).code()
@@ -85,10 +85,10 @@ impl Drop for Copy {
     }
 }
 
-/// Killed in the midst of what comes, started again, its server killed: nothing is missing, nothing is other than it was
-/// confirmed. A copy of the copy has the same.
+/// The copy is killed while it receives, restarted, and its server is killed: no record is missing, and each
+/// is as it was confirmed. A copy of the copy has the same records.
 #[test]
-fn a_copy_that_is_killed_goes_on_where_it_was() {
+fn killed_copy_continues_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
     servers.iter_mut().for_each(|server| server.start(&[]));
@@ -112,13 +112,13 @@ fn a_copy_that_is_killed_goes_on_where_it_was() {
     run(&["verify", path.to_str().unwrap()]).ok();
     appender.goes_on(50);
 
-    // At the same place, so that the second one finds it; and whoever feeds it then is killed.
+    // At the same address, so that the second copy finds it. Then the server that sends to it is killed.
     let mut copy = Copy::start(&path, &["--cluster", &cluster, "--listen", &listen]);
-    assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it is not begun again");
+    assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it was not begun again");
     let source = copy.event("connected")["server"].as_str().unwrap().to_owned();
     let leads = leader(&all);
     let source = servers.iter().position(|s| s.client == source).unwrap();
-    assert_ne!(servers[source].node, leads, "those that do not lead feed copies");
+    assert_ne!(servers[source].node, leads, "servers that do not lead send to copies");
     servers[source].kill();
     assert_eq!(copy.event("switched")["from"], servers[source].client.as_str());
     appender.goes_on(50);
@@ -135,7 +135,7 @@ fn a_copy_that_is_killed_goes_on_where_it_was() {
             (1..=records.len() as u64).collect::<Vec<_>>()
         );
     }
-    // It can be read over the network as well, and says that it serves.
+    // The copy can be read over the network too, and reports that it serves.
     let read = run(&["read", &listen, "--stale", "--from", &last.to_string(), "--json"]).ok();
     assert!(read.out.contains(&format!("\"index\":{last}")), "{}", read.out);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -162,9 +162,9 @@ fn a_copy_that_is_killed_goes_on_where_it_was() {
     run(&["verify", path.to_str().unwrap()]).ok();
 }
 
-/// What a person can get wrong is said in words.
+/// Mistakes of a user get a clear message.
 #[test]
-fn mistakes_are_named() {
+fn mistakes_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (mut one, mut other) = (Server::new(1, dir.path()), Server::new(2, dir.path()));
     one.start(&["--init"]);
@@ -222,7 +222,7 @@ fn mistakes_are_named() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    assert!(line.starts_with("log ") && line.contains("no records yet, the next one is 1"), "{line}");
+    assert!(line.starts_with("log ") && line.contains("no records yet, the next index is 1"), "{line}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut rest = String::new();

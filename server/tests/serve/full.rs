@@ -1,4 +1,4 @@
-//! Three servers, each on a small disk of its own that something else fills up, under load.
+//! Three servers under load, each on a small disk of its own, which other data fills up.
 
 use crate::harness::{Server, founded, leader, status, wait};
 use crate::notary::{Load, Notary};
@@ -9,12 +9,12 @@ use std::io::{ErrorKind as IoKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of each disk.
+/// The size of each disk in bytes.
 const DISK: u64 = 48 << 20;
-/// Fast enough to need a new segment now and then.
+/// Fast enough to need a new segment from time to time.
 const LOAD: Load = Load { record_bytes_max: 6_000, pause: Duration::from_millis(3) };
 
-/// Fills a disk to its last byte, with a file that goes away when this is dropped.
+/// Fills a disk to its last byte. The file is removed on drop.
 struct Ballast(std::path::PathBuf);
 
 impl Ballast {
@@ -41,27 +41,28 @@ impl Drop for Ballast {
     }
 }
 
-/// Three servers on disks of their own, and the disks; None where nothing can be mounted.
+/// Three servers on disks of their own, and the disks. None if nothing can be mounted.
 fn three_disks(dir: &Path) -> Option<(Vec<Tmpfs>, Vec<Server>)> {
     let disks = (1..=3).map(|n| Tmpfs::mount(&dir.join(format!("node{n}")), DISK)).collect::<Option<_>>()?;
     Some((disks, founded((1..=3).map(|node| Server::new(node, dir)).collect())))
 }
 
-/// How far the log of this server goes.
+/// The last index of this server's log.
 fn last(server: &Server) -> Option<u64> {
     status(&[server])["replicas"].as_array()?.iter().find(|r| r["node"] == server.node)?["last"].as_u64()
 }
 
-/// Waits until the server says, by name, that its disk has no room.
+/// Waits until the server reports that its disk has no room.
 fn says_so(server: &Server) {
     wait("the server says that its disk is full", || {
         server.said().contains("no space left for segment").then_some(())
     });
 }
 
-/// A full follower takes nothing more and says why; the other two go on. With room again it catches up by itself.
+/// A full follower stores nothing more and reports why; the other two continue. With room again it catches up
+/// by itself.
 #[test]
-fn a_follower_with_a_full_disk_holds_nobody_up() {
+fn follower_with_a_full_disk_delays_no_append() {
     let dir = tempfile::tempdir().unwrap();
     let Some((disks, servers)) = three_disks(dir.path()) else { return };
     let all: Vec<&Server> = servers.iter().collect();
@@ -89,9 +90,9 @@ fn a_follower_with_a_full_disk_holds_nobody_up() {
     drop(disks);
 }
 
-/// A full leader refuses by name, stays whole, and hands the lead to one with room.
+/// A full leader refuses with `Full`, stays intact, and transfers leadership to a server with room.
 #[test]
-fn leader_with_a_full_disk_refuses_by_name_and_hands_over() {
+fn leader_with_a_full_disk_refuses_and_steps_down() {
     let dir = tempfile::tempdir().unwrap();
     let Some((disks, servers)) = three_disks(dir.path()) else { return };
     let all: Vec<&Server> = servers.iter().collect();
@@ -100,8 +101,8 @@ fn leader_with_a_full_disk_refuses_by_name_and_hands_over() {
     let full = servers.iter().find(|s| s.node == leader(&all)).unwrap();
     let ballast = Ballast::fill(&full.data);
     says_so(full);
-    // A producer that is told Full tries again: at the next leader.
-    wait("another one leads", || (leader(&all) != full.node).then_some(()));
+    // A producer that gets `Full` retries at the next leader.
+    wait("another server leads", || (leader(&all) != full.node).then_some(()));
     assert!(notary.refused().iter().all(|kind| *kind == ErrorKind::Full), "{:?}", notary.refused());
     let shown = status(&all);
     assert!(shown["replicas"].as_array().unwrap().iter().all(|r| r["poison"].is_null()), "{shown}");
@@ -114,9 +115,9 @@ fn leader_with_a_full_disk_refuses_by_name_and_hands_over() {
     drop(disks);
 }
 
-/// Servers that are killed while their disks are full, and started again while they still are.
+/// Servers are killed while their disks are full, and restarted while they still are.
 #[test]
-fn a_server_opens_its_log_on_a_full_disk() {
+fn server_opens_its_log_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let Some((disks, mut servers)) = three_disks(dir.path()) else { return };
     let notary = Notary::start(&servers.iter().collect::<Vec<_>>(), LOAD);
@@ -137,9 +138,9 @@ fn a_server_opens_its_log_on_a_full_disk() {
     drop(disks);
 }
 
-/// The first segment takes 64 MiB: what to do about it was left to guess.
+/// The first segment needs 64 MiB. The error did not say what to do.
 #[test]
-fn disk_without_room_for_the_first_segment_is_told_with_the_option() {
+fn error_of_a_disk_without_room_for_a_segment_names_the_option() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::new(1, dir.path());
     let Some(disk) = Tmpfs::mount(&server.data, DISK) else { return };

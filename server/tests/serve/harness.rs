@@ -1,4 +1,4 @@
-//! Starts servers, asks them, appends to them.
+//! Starts servers, queries them, appends to them.
 
 use chiplog_net::service::logspec::AppendRequest;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So long a test waits for what has to happen: no machine is as slow.
+/// How long a test waits for an event; no machine is slower.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 #[track_caller]
@@ -34,7 +34,7 @@ pub(crate) fn wait<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
 
 const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
 
-/// The program, without what the surroundings may say to it.
+/// The program, without variables of the environment that it would read.
 pub(crate) fn chiplog() -> Command {
     unmoved(Command::new(CHIPLOG))
 }
@@ -72,7 +72,7 @@ impl Ran {
     }
 }
 
-/// A port that is free now. It is given out once in this process.
+/// A free port. This process gets each port once.
 fn port() -> u16 {
     static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     loop {
@@ -85,27 +85,27 @@ fn port() -> u16 {
     }
 }
 
-/// A server, which may run or not.
+/// A server, running or not.
 pub(crate) struct Server {
     pub(crate) node: u64,
     pub(crate) data: PathBuf,
     pub(crate) client: String,
     pub(crate) http: String,
     pub(crate) peer: String,
-    /// The network namespace it runs in; None: this one.
+    /// The network namespace that it runs in. None: the test's own.
     namespace: Option<String>,
     child: Option<Child>,
 }
 
 impl Server {
-    /// Not started yet.
+    /// A server that is not started yet.
     pub(crate) fn new(node: u64, dir: &Path) -> Self {
         let at = || format!("127.0.0.1:{}", port());
         let data = dir.join(format!("node{node}"));
         Self { node, data, client: at(), http: at(), peer: at(), namespace: None, child: None }
     }
 
-    /// Not started yet; it will run in a network namespace, where it has this host's address for itself.
+    /// A server that is not started yet, for a network namespace where it has the address `host` to itself.
     pub(crate) fn within(namespace: &str, host: &str, node: u64, dir: &Path) -> Self {
         let at = |port: u16| format!("{host}:{port}");
         let data = dir.join(format!("node{node}"));
@@ -116,7 +116,7 @@ impl Server {
     pub(crate) fn command(&self) -> Command {
         let mut command = match &self.namespace {
             None => chiplog(),
-            // It becomes the program: the signals that it gets are the server's.
+            // The shell becomes the program, so that signals reach the server.
             Some(name) => {
                 let mut command = unmoved(Command::new("ip"));
                 command.args(["netns", "exec", name, CHIPLOG]);
@@ -135,14 +135,14 @@ impl Server {
         command
     }
 
-    /// Starts it and does not look whether it answers.
+    /// Starts it without waiting for an answer.
     pub(crate) fn spawn(&mut self, more: &[&str]) {
         let log = fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
         let child = self.command().args(more).stdin(Stdio::null()).stderr(log).stdout(Stdio::null()).spawn();
         self.child = Some(child.unwrap());
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts it and waits until it answers.
     pub(crate) fn start(&mut self, more: &[&str]) {
         self.spawn(more);
         wait("the server answers", || {
@@ -156,12 +156,12 @@ impl Server {
         self.data.with_extension("stderr")
     }
 
-    /// What it wrote to standard error, in all its lives.
+    /// The standard error output of all its runs.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// Bytes of memory that the process has, except for files.
+    /// The process's memory in bytes, without files.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = format!("/proc/{}/status", self.child.as_ref().unwrap().id());
         let status = fs::read_to_string(status).unwrap();
@@ -184,18 +184,18 @@ impl Server {
         self.child.take().unwrap().wait().unwrap();
     }
 
-    /// SIGHUP: certificates and tokens are read again.
+    /// Sends SIGHUP: certificates and tokens are reloaded.
     pub(crate) fn hang_up(&self) {
         self.signal(Signal::HUP);
     }
 
-    /// SIGTERM; the exit code.
+    /// Sends SIGTERM. Returns the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.ended()
     }
 
-    /// Waits until it has ended; the exit code.
+    /// Waits until it has ended. Returns the exit code.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         let mut child = self.child.take().unwrap();
         let status = wait("the server ends", || child.try_wait().unwrap());
@@ -226,7 +226,7 @@ impl Drop for Server {
     }
 }
 
-/// What `chiplog status` shows of these servers.
+/// The output of `chiplog status` for these servers.
 pub(crate) fn status(servers: &[&Server]) -> Value {
     let all: Vec<_> = servers.iter().filter(|s| s.is_running()).map(|s| s.client.as_str()).collect();
     run(&["status", &all.join(","), "--json"]).json()
@@ -241,7 +241,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Appends one record after the other, wherever that is possible, until it is stopped.
+/// Appends one record after the other at any server that accepts it, until it is stopped.
 pub(crate) struct Appender {
     stop: Arc<AtomicBool>,
     acked: Arc<Mutex<BTreeMap<u64, u64>>>,
@@ -263,16 +263,16 @@ impl Appender {
         self.acked.lock().unwrap().len()
     }
 
-    /// Waits until so many more are acknowledged.
+    /// Waits until `more` further records are acknowledged.
     #[track_caller]
     pub(crate) fn goes_on(&self, more: usize) {
         let begun = Instant::now();
         let now = self.count();
-        wait("appends go on", || (self.count() >= now + more).then_some(()));
+        wait("appends continue", || (self.count() >= now + more).then_some(()));
         println!("{more} appends in {:?}", begun.elapsed());
     }
 
-    /// What was acknowledged: the number each record holds, by index.
+    /// The acknowledged records: the number in each, by index.
     pub(crate) fn stop(mut self) -> BTreeMap<u64, u64> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -298,7 +298,7 @@ async fn append(servers: Vec<String>, stop: &AtomicBool, acked: &Mutex<BTreeMap<
     }
 }
 
-/// One stream, until it says that another server leads (then which), or breaks.
+/// Runs one stream until it breaks or reports another leader, which is returned.
 async fn stream(
     mut client: LogClient<tonic::transport::Channel>,
     number: &mut u64,
@@ -327,7 +327,7 @@ async fn stream(
     None
 }
 
-/// All records that a server has: the number each holds, by index.
+/// All records of a server: the number in each, by index.
 pub(crate) fn records(server: &Server, last: u64) -> BTreeMap<u64, u64> {
     runtime().block_on(async {
         let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
@@ -344,7 +344,7 @@ pub(crate) fn records(server: &Server, last: u64) -> BTreeMap<u64, u64> {
     })
 }
 
-/// Runs the program with this input, of which it may read as little as it likes.
+/// Runs the program with this input, which it need not read.
 pub(crate) fn fed(args: &[&str], input: &str) -> Ran {
     let mut child = started(args);
     if let Err(error) = child.stdin.take().unwrap().write_all(input.as_bytes()) {
@@ -390,7 +390,7 @@ pub(crate) fn founded(mut servers: Vec<Server>) -> Vec<Server> {
     servers
 }
 
-/// The names of an object's fields, in their order.
+/// The names of an object's fields, in order.
 pub(crate) fn keys(value: &Value) -> Vec<String> {
     value.as_object().unwrap().keys().cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! What servers say on standard error, as JSON.
+//! The standard error output of servers, as JSON.
 
 use crate::harness::{Server, chiplog, wait};
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,16 +29,17 @@ fn with_json_every_line_is_an_object() {
     let told = |word: &str| said.iter().any(|line| line["message"].as_str().unwrap().contains(word));
     assert!(told("node 1 serves clients at"), "{said:?}");
 
-    // A slip is warned of with its name in a field of its own; then why it does not start.
+    // A misspelt variable is reported with its name in a field of its own; then the error why the server does
+    // not start.
     let said = objects(&String::from_utf8(refused.stderr).unwrap());
     let slip = said.iter().find(|line| line["name"] == "CHIPLOG_NODES").unwrap();
     assert_eq!(slip["level"], "WARN");
     assert_eq!(said.last().unwrap()["error"]["kind"], "locked", "{said:?}");
 }
 
-/// Without -v little is told; but that it serves, and where, in any case.
+/// Without -v the server logs little, but always its addresses.
 #[test]
-fn where_it_serves_is_said_at_every_level() {
+fn addresses_are_logged_at_every_level() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = chiplog();
     command.args(["serve", "--init", "--node", "1", "--json", "--set", "log.segment_bytes=1MiB", "--data"]);
@@ -60,6 +61,6 @@ fn where_it_serves_is_said_at_every_level() {
     assert!(first.starts_with("node 1 serves clients at 127.0.0.1:"), "{said:?}");
     for line in &said {
         let message = line["message"].as_str().unwrap();
-        assert!(message.starts_with("node 1 "), "what the library notices is an error at least: {line}");
+        assert!(message.starts_with("node 1 "), "events of the library are at least errors: {line}");
     }
 }

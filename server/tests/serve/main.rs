@@ -1,5 +1,5 @@
-//! Servers as real processes on loopback: clusters made by hand, leaders killed and stopped, links cut,
-//! disks full, probes, configuration.
+//! Servers as real processes on loopback: clusters made by hand, killed and stopped leaders, cut links, full
+//! disks, probes, configuration.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod backup;

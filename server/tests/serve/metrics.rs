@@ -1,14 +1,14 @@
-//! What servers tell at `/metrics`, held against docs/metrics.md and against what was done.
+//! Compares the metrics of `/metrics` with docs/metrics.md and with what was done.
 
 use crate::harness::{Server, fed, leader, started, three, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A metric's kind and labels, by its name.
+/// A metric's kind and labels, by name.
 type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
 
-/// As the page says.
+/// The metrics that the page lists.
 fn documented() -> Metrics {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     let text = std::fs::read_to_string(page).unwrap();
@@ -21,12 +21,12 @@ fn documented() -> Metrics {
         assert!(!what.is_empty(), "{line}");
         let name = code(name).remove(0);
         let before = all.insert(name.clone(), (kind.to_owned(), code(labels).into_iter().collect()));
-        assert!(before.is_none(), "{name} stands there twice");
+        assert!(before.is_none(), "{name} is in the page twice");
     }
     all
 }
 
-/// As a server tells.
+/// The metrics that a server reports.
 fn told(text: &str) -> Metrics {
     let mut all = Metrics::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
@@ -53,7 +53,7 @@ fn value(text: &str, series: &str) -> f64 {
 }
 
 #[test]
-fn the_page_and_a_server_tell_of_the_same() {
+fn page_lists_the_metrics_of_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let servers = three(dir.path());
     let all: Vec<&Server> = servers.iter().collect();
@@ -64,14 +64,14 @@ fn the_page_and_a_server_tell_of_the_same() {
     let (code, text) = leads.page("/metrics");
     assert_eq!(code, 200);
     let (mut documented, told) = (documented(), told(&text));
-    // Of servers with certificates: a test of TLS looks at it.
+    // Only servers with certificates have it: a test of TLS checks it.
     let expires = documented.remove("chiplog_certificate_expires_timestamp_seconds");
     assert_eq!(expires, Some(("gauge".into(), BTreeSet::from(["certificate".into()]))));
     for (name, metric) in &documented {
-        assert_eq!(told.get(name), Some(metric), "{name}: the page, and what the server tells");
+        assert_eq!(told.get(name), Some(metric), "{name}: left: server, right: page");
     }
     for name in told.keys() {
-        assert!(documented.contains_key(name), "{name} does not stand in docs/metrics.md");
+        assert!(documented.contains_key(name), "{name} is missing in docs/metrics.md");
         let unit = ["_bytes", "_seconds", "_total", "_index", "_entries", "_info"];
         let plain = [
             "ready",
@@ -93,7 +93,7 @@ fn the_page_and_a_server_tell_of_the_same() {
         assert!(known || unit.iter().any(|unit| name.ends_with(unit)), "{name} has no unit");
     }
 
-    // They tell what was done.
+    // They count what was done.
     assert!(value(&text, "chiplog_records_total") >= 1000.0);
     for name in ["sync_seconds", "commit_seconds", "block_bytes"] {
         let count = value(&text, &format!("chiplog_{name}_count"));
@@ -104,7 +104,7 @@ fn the_page_and_a_server_tell_of_the_same() {
     assert_eq!(value(&text, "chiplog_block_bytes_sum"), value(&text, "chiplog_written_bytes_total"));
     assert_eq!(value(&text, "chiplog_block_bytes_count"), value(&text, "chiplog_blocks_total"));
     assert!(value(&text, "chiplog_disk_free_bytes") < value(&text, "chiplog_disk_bytes"));
-    wait("nothing waits any more", || {
+    wait("no append waits", || {
         let text = leads.page("/metrics").1;
         let waits = ["queue_appends", "queue_bytes", "unwritten_bytes", "uncommitted_bytes"];
         let lag = format!("chiplog_peer_lag_entries{{node=\"{}\"}}", follows.node);
@@ -112,14 +112,14 @@ fn the_page_and_a_server_tell_of_the_same() {
             && value(&text, &lag) == 0.0)
             .then_some(())
     });
-    // Followers wrote the same blocks, and committed none.
+    // Followers wrote the same blocks and committed none.
     let text = follows.page("/metrics").1;
     assert!(value(&text, "chiplog_block_bytes_count") >= 1.0);
     assert_eq!(value(&text, "chiplog_records_total"), 0.0);
 }
 
 #[test]
-fn alerts_and_dashboard_name_metrics_that_there_are() {
+fn alerts_and_dashboard_use_existing_metrics() {
     let documented = documented();
     for file in ["alerts.yml", "dashboard.json"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/monitoring").join(file);

@@ -1,4 +1,4 @@
-//! Network: one of a test's own, in which every cable can be cut, each direction by itself.
+//! Network: a network for a test, in which each direction of every cable can be cut.
 //!
 //! ```text
 //! namespace hub: the test's thread, 10.77.0.254 on a bridge ──┬── namespace 1: node 1, 10.77.0.1
@@ -6,10 +6,11 @@
 //!                                                             └── namespace 3: node 3, 10.77.0.3
 //! ```
 //!
-//! Everybody knows everybody's hardware address by heart. A cut gives one side a wrong one: what it sends goes to
-//! nobody, silently, as over a broken cable, and what comes back still arrives.
+//! Every host has static hardware addresses of all others. A cut gives one host a wrong address: its packets
+//! vanish silently, as over a broken cable, while packets in the other direction still arrive.
 //!
-//! Needs `ip` (iproute2) and the right to make namespaces. A host that has neither skips these tests and says so.
+//! Needs `ip` (iproute2) and the permission to make namespaces. Where one is missing, these tests are skipped
+//! and say so.
 #![allow(unsafe_code, reason = "setns has no safe form among the crates that are here")]
 
 use crate::harness::{Server, founded};
@@ -20,9 +21,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// The place of the test itself, among the nodes 1, 2, 3.
+/// The number of the test itself, beside the nodes 1, 2, 3.
 pub(crate) const HUB: u64 = 254;
-/// Nobody's.
+/// A number that no host has.
 const NOWHERE: u64 = 99;
 
 fn host(place: u64) -> String {
@@ -33,13 +34,13 @@ fn hardware(place: u64) -> String {
     format!("02:00:00:00:00:{place:02x}")
 }
 
-/// Removed when dropped; by then nothing of the test may run in it.
+/// Removed on drop; no process of the test may run in it then.
 pub(crate) struct Network {
     name: String,
 }
 
 impl Network {
-    /// None, and says why, where that is not allowed.
+    /// Returns None, and prints why, if namespaces are not allowed.
     fn new() -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let made = MADE.fetch_add(1, Ordering::Relaxed);
@@ -82,19 +83,19 @@ impl Network {
         format!("{}-{place}", self.name)
     }
 
-    /// What `from` sends to the address of `to` arrives at `at`.
+    /// Packets from `from` to the address of `to` arrive at `at`.
     fn point(&self, from: u64, to: u64, at: u64) -> Result<(), String> {
         let to = host(to);
         let place = ["neigh", "replace", &to, "lladdr", &hardware(at), "dev", "eth0", "nud", "permanent"];
         ip(&[&["-n", &self.namespace(from)][..], &place].concat())
     }
 
-    /// Nothing that `from` sends reaches `to` any more; the other direction stays as it is.
+    /// No packet from `from` reaches `to` any more; the other direction stays as it is.
     pub(crate) fn cut(&self, from: u64, to: u64) {
         self.point(from, to, NOWHERE).unwrap();
     }
 
-    /// What `from` sends reaches `to` again.
+    /// Packets from `from` reach `to` again.
     pub(crate) fn mend(&self, from: u64, to: u64) {
         self.point(from, to, to).unwrap();
     }
@@ -104,15 +105,15 @@ impl Network {
         others.iter().for_each(|other| (self.cut(one, *other), self.cut(*other, one)).1);
     }
 
-    /// From now on nothing arrives that goes over one connection, in either direction: of those that `from` has dialled to the
-    /// port of `to` for peers the one that it has sent most by. All others are as they were.
+    /// Drops all packets of one connection from now on, in both directions: of the connections that `from`
+    /// dialled to the peer port of `to`, the one that sent most. All others stay as they are.
     pub(crate) fn lose_busiest(&self, from: u64, to: u64) {
         let (here, there) = (self.namespace(from), self.namespace(to));
         let peer = format!("{}:7412", host(to));
         let shown = ["netns", "exec", &here, "ss", "-tniOH", "state", "established", "dst", &peer];
         let shown = Command::new("ip").args(shown).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
-        // Queues, this side, the other side, and then names with values.
+        // Queues, local address, remote address, then names with values.
         let port_and_bytes = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let (_, port) = words.get(2)?.rsplit_once(':')?;
@@ -125,17 +126,17 @@ impl Network {
         }
     }
 
-    /// The whole network is as at first.
+    /// Restores the whole network.
     pub(crate) fn heal(&self) {
         for from in [1, 2, 3, HUB] {
             [1, 2, 3, HUB].into_iter().filter(|to| *to != from).for_each(|to| self.mend(from, to));
         }
     }
 
-    /// Lets this thread, and what it starts from now on, use the network of the hub.
+    /// Moves this thread, and the processes it starts from now on, into the hub's network.
     fn enter(&self) {
         let hub = File::open(Path::new("/run/netns").join(self.namespace(HUB))).unwrap();
-        // SAFETY: takes a descriptor that is open and a number; it moves this thread alone.
+        // SAFETY: takes an open descriptor and a number; it moves this thread alone.
         let moved = unsafe { libc::setns(hub.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(moved, 0, "{}", std::io::Error::last_os_error());
     }
@@ -144,7 +145,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for place in [1, 2, 3, HUB] {
-            // What was never made is not there to be removed.
+            // A namespace that was never made needs no removal.
             let _ = ip(&["netns", "del", &self.namespace(place)]);
         }
     }
@@ -156,7 +157,7 @@ fn ip(args: &[&str]) -> Result<(), String> {
     if ran.status.success() { Ok(()) } else { Err(format!("ip {}: {}", args.join(" "), said.trim())) }
 }
 
-/// Three servers of one cluster, each in a namespace of its own, and a test of them that runs in the hub.
+/// Three servers of one cluster, each in its own namespace, and a test that runs in the hub.
 pub(crate) fn three_apart(test: impl FnOnce(&Network, &mut Vec<Server>) + Send) {
     let Some(network) = Network::new() else { return };
     let dir = tempfile::tempdir().unwrap();

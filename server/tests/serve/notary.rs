@@ -1,13 +1,13 @@
-//! Notary: an outside witness. Appends through the client, and writes down outside the servers what was acknowledged;
-//! afterwards it reads every replica from end to end and holds that against what is written down.
+//! Notary: an outside witness. It appends through the client and records every acknowledgement outside the
+//! servers. At the end it reads every replica completely and compares.
 //!
-//! Records are numbered, and a record's bytes follow from its number: any of them can be told right from wrong.
+//! Records are numbered, and a record's bytes follow from its number, so each can be verified.
 //!
-//! What has to hold on every replica, whatever happened:
-//! - What was acknowledged stands at the index that was told, bit by bit.
-//! - Nothing is there twice, and nothing out of the order in which it was given.
-//! - What was refused as surely not in the log is not there.
-//! - All replicas hold the same, to the same end.
+//! These rules have to hold on every replica, whatever happened:
+//! - Each acknowledged record is at its acknowledged index, bit by bit.
+//! - No record is there twice, and none is out of order.
+//! - No record is there that was refused as surely not in the log.
+//! - All replicas hold the same records, to the same end.
 
 use crate::harness::{PATIENCE, Server, runtime, status, wait};
 use chiplog::ErrorKind;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many bytes a record has at most, and how fast they are given.
+/// The maximum size of a record, and the rate of the appends.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) record_bytes_max: u64,
@@ -48,7 +48,7 @@ fn record(number: u64, bytes_max: u64) -> Vec<u8> {
     record
 }
 
-/// A record that somebody else may append beside the notary: number 0.
+/// A record that another client may append beside the notary: number 0.
 pub(crate) fn by_strangers(n: u64) -> Vec<u8> {
     [[0; 8], n.to_le_bytes()].concat()
 }
@@ -64,9 +64,9 @@ struct Notes {
     refused: BTreeMap<u64, ErrorKind>,
     /// Acknowledged a second time.
     doubled: Vec<u64>,
-    /// When the newest acknowledgement came.
+    /// The time of the newest acknowledgement.
     newest: Option<Instant>,
-    /// The longest time between two.
+    /// The longest time between two acknowledgements.
     gap: Duration,
 }
 
@@ -90,7 +90,7 @@ impl Notes {
     }
 }
 
-/// One producer under way.
+/// A running producer.
 pub(crate) struct Notary {
     load: Load,
     stop: Arc<AtomicBool>,
@@ -99,7 +99,7 @@ pub(crate) struct Notary {
 }
 
 impl Notary {
-    /// Appends records 1, 2, 3 … to these servers until it is told to stop.
+    /// Appends records 1, 2, 3 … to these servers until it is stopped.
     pub(crate) fn start(servers: &[&Server], load: Load) -> Self {
         let (stop, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Notes::default())));
         let servers: Vec<String> = servers.iter().map(|s| s.client.clone()).collect();
@@ -110,42 +110,42 @@ impl Notary {
         Self { load, stop, notes, thread: Some(thread) }
     }
 
-    /// Acknowledged so far.
+    /// The number of records acknowledged so far.
     pub(crate) fn acked(&self) -> usize {
         self.notes.lock().unwrap().acked.len()
     }
 
-    /// The highest index that was acknowledged so far: whoever asks from now on has to be told as much.
+    /// The highest index acknowledged so far: a later query has to return at least this.
     pub(crate) fn end(&self) -> u64 {
         self.notes.lock().unwrap().acked.last_key_value().map_or(0, |(_, index)| *index)
     }
 
-    /// As what records were refused so far.
+    /// The error kinds of the records refused so far.
     pub(crate) fn refused(&self) -> Vec<ErrorKind> {
         self.notes.lock().unwrap().refused.values().copied().collect()
     }
 
-    /// Waits until so many more are acknowledged.
+    /// Waits until `more` further records are acknowledged.
     #[track_caller]
     pub(crate) fn goes_on(&self, after: &str, more: usize) {
         let now = self.acked();
-        wait(&format!("appends go on after {after}"), || (self.acked() >= now + more).then_some(()));
+        wait(&format!("appends continue after {after}"), || (self.acked() >= now + more).then_some(()));
     }
 
-    /// The longest time in which nothing was acknowledged since this was asked last.
+    /// The longest time without an acknowledgement since the last call.
     pub(crate) fn gap(&self) -> Duration {
         std::mem::take(&mut self.notes.lock().unwrap().gap)
     }
 
-    /// Ends the appends, waits until all replicas are where the leader is, and compares. What strangers appended, by
-    /// index.
+    /// Ends the appends, waits until all replicas have the leader's last record, and compares. Returns the
+    /// records of other clients, by index.
     #[track_caller]
     pub(crate) fn check(mut self, servers: &[&Server]) -> Log {
         self.stop.store(true, Ordering::Relaxed);
         let given = self.thread.take().unwrap().join().unwrap();
         let notes = self.notes.lock().unwrap();
         let end = *notes.acked.last_key_value().expect("something was acknowledged").1;
-        let last = wait("all replicas are at one end", || {
+        let last = wait("all replicas have the same end", || {
             let shown = status(servers);
             let lasts: BTreeSet<_> =
                 shown["replicas"].as_array()?.iter().map(|r| r["last"].as_u64()).collect();
@@ -166,7 +166,8 @@ impl Notary {
     }
 }
 
-/// Holds a replica's log against what is written down: what strangers appended, by index; or what is wrong.
+/// Compares a replica's log with the acknowledgements. Returns the records of other clients by index, or what
+/// is wrong.
 fn compare(notes: &Notes, log: &Log, given: u64, bytes_max: u64) -> Result<Log, String> {
     let fail = |what: String| Err(what);
     if !notes.doubled.is_empty() {
@@ -186,19 +187,19 @@ fn compare(notes: &Notes, log: &Log, given: u64, bytes_max: u64) -> Result<Log, 
             continue;
         }
         if number <= newest || number > given {
-            return fail(format!("{number} stands at {index}, behind {newest}"));
+            return fail(format!("{number} is at {index}, after {newest}"));
         }
         if *bytes != record(number, bytes_max) {
-            return fail(format!("{number}, at {index}, is not what was given"));
+            return fail(format!("{number}, at {index}, differs from what was sent"));
         }
         if let Some(kind) = notes.refused.get(&number) {
-            return fail(format!("{number} was refused as {kind:?} and stands at {index}"));
+            return fail(format!("{number} was refused as {kind:?} but is at {index}"));
         }
         newest = number;
     }
     for (number, index) in &notes.acked {
         if log.get(index).map(|bytes| number_of(bytes)) != Some(*number) {
-            return fail(format!("{number} was acknowledged at {index} and is not there"));
+            return fail(format!("{number} was acknowledged at {index} but is missing"));
         }
     }
     Ok(theirs)
@@ -211,7 +212,8 @@ fn number_of(record: &[u8]) -> u64 {
 fn append(servers: Vec<String>, load: Load, stop: &AtomicBool, notes: &Arc<Mutex<Notes>>) -> u64 {
     let mut options = ClientOptions::default();
     options.timeout = PATIENCE;
-    // A leader that is silent is left because others say that it does not lead, and not because time is up.
+    // The client leaves a silent leader because other servers report that it does not lead, not because of a
+    // timeout.
     options.keep_alive = PATIENCE;
     let mut producing = ProducerOptions::default();
     producing.request_timeout = PATIENCE;
@@ -230,7 +232,7 @@ fn append(servers: Vec<String>, load: Load, stop: &AtomicBool, notes: &Arc<Mutex
     number
 }
 
-/// All records that this server gives out, up to `last`, by index.
+/// All records that this server returns, up to `last`, by index.
 fn entries(server: &Server, last: u64) -> Log {
     runtime().block_on(async {
         let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
@@ -251,9 +253,9 @@ fn entries(server: &Server, last: u64) -> Log {
     })
 }
 
-/// Whoever judges has to be shown to judge.
+/// The notary itself has to be tested.
 #[test]
-fn the_notary_notices_what_is_wrong() {
+fn notary_finds_errors() {
     let log: Log = (1..=5).map(|n| (n, record(n, 50))).collect();
     let acked = || Notes { acked: (1..=4).map(|n| (n, n)).collect(), ..Notes::default() };
     assert!(compare(&acked(), &log, 5, 50).unwrap().is_empty());
@@ -262,11 +264,11 @@ fn the_notary_notices_what_is_wrong() {
         change(&mut log);
         compare(&acked(), &log, 5, 50).unwrap_err()
     };
-    assert!(wrong(&|log| _ = (log.remove(&5), log.remove(&4))).contains("is not there"));
+    assert!(wrong(&|log| _ = (log.remove(&5), log.remove(&4))).contains("is missing"));
     assert!(wrong(&|log| _ = log.remove(&3)).contains("a hole"));
-    assert!(wrong(&|log| _ = log.insert(5, record(4, 50))).contains("stands at 5, behind 4"));
-    assert!(wrong(&|log| _ = log.insert(6, record(6, 50))).contains("stands at 6"));
-    assert!(wrong(&|log| log.get_mut(&2).unwrap().push(0)).contains("not what was given"));
+    assert!(wrong(&|log| _ = log.insert(5, record(4, 50))).contains("is at 5, after 4"));
+    assert!(wrong(&|log| _ = log.insert(6, record(6, 50))).contains("is at 6"));
+    assert!(wrong(&|log| log.get_mut(&2).unwrap().push(0)).contains("differs from what was sent"));
     assert!(
         wrong(&|log| _ = (log.insert(6, by_strangers(1)), log.insert(7, by_strangers(1)))).contains("twice")
     );
@@ -276,7 +278,7 @@ fn the_notary_notices_what_is_wrong() {
     assert_eq!(
         compare(&acked(), &Log::from([(1, by_strangers(7))]), 5, 50)
             .unwrap_err()
-            .matches("is not there")
+            .matches("is missing")
             .count(),
         1
     );

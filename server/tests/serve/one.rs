@@ -22,14 +22,14 @@ const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
 
 #[test]
-fn probes_and_metrics_say_how_it_stands() {
+fn probes_and_metrics_report_the_state() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(7, dir.path());
     server.start(&[]);
     assert_eq!(server.page("/livez").0, 200);
     let (code, why) = server.page("/readyz");
     assert_eq!((code, why.contains("waits")), (503, true), "{why}");
-    wait("health says so as well", || (health(&server, "") == NOT_SERVING).then_some(()));
+    wait("the health service reports it as well", || (health(&server, "") == NOT_SERVING).then_some(()));
     assert!(server.page("/metrics").1.contains("chiplog_ready 0"));
 
     run(&["member", "init", &server.client]).ok();
@@ -58,7 +58,7 @@ fn probes_and_metrics_say_how_it_stands() {
 }
 
 #[test]
-fn a_second_process_on_the_directory_is_refused() {
+fn second_process_on_the_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init"]);
@@ -67,9 +67,9 @@ fn a_second_process_on_the_directory_is_refused() {
     let output = second.command().output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("open for writing already, by process"), "{said}");
+    assert!(said.contains("already open for writing, by process"), "{said}");
 
-    // The same ports: another word.
+    // The same ports: another error.
     let mut third = Server::new(1, dir.path());
     third.client.clone_from(&server.client);
     let output = third.command().output().unwrap();
@@ -86,7 +86,7 @@ fn a_second_process_on_the_directory_is_refused() {
 }
 
 #[test]
-fn a_scrub_reads_all_beside_the_log() {
+fn scrub_reads_every_block_while_the_log_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init"]);
@@ -108,9 +108,9 @@ fn a_scrub_reads_all_beside_the_log() {
     appender.stop();
 }
 
-/// Three servers in one process; nothing stays behind.
+/// Three servers in one process; no file is left.
 #[test]
-fn dev_is_a_cluster_that_leaves_nothing() {
+fn dev_runs_a_cluster_and_removes_its_files() {
     let mut child = chiplog()
         .args(["dev", "--port", "0", "--json"])
         .stdin(Stdio::null())
@@ -138,14 +138,14 @@ fn dev_is_a_cluster_that_leaves_nothing() {
     assert!(!data.exists() && !data.parent().unwrap().exists());
 }
 
-/// Nine ports in a row that nobody has.
+/// Nine consecutive free ports.
 fn nine_ports() -> u16 {
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
     let from = 20_000 + (std::process::id() % 1000) as u16 * 9;
     (from..30_000).step_by(9).find(|port| (*port..port + 9).all(is_free)).unwrap()
 }
 
-/// With a directory the cluster goes on where it ended.
+/// With --data the cluster continues where it stopped.
 #[test]
 fn dev_keeps_a_cluster_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn dev_keeps_a_cluster_in_a_directory() {
 }
 
 #[test]
-fn who_is_not_there_is_said_to_be_so() {
+fn missing_server_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let nobody = Server::new(1, dir.path());
     let ran = run(&["status", &nobody.client, "--json"]);
@@ -184,18 +184,18 @@ fn who_is_not_there_is_said_to_be_so() {
     waits.start(&[]);
     assert_eq!(status(&[&waits])["leader"], serde_json::Value::Null);
 
-    // What becomes of it is said where it was said that it waits.
+    // After the message that it waits, the server also reports when it no longer does.
     let made = run(&["member", "init", &waits.client, "--json"]).ok().json();
-    let now = format!("INFO node 1 has a replica of log {} now", made["log_id"].as_str().unwrap());
-    wait("it says that it waits no more", || waits.said().contains(&now).then_some(()));
+    let now = format!("INFO node 1 now has a replica of log {}", made["log_id"].as_str().unwrap());
+    wait("it reports its replica", || waits.said().contains(&now).then_some(()));
     assert_eq!(waits.stop(), Some(0));
-    assert!(waits.said().contains("INFO node 1 has ended in order\n"), "{}", waits.said());
+    assert!(waits.said().contains("INFO node 1 has shut down in order\n"), "{}", waits.said());
 }
 
-/// A piece of an id was taken for a whole one; and `--init` in a directory that was to join that log was passed over in silence,
-/// so that a server without a leader ran for ever.
+/// A part of an id was taken for a whole one. And `--init` in a directory that was to join that log was
+/// ignored silently, so that a server without a leader ran forever.
 #[test]
-fn a_directory_that_is_to_join_another_log_makes_no_cluster() {
+fn directory_that_is_to_join_another_log_makes_no_cluster() {
     const LOG: &str = "0123456789abcdef0123456789abcdef";
     const OTHER: &str = "1123456789abcdef0123456789abcdef";
     let dir = tempfile::tempdir().unwrap();
@@ -212,33 +212,33 @@ fn a_directory_that_is_to_join_another_log_makes_no_cluster() {
     assert!(!server.data.exists());
 
     server.start(&["--join", LOG]);
-    let waits = format!("waits to be added to log {LOG}: `chiplog member add {}", server.client);
-    wait("it says what it waits for", || server.said().contains(&waits).then_some(()));
+    let waits = format!("waiting to be added to log {LOG}: run `chiplog member add {}", server.client);
+    wait("it reports what it waits for", || server.said().contains(&waits).then_some(()));
     assert_eq!(server.stop(), Some(0));
     refused(&server, &["--init"], &["--init", LOG, "`chiplog member add`"]);
     refused(&server, &["--join", OTHER], &["--join", LOG, OTHER]);
-    server.start(&["--join", LOG]); // as it stands in a service's file
+    server.start(&["--join", LOG]); // as in a service's unit file
     assert_eq!(server.stop(), Some(0));
 
     let dir = tempfile::tempdir().unwrap();
     let mut member = one(dir.path());
     assert_eq!(member.stop(), Some(0));
     refused(&member, &["--join", OTHER], &["--join", OTHER]);
-    member.start(&["--init"]); // as it stands in a service's file
+    member.start(&["--init"]); // as in a service's unit file
     assert_eq!(status(&[&member])["leader"], 1);
 }
 
 #[test]
-fn whose_ports_are_taken_is_told_how_to_take_others() {
+fn error_of_ports_in_use_says_how_to_use_others() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let refused = run(&["dev", "--port", &port]);
     assert!(refused.code == 5 && refused.err.contains("--port 0"), "{}", refused.err);
 }
 
-/// What systemd hears of a server.
+/// The notifications that systemd gets from a server.
 #[test]
-fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
+fn systemd_is_notified_of_readiness_and_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();

@@ -1,24 +1,24 @@
-//! Accidents of an operator: a change that would leave no majority, a member that comes back on an empty disk, one that
-//! is made a cluster of its own.
+//! Accidents of an operator: a change that would leave no majority, a member that returns on an empty disk, a
+//! member that is made a cluster of its own.
 
 use crate::harness::{Ran, Server, fed, leader, run, status, three, wait};
 use serde_json::{Value, json};
 
-/// The state of a node, and why, as `status` tells.
+/// The state of a node according to `status`, and its explanation.
 fn state(shown: &Value, node: u64) -> (String, String) {
     let replicas = shown["replicas"].as_array().unwrap();
     let replica = replicas.iter().find(|r| r["node"] == node).unwrap_or_else(|| panic!("{shown}"));
     (replica["state"].as_str().unwrap().to_owned(), replica["why"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Asks until all is well.
+/// Waits until `status` reports that all is well.
 fn wait_for_health(cluster: &str) {
     wait("all is well", || (run(&["status", cluster]).code == 0).then_some(()));
 }
 
-/// Runs `status` until it knows a leader: on a busy machine an election can fall between any two commands.
+/// Runs `status` until it shows a leader: on a busy machine an election can happen between two commands.
 fn status_of_led(cluster: &str) -> Ran {
-    wait("somebody leads", || {
+    wait("there is a leader", || {
         let ran = run(&["status", cluster, "--json"]);
         ran.json()["leader"].is_u64().then_some(ran)
     })
@@ -32,10 +32,11 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     }
 }
 
-/// A member's disk is emptied. The status of the cluster was 0, its lag 0; `member init` made a cluster of its own of it, whose
-/// records clients read and whose log they took for the one they meant, or for ever refused to use any.
+/// A member's disk is emptied. `status` reported status 0 and lag 0. `member init` made it a separate
+/// cluster: clients read that cluster's records as if they belonged to the original log, or refused forever
+/// to use either.
 #[test]
-fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
+fn member_that_lost_its_disk_is_reported_and_never_taken_for_the_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let [first, third] = [0, 2].map(|n: usize| servers[n].client.clone());
@@ -54,7 +55,7 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     assert_eq!(words.matches("unreachable").count(), 1, "its state is not its role: {words}");
 
     std::fs::remove_dir_all(&servers[2].data).unwrap();
-    // So long it listens for callers: none of them is as slow.
+    // It listens this long for callers; none of them is slower.
     let listen = ["--set", "cluster.election_timeout_millis=20000"];
     servers[2].start(&listen);
     let wiped = status_of_led(&first);
@@ -69,33 +70,33 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     assert_eq!(shown["replicas"][2]["voter"], true, "{shown}");
     let words = run(&["status", &first]);
     assert!(words.code == 1 && words.out.contains("STATE"), "{}", words.out);
-    assert!(words.out.contains("node 3: it came back with an empty directory"), "{}", words.out);
+    assert!(words.out.contains("node 3: it returned with an empty directory"), "{}", words.out);
     refused(&run(&["verify", &first]), 5, &[]);
-    // It and its clients were told to run `member init`, which would have made another cluster.
+    // The server and its clients were advised to run `member init`, which would have made another cluster.
     let said = wait("its log warns", || {
-        // Since it was started again: it may have been called before it joined for the first time, too.
+        // Only lines after the restart: it may also have been called before it first joined.
         let said = servers[2].said();
         let (_, said) = said.rsplit_once("has no replica yet")?;
         said.contains("calls this server as node 3 of its cluster").then(|| said.to_owned())
     });
     assert!(said.contains(" WARN ") && !said.contains("`chiplog member init 127"), "{said}");
     let alone = run(&["status", &third, "--json"]);
-    assert_eq!((alone.code, state(&alone.json(), 3).0.as_str()), (5, "wiped"), "nobody leads: {}", alone.out);
+    assert_eq!((alone.code, state(&alone.json(), 3).0.as_str()), (5, "wiped"), "no leader: {}", alone.out);
     let read = run(&["read", &third]);
-    refused(&read, 5, &["has no replica, and a cluster has node 3 at its address", "Ask another server"]);
+    refused(&read, 5, &["has no replica, but a cluster has node 3 at its address", "use another server"]);
     assert!(!read.err.contains("member init"), "{}", read.err);
 
-    // It is no new cluster: the others call it, and list it.
+    // It is not a new cluster: the others call it and list it.
     refused(&run(&["member", "init", &third]), 2, &["calls this server, as node 3", "--force"]);
     let listed = run(&["member", "init", &third, "--cluster", &first]);
-    refused(&listed, 2, &["is where node 3 of the cluster", "--force"]);
+    refused(&listed, 2, &["is at the address of node 3 of the cluster", "--force"]);
     assert_eq!(servers[2].stop(), Some(0));
     let output = servers[2].command().arg("--init").args(listen).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("calls this server"), "{said}");
     servers[2].start(&[]);
 
-    // One that is made all the same is told apart, whichever server is asked first.
+    // A cluster that is made nevertheless is recognized, whichever server is asked first.
     run(&["member", "init", &third, "--force"]).ok();
     let cluster = format!("{third},{first},{}", servers[1].client);
     for at in [&first, &cluster] {
@@ -107,7 +108,7 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
         assert_eq!(shown["log_id"], well["log_id"], "{shown}");
         assert!(shown["leader"] == 1 || shown["leader"] == 2, "{shown}");
         let verified = run(&["verify", at]);
-        let words = "NOT CHECKED: it is of another log";
+        let words = "NOT CHECKED: it belongs to another log";
         assert!(verified.code == 5 && verified.out.contains(words), "{}", verified.out);
         fed(&["append", at], "three\n").ok();
         for _ in 0..4 {
@@ -116,9 +117,9 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
         assert_eq!(run(&["info", at, "--json"]).ok().json()["log_id"], well["log_id"]);
     }
     let alone = run(&["status", &third, "--json"]).ok().json();
-    assert_eq!(alone["replicas"][0]["last"], 0, "nothing went to the other log");
+    assert_eq!(alone["replicas"][0]["last"], 0, "the other log got nothing");
 
-    // And commands go to the cluster: a new server takes its place.
+    // Commands go to the original cluster: a new server replaces the lost one.
     let mut fourth = Server::new(4, dir.path());
     fourth.start(&[]);
     run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
@@ -127,9 +128,9 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     wait_for_health(&first);
 }
 
-/// A new server on the machine of the lost one was `wiped`, voted, and was the one to be removed.
+/// A new server on the lost one's machine was reported as `wiped` and a voter, with the advice to remove it.
 #[test]
-fn new_server_at_the_address_of_a_lost_one_is_told_from_it() {
+fn new_server_at_the_address_of_a_lost_one_is_distinguished() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let first = servers[0].client.clone();
@@ -145,7 +146,7 @@ fn new_server_at_the_address_of_a_lost_one_is_told_from_it() {
     let (name, why) = state(&shown, 6);
     assert!(name == "waiting" && why.contains("address of node 3") && !why.contains("init"), "{shown}");
     let (name, why) = state(&shown, 3);
-    assert!(name == "unreachable" && why.contains("node 6 stands at its address"), "{shown}");
+    assert!(name == "unreachable" && why.contains("node 6 is at its address"), "{shown}");
     let sixth = shown["replicas"].as_array().unwrap().iter().find(|r| r["node"] == 6).unwrap();
     assert_eq!(sixth["voter"], false, "{shown}");
     run(&["member", "add", &new.client, "--cluster", &first, "--promote"]).ok();
@@ -153,7 +154,7 @@ fn new_server_at_the_address_of_a_lost_one_is_told_from_it() {
     wait_for_health(&first);
 }
 
-/// `member remove 2` of three voters, with 3 dead, ended the cluster for good.
+/// `member remove 2` of three voters, with 3 down, ended the cluster for good.
 #[test]
 fn change_that_leaves_no_majority_is_refused_unless_forced() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,7 +164,7 @@ fn change_that_leaves_no_majority_is_refused_unless_forced() {
     let at = |node: u64| node as usize - 1;
     let cluster = servers[at(leads)].client.clone();
     servers[at(dead)].kill();
-    wait("the leader hears no more of it", || {
+    wait("the leader hears nothing from it", || {
         let shown = run(&["status", &cluster, "--json"]).json();
         shown["replicas"].as_array()?.iter().find(|r| r["node"] == dead)?["lag"].is_null().then_some(())
     });
@@ -175,9 +176,9 @@ fn change_that_leaves_no_majority_is_refused_unless_forced() {
     }
     fed(&["append", &cluster], "the cluster goes on\n").ok();
 
-    // Forced, it comes into force when the others are there to hear of it: how to find out is said.
+    // A forced change comes into force when the other voters return. The message says how to check that.
     let forced = member(&["remove", &other_name, "--force", "--timeout", "2"]);
-    refused(&forced, 5, &["chiplog status", "can be given again"]);
+    refused(&forced, 5, &["chiplog status", "run the same command again"]);
     servers[at(dead)].start(&[]);
     wait("it is removed", || {
         let shown = status(&[&servers[at(leads)], &servers[at(dead)]]);
@@ -186,21 +187,21 @@ fn change_that_leaves_no_majority_is_refused_unless_forced() {
     });
     refused(&member(&["remove", &other_name]), 2, &["is not a member"]);
 
-    // A change that is made already is not made twice.
+    // A change that was made already is not made twice.
     let promoted = member(&["promote", &dead_name]).ok();
     assert!(promoted.out.contains("votes"), "{}", promoted.out);
 }
 
-/// A dead node is replaced, and the number of a healthy one is typed. It was removed without a word, for good; one more loss
-/// then ended the cluster.
+/// A dead node is to be replaced, but the number of a healthy one is typed. It was removed for good without a
+/// warning; one more loss then ended the cluster.
 #[test]
-fn replacement_with_a_mistyped_number_takes_no_healthy_voter() {
+fn replacement_with_a_mistyped_number_removes_no_healthy_voter() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let cluster = servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",");
     let member = |args: &[&str]| run(&[&["member"], args, &["--cluster", &cluster]].concat());
     servers[2].kill();
-    wait("the leader hears no more of it", || {
+    wait("the leader hears nothing from it", || {
         let shown = run(&["status", &cluster, "--json"]).json();
         shown["replicas"].as_array()?.iter().find(|r| r["node"] == 3)?["lag"].is_null().then_some(())
     });
@@ -219,22 +220,23 @@ fn replacement_with_a_mistyped_number_takes_no_healthy_voter() {
     assert_eq!(removed.out, "node 4 is removed; voters: 1, 2: no loss is tolerated\n");
 }
 
-/// Waiting does not mend a certificate: commands said nothing that helps for 15 s, or what the bytes of TLS look like to HTTP/2.
+/// Waiting does not repair a certificate. Commands gave no useful error for 15 s, or an error about how TLS
+/// bytes look to HTTP/2.
 #[test]
-fn wrong_authority_is_told_at_once() {
+fn wrong_authority_is_reported_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = crate::harness::one(dir.path());
     let authority = crate::certificates::Authority::new(dir.path(), "ours").file("authority.pem");
     for command in [&["info"][..], &["read"], &["member", "promote", "2", "--cluster"]] {
         let ran = run(&[command, &[&server.client, "--tls-authority", &authority]].concat());
-        refused(&ran, 2, &["speaks no TLS", "leave out --tls-authority"]);
-        assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
+        refused(&ran, 2, &["does not use TLS", "leave out --tls-authority"]);
+        assert!(!ran.err.contains("waiting up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
 }
 
-/// It ran on at an address at which nobody looked for it, and nothing said so.
+/// The server kept running at an address that the others did not know, without a warning.
 #[test]
-fn server_that_has_moved_is_told_what_tells_the_others() {
+fn moved_server_logs_the_command_that_announces_its_address() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let first = servers[0].client.clone();

@@ -1,4 +1,4 @@
-//! `chiplog options`: what is set for the log, whichever server leads.
+//! `chiplog options`: the options that are set in the log and hold whichever server leads.
 
 use crate::harness::{Server, fed, founded, run, wait};
 use serde_json::json;
@@ -8,7 +8,7 @@ fn set_of(at: &str, more: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn options_of_a_directory_are_set_shown_and_taken_back() {
+fn options_of_a_directory_are_set_shown_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log/");
     let log = log.to_str().unwrap();
@@ -42,12 +42,12 @@ fn options_of_a_directory_are_set_shown_and_taken_back() {
         let refused = run(&[&["options", log], wrong].concat());
         assert!(refused.code == 2, "{wrong:?}: {} {}", refused.code, refused.err);
     }
-    assert_eq!(set_of(log, &[]), shown, "what is refused changes nothing");
+    assert_eq!(set_of(log, &[]), shown, "a refused change changes nothing");
 }
 
-/// It was set without a question, and old records were gone within seconds.
+/// The option was set without a question, and old records were gone within seconds.
 #[test]
-fn age_that_discards_is_asked_about() {
+fn age_limit_that_discards_needs_consent() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log/").to_str().unwrap().to_owned();
     let mut server = Server::new(1, dir.path());
@@ -58,7 +58,7 @@ fn age_that_discards_is_asked_about() {
         let shown = set_of(at, &["--set", "retention_seconds=7d", "--set", "capacity_bytes=10GiB"]);
         assert_eq!(shown, json!({ "retention_seconds": 604_800, "capacity_bytes": 10u64 << 30 }));
     }
-    std::thread::sleep(std::time::Duration::from_millis(1100)); // the records grow old
+    std::thread::sleep(std::time::Duration::from_millis(1100)); // lets the records grow old
     for at in places {
         let before = set_of(at, &[]);
         let refused = run(&["options", at, "--set", "retention_seconds=1s"]);
@@ -74,7 +74,7 @@ fn age_that_discards_is_asked_about() {
         let wrong = run(&["options", at, "--set", "retention_bytes=1", "--yes"]);
         let told = !wrong.err.contains("discarded at once");
         assert!(wrong.code == 2 && told && wrong.err.contains("at least 128.0 KiB"), "{}", wrong.err);
-        // Two of this log's own segments are the least: that is only known where it is to be set.
+        // The minimum is two of this log's own segments, which is only known when the option is set.
         let wrong = run(&["options", at, "--set", "retention_bytes=128KiB", "--yes"]);
         assert!(wrong.code == 2 && wrong.err.contains("nothing was discarded"), "{}", wrong.err);
         assert_eq!(set_of(at, &[]), before);
@@ -83,10 +83,10 @@ fn age_that_discards_is_asked_about() {
     }
 }
 
-/// They were held against the default segment of 64 MiB: a log of small segments took options that no server with segments of
-/// that size can lead it with, and got files of 64 MiB.
+/// Options were checked against the default segment of 64 MiB. A log of small segments accepted options with
+/// which no server with such segments could lead it, and got files of 64 MiB.
 #[test]
-fn options_of_a_directory_are_held_against_its_own_segments() {
+fn options_of_a_directory_are_checked_against_its_own_segments() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small").to_str().unwrap().to_owned();
     fed(&["append", &small, "--segment-bytes", "64KiB"], "one\n").ok();
@@ -104,7 +104,7 @@ fn options_of_a_directory_are_held_against_its_own_segments() {
     assert!(sizes(&small).iter().all(|bytes| *bytes == 64 << 10), "{:?}", sizes(&small));
 }
 
-/// A fail-over to a server whose file had a smaller `retention_bytes` discarded what it called too much, everywhere.
+/// After a fail-over, a leader whose file had a smaller `retention_bytes` discarded records everywhere.
 #[test]
 fn server_whose_file_differs_warns_and_obeys_the_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,11 +122,11 @@ fn server_whose_file_differs_warns_and_obeys_the_log() {
     fed(&["append", &cluster], &line.repeat(100)).ok();
     let info = run(&["info", &cluster, "--json"]).ok().json();
     assert_eq!((&info["first"], &info["last"]), (&1.into(), &700.into()), "{info}");
-    // What the log says is kept, and told, whoever is asked.
+    // Every server keeps and reports the log's options.
     for server in &servers {
         assert_eq!(set_of(&server.client, &[]), shown);
     }
-    // What would be discarded at once is said first.
+    // The command first reports what would be discarded at once.
     let refused = run(&["options", &cluster, "--set", "retention_bytes=3MiB"]);
     assert!(refused.code == 2 && refused.err.contains("--yes"), "{} {}", refused.code, refused.err);
     assert!(refused.err.contains("700 records") && refused.err.contains("at once"), "{}", refused.err);

@@ -1,5 +1,6 @@
-//! Cut links between three servers, each in a network namespace of its own, under load: whoever is with the majority
-//! goes on, whoever is not tells nothing stale, and once the links are whole all replicas are the same.
+//! Cut links between three servers under load, each in a network namespace of its own. The majority keeps
+//! working, the other servers return nothing stale, and once the links are repaired all replicas are the
+//! same.
 
 use crate::harness::{Server, leader, status, wait};
 use crate::network::{HUB, Network, three_apart};
@@ -8,7 +9,7 @@ use crate::stranger::{Stranger, Told};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Those that are not this node.
+/// The servers except this node.
 fn others(servers: &[Server], node: u64) -> Vec<&Server> {
     servers.iter().filter(|s| s.node != node).collect()
 }
@@ -17,9 +18,9 @@ fn numbers(servers: &[&Server]) -> Vec<u64> {
     servers.iter().map(|s| s.node).collect()
 }
 
-/// Waits until one of these leads, and not `old`.
+/// Waits until one of these leads that is not `old`.
 fn another_leads(servers: &[&Server], old: u64) -> u64 {
-    wait("another one leads", || status(servers)["leader"].as_u64().filter(|next| *next != old))
+    wait("another server leads", || status(servers)["leader"].as_u64().filter(|next| *next != old))
 }
 
 /// Waits until all three answer as members of one cluster with one leader.
@@ -37,10 +38,10 @@ fn term(servers: &[&Server]) -> u64 {
     shown["replicas"].as_array().unwrap().iter().filter_map(|r| r["term"].as_u64()).max().unwrap()
 }
 
-/// The leader is cut off from both others, but not from its clients: they reach both sides, and are told the truth by
-/// each.
+/// The leader is cut off from both others but not from its clients: they reach both sides, and both give
+/// correct answers.
 #[test]
-fn a_leader_that_only_clients_reach_says_yes_to_nothing() {
+fn leader_that_only_clients_reach_accepts_nothing() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let notary = Notary::start(&all, Load::LIGHT);
@@ -65,7 +66,7 @@ fn a_leader_that_only_clients_reach_says_yes_to_nothing() {
             }
             network.heal();
             all_agree(&all);
-            wait("it sends its clients to the leader", || {
+            wait("it redirects its clients to the leader", || {
                 let told = Stranger::meet(alone).ask(by_strangers(round * 10)).join().unwrap();
                 match told.appended {
                     Told::Elsewhere(host) => (host != alone.client).then_some(()),
@@ -79,9 +80,9 @@ fn a_leader_that_only_clients_reach_says_yes_to_nothing() {
     });
 }
 
-/// The leader's cable is out: for its clients it is silent, no connection ends.
+/// The leader's cable is cut: it is silent for its clients, but no connection ends.
 #[test]
-fn a_leader_that_nobody_reaches_is_left_by_its_clients() {
+fn clients_leave_an_unreachable_leader() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let notary = Notary::start(&all, Load::LIGHT);
@@ -99,9 +100,10 @@ fn a_leader_that_nobody_reaches_is_left_by_its_clients() {
     });
 }
 
-/// The leader speaks and nobody hears it, or hears nobody: either way another one leads, and it comes back.
+/// The leader can only send, or only receive: either way another server is elected, and the old leader
+/// catches up later.
 #[test]
-fn a_leader_that_is_deaf_or_mute_is_replaced() {
+fn leader_cut_off_in_one_direction_is_replaced() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let notary = Notary::start(&all, Load::LIGHT);
@@ -123,10 +125,10 @@ fn a_leader_that_is_deaf_or_mute_is_replaced() {
     });
 }
 
-/// A follower that does not hear the leader, or is not heard by it, though the third reaches both: appends go on, and it
-/// catches up.
+/// A follower does not hear the leader, or the leader does not hear it, although the third server reaches
+/// both: appends continue, and the follower catches up.
 #[test]
-fn a_follower_behind_a_link_of_one_direction_disturbs_nobody() {
+fn follower_behind_a_one_way_link_disturbs_no_append() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let notary = Notary::start(&all, Load::LIGHT);
@@ -137,7 +139,7 @@ fn a_follower_behind_a_link_of_one_direction_disturbs_nobody() {
             notary.gap();
             let (from, to) = if direction.starts_with("to") { (leads, follower) } else { (follower, leads) };
             network.cut(from, to);
-            // Several election time-outs of appends.
+            // Appends during several election timeouts.
             let until = Instant::now() + Duration::from_secs(4);
             while Instant::now() < until {
                 notary.goes_on("one link was cut", 20);
@@ -160,10 +162,11 @@ fn a_follower_behind_a_link_of_one_direction_disturbs_nobody() {
     });
 }
 
-/// Of the two connections to the only follower that is there, that of the blocks dies silently, and the one of the heartbeats
-/// does not: nobody elects another leader, which would not help, and nothing was acknowledged for half a minute.
+/// The leader has two connections to the only running follower. The one for blocks dies silently, the one for
+/// heartbeats does not: no server starts an election, which would not help, and nothing was acknowledged for
+/// half a minute.
 #[test]
-fn a_connection_that_dies_alone_is_made_again() {
+fn connection_that_dies_alone_is_reconnected() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let notary = Notary::start(&all, Load::LIGHT);
@@ -176,7 +179,7 @@ fn a_connection_that_dies_alone_is_made_again() {
         let before = (leader(&left), term(&left));
         notary.gap();
         network.lose_busiest(leads, kept);
-        notary.goes_on("what goes over one connection vanished", 100);
+        notary.goes_on("the packets of one connection vanished", 100);
         let after = (leader(&left), term(&left));
         println!("{:?} without an acknowledgement, leader and term {before:?}, {after:?}", notary.gap());
         servers[away as usize - 1].start(&[]);
@@ -186,16 +189,16 @@ fn a_connection_that_dies_alone_is_made_again() {
     });
 }
 
-/// Links that come and go faster, and slower, than an election.
+/// Links fail and recover faster, and slower, than an election.
 #[test]
-fn links_that_flap_cost_nothing_but_time() {
+fn flapping_links_lose_no_record() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let notary = Notary::start(&all, Load::LIGHT);
         notary.goes_on("the start", 100);
         notary.gap();
         for (n, millis) in [30, 700, 80, 1500, 200, 400, 50, 1000, 300, 1200].into_iter().enumerate() {
-            // The leader of the moment and a follower in turn; both of its links, or one; both directions, or one.
+            // In turn: the current leader and a follower; both of its links or one; both directions or one.
             let leads = leader(&all);
             let hit = if n % 2 == 0 { numbers(&others(servers, leads))[0] } else { leads };
             let left = numbers(&others(servers, hit));
@@ -218,9 +221,10 @@ fn links_that_flap_cost_nothing_but_time() {
     });
 }
 
-/// A link that is slow, and loses some: the other follower makes the majority, and the slow one keeps up as it can.
+/// One link is slow and loses packets: the other follower forms the majority, and the slow one catches up as
+/// it can.
 #[test]
-fn a_slow_link_slows_its_own_follower_only() {
+fn slow_link_slows_only_its_own_follower() {
     three_apart(|network, servers| {
         let all: Vec<&Server> = servers.iter().collect();
         let leads = leader(&all);
@@ -236,7 +240,7 @@ fn a_slow_link_slows_its_own_follower_only() {
     });
 }
 
-/// Delays what this node sends by 80 ms, and loses a fiftieth of it, if the kernel knows how to.
+/// Delays the packets of this node by 80 ms and drops a fiftieth of them, if the kernel can.
 fn slowed(network: &Network, node: u64) -> bool {
     let how = ["qdisc", "add", "dev", "eth0", "root", "netem", "delay", "80ms", "20ms", "loss", "2%"];
     let ran = Command::new("tc").args(["-n", &network.namespace(node)]).args(how).output();

@@ -1,4 +1,4 @@
-//! What servers say of themselves to grpcurl and its like.
+//! The reports of servers to grpcurl and similar programs, by reflection.
 
 use crate::harness::{one, runtime};
 use prost::Message as _;
@@ -32,7 +32,7 @@ pub(crate) fn services(server: &str) -> Vec<String> {
     names
 }
 
-/// The file in which a symbol stands.
+/// The file that defines a symbol.
 fn described(server: &str, symbol: &str) -> Result<FileDescriptorProto, Status> {
     let answer = ask(server, MessageRequest::FileContainingSymbol(symbol.to_owned()))?;
     let MessageResponse::FileDescriptorResponse(files) = answer else { panic!("{answer:?}") };
@@ -40,7 +40,7 @@ fn described(server: &str, symbol: &str) -> Result<FileDescriptorProto, Status> 
 }
 
 #[test]
-fn a_server_lists_what_it_serves_and_describes_it() {
+fn server_lists_and_describes_its_services() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let listed = services(&server.client);
@@ -53,7 +53,7 @@ fn a_server_lists_what_it_serves_and_describes_it() {
         "grpc.reflection.v1alpha.ServerReflection",
         "logspec.Log",
     ];
-    assert_eq!(listed, served, "the way between replicas has a listener of its own");
+    assert_eq!(listed, served, "the service between replicas has its own listener");
     for name in &listed {
         let file = described(&server.client, name).unwrap();
         let (package, service) = name.rsplit_once('.').unwrap();

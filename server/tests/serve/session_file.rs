@@ -1,4 +1,4 @@
-//! `append --session-file`: a command that is killed, and given again, appends each record once.
+//! `append --session-file`: a command that is killed and run again appends each record once.
 
 use crate::harness::{Ran, ended, fed, one, run, started, three, wait};
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,9 +24,9 @@ fn appended(ran: &Ran) -> (u64, u64) {
     (summary["records"].as_u64().unwrap(), summary["skipped"].as_u64().unwrap())
 }
 
-/// The client is killed again and again, each time with more of the input read.
+/// The client is killed several times, each time with more of the input read.
 #[test]
-fn a_killed_command_goes_on_where_it_stopped() {
+fn killed_command_continues_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let at = server.client.as_str();
@@ -36,9 +36,9 @@ fn a_killed_command_goes_on_where_it_stopped() {
     for n in 1..=5 {
         let mut child = started(&args);
         let mut input = child.stdin.take().unwrap();
-        // The input stays open: it ends with the command's death only.
+        // The input stays open: it ends only when the command dies.
         input.write_all(lines(1, n * 900).as_bytes()).unwrap();
-        wait("some are in", || (count(at) > (n - 1) * 900 + 100).then_some(()));
+        wait("some records are in the log", || (count(at) > (n - 1) * 900 + 100).then_some(()));
         kill(child);
     }
     let last = fed(&args, &all).ok();
@@ -46,7 +46,7 @@ fn a_killed_command_goes_on_where_it_stopped() {
     assert!(skipped > 3600 && records + skipped == 5000, "{}", last.out);
     assert!(run(&["read", at]).ok().out == all, "each line once, in order");
 
-    // Again: there is nothing left to do. Then the input has grown.
+    // Run again: nothing is left to do. Then the input has grown.
     assert_eq!(appended(&fed(&args, &all).ok()), (0, 5000));
     assert_eq!(appended(&fed(&args, &lines(1, 5003)).ok()), (3, 5000));
     assert_eq!(run(&["read", at, "--last", "4"]).ok().out, lines(5000, 5003));
@@ -54,10 +54,10 @@ fn a_killed_command_goes_on_where_it_stopped() {
     assert!(words.out.contains("5,003 records of the input were in the log before"), "{}", words.out);
 }
 
-/// What was sent when the client died is in the log or not: nobody has told it. Batches of the last run are cut where they
-/// were cut then, whatever else would be.
+/// Records sent when the client died may or may not be in the log. Batches of the last run are cut in the
+/// same places again.
 #[test]
-fn what_was_sent_and_not_confirmed_is_there_once() {
+fn unconfirmed_records_are_in_the_log_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let at = server.client.as_str();
@@ -73,22 +73,22 @@ fn what_was_sent_and_not_confirmed_is_there_once() {
     let mut input = child.stdin.take().unwrap();
     input.write_all(lines(1, 100).as_bytes()).unwrap();
     input.write_all(lines(101, 105).as_bytes()).unwrap();
-    wait("a line is in that was cut by itself", || (count(at) >= 101).then_some(()));
+    wait("a line of a batch of its own is in the log", || (count(at) >= 101).then_some(()));
     server.signal(Signal::STOP);
     input.write_all(lines(106, 155).as_bytes()).unwrap();
-    wait("more is sent", || cut(15));
+    wait("more records are sent", || cut(15));
     kill(child);
     server.signal(Signal::CONT);
-    // Another size of batches: those that were sent are cut as they were.
+    // A different batch size: batches that were sent are cut as before.
     let ran = fed(&[&args[..], &["1000"]].concat(), &lines(1, 300)).ok();
     let (records, skipped) = appended(&ran);
     assert!((100..155).contains(&skipped) && records + skipped == 300, "{}", ran.out);
     assert!(run(&["read", at]).ok().out == lines(1, 300), "each line once, in order");
 }
 
-/// The servers fail instead: the command gives up, is given again, and so on.
+/// The servers fail instead: the command gives up, is run again, and so on.
 #[test]
-fn a_leader_is_lost_between_two_runs() {
+fn leader_is_lost_between_two_runs() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let cluster = servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",");
@@ -97,7 +97,7 @@ fn a_leader_is_lost_between_two_runs() {
     let mut child = started(&args);
     let mut input = child.stdin.take().unwrap();
     input.write_all(lines(1, 2000).as_bytes()).unwrap();
-    wait("some are in", || (count(&cluster) > 500).then_some(()));
+    wait("some records are in the log", || (count(&cluster) > 500).then_some(()));
     let leads = crate::harness::leader(&servers.iter().collect::<Vec<_>>()) as usize - 1;
     kill(child);
     servers[leads].kill();
@@ -106,7 +106,7 @@ fn a_leader_is_lost_between_two_runs() {
 }
 
 #[test]
-fn what_does_not_fit_the_file_is_refused() {
+fn input_or_log_that_does_not_match_the_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let at = server.client.as_str();
@@ -115,7 +115,7 @@ fn what_does_not_fit_the_file_is_refused() {
     let mut child = started(&args);
     let mut input = child.stdin.take().unwrap();
     input.write_all(lines(1, 100).as_bytes()).unwrap();
-    wait("they are in", || (count(at) == 100).then_some(()));
+    wait("the records are in the log", || (count(at) == 100).then_some(()));
     let busy = fed(&args, &lines(1, 100));
     assert!(busy.code == 5 && busy.err.contains("another process"), "{}", busy.err);
     drop(input);
@@ -128,7 +128,7 @@ fn what_does_not_fit_the_file_is_refused() {
     let mut another = crate::harness::Server::new(2, dir.path());
     another.start(&["--init"]);
     let refused = fed(&["append", &another.client, "--session-file", args[3]], &lines(1, 200));
-    assert!(refused.code == 2 && refused.err.contains("is about log"), "{}", refused.err);
+    assert!(refused.code == 2 && refused.err.contains("belongs to log"), "{}", refused.err);
     for wrong in [&["append", dir.path().to_str().unwrap()][..], &["append", at, "--threads", "2"]] {
         let refused = fed(&[wrong, &args[2..]].concat(), "x\n");
         assert!(refused.code == 2 && refused.err.contains("--session-file"), "{}", refused.err);

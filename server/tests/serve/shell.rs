@@ -1,4 +1,4 @@
-//! The commands that work on a directory, on servers: the same records, the same shapes, the same exit codes.
+//! Commands that work on a directory and on servers: the same records, the same formats, the same exit codes.
 
 use crate::harness::{
     Ran, Server, chiplog, ended, fed, interrupt, keys, leader, one, run, started, three, wait,
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
 
 #[test]
-fn a_server_is_used_like_a_directory() {
+fn server_is_used_like_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let log = dir.path().join("log");
@@ -53,7 +53,7 @@ fn a_server_is_used_like_a_directory() {
     assert!(info[1]["last_timestamp"].as_u64().is_some());
     assert!(run(&["info", &server.client]).ok().out.contains(&format!("node 1 at {}", server.client)));
 
-    // What is gone, and what is not there yet.
+    // Discarded records, and records that do not exist yet.
     for args in [&["--from", "5"][..], &["--from", "9000"]] {
         let [local, remote] = places.map(|at| run(&[&["read", at, "--json"], args].concat()));
         assert_eq!((local.code, remote.code), (4, 4), "{args:?}: {} {}", local.err, remote.err);
@@ -89,7 +89,7 @@ fn options_for_files_are_refused_and_the_environment_names_servers() {
 }
 
 #[test]
-fn without_a_server_the_exit_code_says_that_it_can_work_later() {
+fn exit_code_without_a_server_is_retryable() {
     let dir = tempfile::tempdir().unwrap();
     let nobody = Server::new(1, dir.path());
     let mut children: Vec<Child> = [&["append"][..], &["read"], &["info"], &["discard"]]
@@ -101,19 +101,20 @@ fn without_a_server_the_exit_code_says_that_it_can_work_later() {
     for child in children.drain(..) {
         let ran = ended(child);
         assert_eq!(ran.code, 5, "{}{}", ran.out, ran.err);
-        // Why, and what to do; both also while it waits.
+        // The reason, and what to do; both also while it waits.
         let lines: Vec<&str> = ran.err.lines().collect();
-        assert!(lines.len() == 2 && lines[0].contains("waits up to 15 s for a server"), "{}", ran.err);
+        assert!(lines.len() == 2 && lines[0].contains("waiting up to 15 s for a server"), "{}", ran.err);
         for line in lines {
             assert!(line.contains(&nobody.client) && line.contains("Connection refused"), "{line}");
-            assert!(line.contains("does a chiplog server run there"), "{line}");
+            assert!(line.contains("check that a chiplog server runs there"), "{line}");
         }
     }
 }
 
-/// A file that holds no certificate was found out by the first connection, and one that is not there was "no such log".
+/// A file without a certificate was noticed by the first connection only, and a missing file was reported as
+/// "no such log".
 #[test]
-fn files_of_options_are_looked_at_before_anybody_is_asked() {
+fn files_of_options_are_checked_before_connecting() {
     let dir = tempfile::tempdir().unwrap();
     let (file, none) = (dir.path().join("no.pem"), dir.path().join("missing"));
     std::fs::write(&file, "no certificate").unwrap();
@@ -128,7 +129,7 @@ fn files_of_options_are_looked_at_before_anybody_is_asked() {
 }
 
 #[test]
-fn appends_that_trickle_are_confirmed_and_ctrl_c_ends_in_order() {
+fn slow_input_is_confirmed_line_by_line_and_ctrl_c_ends_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let server = one(dir.path());
     let mut append = started(&["append", &server.client, "--json"]);
@@ -153,10 +154,10 @@ fn appends_that_trickle_are_confirmed_and_ctrl_c_ends_in_order() {
     assert_eq!(ended(follow).code, 0);
 }
 
-/// The leader is killed while a file goes in and while a follower reads: every line is there once, in order, and the
-/// follower has them all.
+/// The leader is killed while a file is appended and a follower reads: each line is there once, in order, and
+/// the follower has all of them.
 #[test]
-fn a_killed_leader_costs_neither_a_record_nor_the_follower() {
+fn killed_leader_loses_no_record_and_no_follower() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path());
     let all: Vec<String> = servers.iter().map(|s| s.client.clone()).collect();

@@ -33,10 +33,10 @@ fn line(n: u64) -> String {
     format!("{n:0width$}")
 }
 
-/// A server that read through mappings was ended by SIGBUS. In read mode its readers get an error, the server goes on, and
-/// what is missing comes from the others.
+/// A server that read through mappings was killed by SIGBUS. In read mode its readers get an error, the
+/// server keeps running, and the missing blocks come from the others.
 #[test]
-fn server_in_read_mode_outlives_a_shortened_segment() {
+fn server_in_read_mode_survives_a_shortened_segment() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
     let settings = ["--set", "log.read_mode=read", "--set", "cluster.scrub_bytes_per_second=0"];
@@ -50,8 +50,8 @@ fn server_in_read_mode_outlives_a_shortened_segment() {
     let all: Vec<&Server> = servers.iter().collect();
     let led = leader(&all);
     for server in &servers {
-        wait("it has all", || read_all(server).ok());
-        // A follower's segment, and the leader's.
+        wait("it has all records", || read_all(server).ok());
+        // A segment of a follower, and one of the leader.
         let segment = server.data.join(format!("{:020}.seg", 1));
         fs::File::options().write(true).open(&segment).unwrap().set_len(10_000).unwrap();
         let error = read_all(server).unwrap_err();
@@ -69,9 +69,9 @@ fn server_in_read_mode_outlives_a_shortened_segment() {
     }
 }
 
-/// A directory that others can look into is served, and warned of.
+/// A server with a directory that others can list works, and logs a warning.
 #[test]
-fn data_directory_that_is_open_to_all_is_warned_of() {
+fn data_directory_open_to_others_causes_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let servers = founded(vec![Server::new(1, dir.path())]);
     let mode = |server: &Server| fs::metadata(&server.data).unwrap().permissions().mode() & 0o777;

@@ -1,10 +1,10 @@
-//! Replicas without room: segments that are too small for what the log holds, a log at its capacity.
+//! Replicas without room: segments too small for the log, a log at its capacity.
 
 use crate::harness::{Server, fed, run, wait};
 
-/// It took nothing more, and `/readyz` and `status` showed nothing of it.
+/// The replica stored nothing more, and neither `/readyz` nor `status` showed it.
 #[test]
-fn replica_with_too_small_segments_says_so() {
+fn replica_with_too_small_segments_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
     servers[0].start(&["--init"]);
@@ -13,7 +13,7 @@ fn replica_with_too_small_segments_says_so() {
     run(&["member", "add", &second, "--cluster", &first]).ok();
     wait("it is ready", || (servers[1].page("/readyz").0 == 200).then_some(()));
     fed(&["append", &first], &format!("{}\n", "x".repeat(200_000))).ok();
-    let why = wait("it says why it is not", || {
+    let why = wait("it reports why it is not ready", || {
         let (code, why) = servers[1].page("/readyz");
         (code == 503).then_some(why)
     });
@@ -26,19 +26,19 @@ fn replica_with_too_small_segments_says_so() {
     assert!(second["why"].as_str().unwrap().contains("raise segment_bytes"), "{shown}");
     assert_eq!(servers[0].page("/readyz").0, 200);
     assert!(servers[1].page("/metrics").1.contains("\nchiplog_ready 0"));
-    // With larger segments it goes on.
+    // With larger segments it continues.
     assert_eq!(servers[1].stop(), Some(0));
     servers[1].start(&[]);
-    wait("it has it", || {
+    wait("it has the record", || {
         let info = run(&["info", &servers[1].client, "--json"]).json();
         (info["last"] == 1 && servers[1].page("/readyz").0 == 200).then_some(())
     });
     run(&["status", &first]).ok();
 }
 
-/// What the log allows and its segments cannot hold is told before anything of the kind comes.
+/// Options of the log that a replica's segments cannot hold are reported before a record needs them.
 #[test]
-fn replica_that_does_not_fit_the_log_s_options_says_so() {
+fn replica_that_does_not_fit_the_options_of_the_log_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
     servers[0].start(&["--init"]);
@@ -47,7 +47,7 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     run(&["options", &first, "--set", "record_bytes_max=200KiB"]).ok();
     run(&["member", "add", &second, "--cluster", &first]).ok();
     // First it lacks entries; then it has the option.
-    wait("it says why it is not ready", || {
+    wait("it reports why it is not ready", || {
         let (code, why) = servers[1].page("/readyz");
         (code == 503 && why.contains("record_bytes_max")).then_some(())
     });
@@ -55,7 +55,7 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     run(&["options", &first, "--set", "record_bytes_max=20KiB"]).ok();
     wait("it fits", || (servers[1].page("/readyz").0 == 200).then_some(()));
     run(&["status", &first]).ok();
-    // As long as it is a member, nothing is set that it cannot hold.
+    // While it is a member, no option is set that it cannot hold.
     let refused = run(&["options", &first, "--set", "record_bytes_max=200KiB"]);
     assert!(
         refused.code == 2 && refused.err.contains("node 2 has segments of 65536 bytes"),
@@ -64,15 +64,15 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     );
 }
 
-/// `status` said that all was well while no append was possible.
+/// `status` reported that all was well while no append was possible.
 #[test]
-fn leader_of_a_full_log_says_so() {
+fn leader_of_a_full_log_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init", "--set", "log.capacity_bytes=4MiB"]);
     let at = server.client.clone();
     run(&["status", &at]).ok();
-    // The whole capacity is never taken by records of this size: only the refusal tells.
+    // Records of this size never fill the whole capacity: only the refusal shows it.
     let records = format!("{}\n", "x".repeat(100_000)).repeat(60);
     let refused = fed(&["append", &at, "--batch", "1"], &records);
     assert!(refused.code == 5 && refused.err.contains("full"), "{} {}", refused.code, refused.err);

@@ -1,4 +1,4 @@
-//! A leader that is stopped for longer than an election, and goes on as if nothing had been.
+//! A leader is stopped for longer than an election, and then continued.
 
 use crate::harness::{Server, leader, status, three, wait};
 use crate::notary::{Load, Notary, by_strangers};
@@ -7,10 +7,11 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// When it wakes, requests wait in its sockets from clients that believe it to lead, and by its own clock hardly any
-/// time has passed. It must not say yes to an append, nor tell an end of the log that is older than the question.
+/// When it wakes, its sockets hold requests of clients that believe that it leads, and by its own clock
+/// hardly any time has passed. It must not accept an append, nor return an end of the log that is older than
+/// the query.
 #[test]
-fn a_leader_that_was_stopped_tells_nothing_stale() {
+fn leader_that_was_stopped_returns_nothing_stale() {
     let dir = tempfile::tempdir().unwrap();
     let servers = three(dir.path());
     let all: Vec<&Server> = servers.iter().collect();
@@ -24,7 +25,7 @@ fn a_leader_that_was_stopped_tells_nothing_stale() {
         let strangers: Vec<Stranger> = (0..6).map(|_| Stranger::meet(old[0])).collect();
         notary.gap();
         old[0].signal(Signal::STOP);
-        let next = wait("another one leads", || {
+        let next = wait("another server leads", || {
             status(&left)["leader"].as_u64().filter(|next| *next != old[0].node)
         });
         notary.goes_on("the leader was stopped", 200);
@@ -38,12 +39,12 @@ fn a_leader_that_was_stopped_tells_nothing_stale() {
                 (stranger.ask(record.clone()), record)
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(200)); // for the questions to be in its sockets
+        std::thread::sleep(Duration::from_millis(200)); // lets the queries reach its sockets
         old[0].signal(Signal::CONT);
         for (answers, record) in waiting {
             let told = answers.join().unwrap();
             let end = told.end.index();
-            assert!(end.is_none_or(|end| end >= known), "{told:?}, and {known} was acknowledged before");
+            assert!(end.is_none_or(|end| end >= known), "{told:?}, but {known} was acknowledged before");
             if let Some(index) = told.appended.index() {
                 said_yes.insert(index, record);
             }
@@ -54,7 +55,7 @@ fn a_leader_that_was_stopped_tells_nothing_stale() {
             notary.gap()
         );
     }
-    println!("{asked} questions, {} appends by strangers taken", said_yes.len());
+    println!("{asked} queries, {} appends by strangers accepted", said_yes.len());
     let theirs = notary.check(&all);
     for (index, record) in said_yes {
         assert_eq!(theirs.get(&index), Some(&record), "acknowledged at {index}");

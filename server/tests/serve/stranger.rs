@@ -1,4 +1,5 @@
-//! Stranger: a client that knows one server and believes it: what it is told has to be right wherever that server stands.
+//! Stranger: a client that knows only one server and believes it. Its answers have to be correct whatever the
+//! state of that server.
 
 use crate::harness::{PATIENCE, Server, runtime};
 use chiplog_net::service::logspec::AppendRequest;
@@ -10,14 +11,14 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// Yes: the index of what was appended, or the last one of the log.
+    /// Success: the index of the appended record, or the log's last one.
     At(u64),
-    /// That this server is to be asked.
+    /// The address of another server to ask.
     Elsewhere(String),
-    /// No, or nothing at all.
+    /// A refusal, or no answer.
     No,
 }
 
@@ -27,22 +28,22 @@ impl Told {
     }
 }
 
-/// What was asked at the same time.
+/// Queries sent at the same time.
 #[derive(Debug)]
 pub(crate) struct Answers {
     pub(crate) appended: Told,
-    /// The log's end, asked for with a barrier: not older than the question.
+    /// The log's end, queried with a barrier: not older than the query.
     pub(crate) end: Told,
 }
 
-/// Connected to one server.
+/// A connection to one server.
 pub(crate) struct Stranger {
     runtime: Runtime,
     client: LogClient<Channel>,
 }
 
 impl Stranger {
-    /// Connects, and asks something harmless: the connection stands.
+    /// Connects and sends a harmless query, so that the connection is established.
     pub(crate) fn meet(server: &Server) -> Self {
         let runtime = runtime();
         let client = runtime.block_on(async {
@@ -53,7 +54,7 @@ impl Stranger {
         Self { runtime, client }
     }
 
-    /// Asks it to append this record, and where its log ends; the answers may come much later.
+    /// Asks the server to append this record, and for the end of its log. The answers may arrive much later.
     pub(crate) fn ask(self, record: Vec<u8>) -> JoinHandle<Answers> {
         std::thread::spawn(move || {
             let Self { runtime, client } = self;

@@ -32,7 +32,7 @@ fn roles(status: &Value) -> Vec<&str> {
     roles
 }
 
-/// All that was acknowledged is where it was said to be, on every server.
+/// Checks that every acknowledged record is at its index on every server.
 fn check(servers: &[&Server], acked: &std::collections::BTreeMap<u64, u64>) {
     let last = *acked.last_key_value().unwrap().0;
     for server in servers {
@@ -44,7 +44,7 @@ fn check(servers: &[&Server], acked: &std::collections::BTreeMap<u64, u64>) {
 }
 
 #[test]
-fn a_killed_leader_is_replaced_and_comes_back() {
+fn killed_leader_is_replaced_and_returns() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let all: Vec<&Server> = servers.iter().collect();
@@ -60,8 +60,8 @@ fn a_killed_leader_is_replaced_and_comes_back() {
     appender.goes_on(100);
     let left: Vec<&Server> = servers.iter().filter(|s| s.is_running()).collect();
     assert_ne!(leader(&left), first);
-    // The servers that are there name the one that is not.
-    wait("the killed one is shown", || {
+    // The remaining servers name the missing one.
+    wait("the killed server is shown", || {
         let shown = status(&left);
         (roles(&shown) == ["follower", "leader", "unreachable"]).then_some(())
     });
@@ -69,7 +69,7 @@ fn a_killed_leader_is_replaced_and_comes_back() {
     servers[killed].start(&[]);
     appender.goes_on(100);
     let all: Vec<&Server> = servers.iter().collect();
-    wait("it is one of three again", || {
+    wait("it is a member of three again", || {
         let shown = status(&all);
         (roles(&shown) == ["follower", "follower", "leader"]).then_some(())
     });
@@ -77,7 +77,7 @@ fn a_killed_leader_is_replaced_and_comes_back() {
 }
 
 #[test]
-fn stopping_in_order_loses_nothing() {
+fn orderly_stop_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let appender = Appender::start(&servers.iter().collect::<Vec<_>>());
@@ -93,13 +93,14 @@ fn stopping_in_order_loses_nothing() {
     check(&servers.iter().collect::<Vec<_>>(), &appender.stop());
 }
 
-/// Nobody takes the lead, and what is under way is never confirmed: a server ends all the same, in the time that it has.
+/// No server takes over leadership, and appends in flight are never confirmed. A server still ends in its
+/// time.
 #[test]
-fn a_leader_ends_in_its_time_when_the_others_are_stopped() {
+fn leader_ends_in_time_when_the_others_are_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &["--set", "shutdown_millis=500"]);
     let appender = Appender::start(&servers.iter().collect::<Vec<_>>());
-    // 5 is "out of time", in the table of exit codes; in no time at all the log cannot be closed.
+    // Exit code 5 is "out of time"; with no time at all the log cannot be closed.
     for (millis, codes) in [("500", &[0, 5][..]), ("0", &[5])] {
         appender.goes_on(50);
         let leads = leader(&servers.iter().collect::<Vec<_>>());
@@ -130,7 +131,7 @@ fn a_leader_ends_in_its_time_when_the_others_are_stopped() {
     check(&servers.iter().collect::<Vec<_>>(), &appender.stop());
 }
 
-/// Several changes of one call come into force together, or none does.
+/// Several changes in one call come into force together, or none of them does.
 #[test]
 fn several_changes_of_members_in_one_call() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,20 +156,20 @@ fn several_changes_of_members_in_one_call() {
         let voters = shown["replicas"].as_array().unwrap().iter().filter(|r| r["voter"] == true);
         voters.filter_map(|r| r["node"].as_u64()).collect()
     };
-    // One of them cannot be: none is made.
+    // One of them is impossible: none is made.
     let refused = change(&[Change::Promote(4), Change::Remove(9)]).unwrap_err();
     assert_eq!(from_status(&refused).kind(), ErrorKind::Membership, "{refused}");
     assert_eq!(voters(), [1, 2, 3]);
 
     let changed = change(&[Change::Promote(4), Change::Remove(3), Change::Demote(2)]).unwrap().into_inner();
     let members: Vec<_> = changed.members.iter().map(|m| (m.node, m.voter, m.leaving)).collect();
-    assert_eq!(members, [(1, true, false), (2, false, false), (4, true, false)], "as soon as it is answered");
+    assert_eq!(members, [(1, true, false), (2, false, false), (4, true, false)], "when the answer arrives");
     appender.goes_on(20);
     check(&[&servers[0], &servers[1], &fourth], &appender.stop());
 }
 
 #[test]
-fn members_come_and_go() {
+fn members_are_added_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path(), &[]);
     let cluster = servers[1].client.clone();
@@ -176,7 +177,7 @@ fn members_come_and_go() {
     assert_eq!(leader(&servers.iter().collect::<Vec<_>>()), 3);
     run(&["transfer-leader", "--cluster", &cluster]).ok();
 
-    // Asked again, what is done already is no error.
+    // A repeated change that was made already is no error.
     let again =
         run(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]).ok();
     assert_eq!(again.json()["voter"], true);
@@ -188,9 +189,9 @@ fn members_come_and_go() {
     run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
     run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
     let none = run(&["member", "remove", "9", "--cluster", &servers[0].client]);
-    assert_eq!(none.code, 2, "the command is wrong, nothing else: {}", none.err);
+    assert_eq!(none.code, 2, "only the command is wrong: {}", none.err);
     // It was added as a learner that never caught up.
-    wait("who was removed knows it", || roles(&status(&[&servers[1]])).contains(&"removed").then_some(()));
+    wait("the removed server knows it", || roles(&status(&[&servers[1]])).contains(&"removed").then_some(()));
     let removed = run(&["member", "add", &servers[1].client, "--cluster", &fourth.client]);
     assert!(removed.code != 0 && removed.err.contains("never used"), "{}", removed.err);
     let left = [&servers[0], &servers[2], &fourth];
@@ -204,7 +205,7 @@ fn members_come_and_go() {
     appender.goes_on(20);
     check(&left, &appender.stop());
 
-    // A lost disk does not come back under its number.
+    // A server that lost its disk does not return under its number.
     let lost = servers.iter().position(|s| s.node == 3).unwrap();
     servers[lost].kill();
     std::fs::remove_dir_all(&servers[lost].data).unwrap();

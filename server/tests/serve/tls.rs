@@ -1,4 +1,4 @@
-//! TLS: servers and clients that know each other by certificates, and those that do not.
+//! TLS: servers and clients that trust each other's certificates, and others that do not.
 
 use crate::certificates::Authority;
 use crate::harness::{Server, chiplog, run, wait};
@@ -19,7 +19,7 @@ impl Drop for Copy {
     }
 }
 
-/// Starts a copy, and says where it listens.
+/// Starts a copy. Returns its listening address.
 fn copy(dir: &str, cluster: &str, authority: &Authority, more: &[String]) -> (Copy, String) {
     let mut command = chiplog();
     command.args(["follow", dir, "--cluster", cluster, "--json"]).args(authority.client()).args(more);
@@ -30,7 +30,8 @@ fn copy(dir: &str, cluster: &str, authority: &Authority, more: &[String]) -> (Co
     (Copy(child), opened["listen"].as_str().unwrap_or_default().to_owned())
 }
 
-/// What a chiplog server refuses to be: one with an expired certificate. It serves until the runtime is dropped.
+/// A server with an expired certificate, which a chiplog server refuses to be. It serves until the runtime is
+/// dropped.
 fn expired_server(authority: &Authority) -> (String, Runtime) {
     authority.sign_expired(9);
     let [pem, key] = ["9.pem", "9.key"].map(|name| fs::read(authority.file(name)).unwrap());
@@ -47,7 +48,7 @@ fn expired_server(authority: &Authority) -> (String, Runtime) {
 }
 
 #[test]
-fn only_those_with_certificates_get_in() {
+fn only_clients_and_peers_with_certificates_connect() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
     (1..=3).for_each(|node| _ = (ours.sign(node), other.sign(node)));
@@ -57,7 +58,7 @@ fn only_those_with_certificates_get_in() {
     };
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
     for (n, server) in servers.iter_mut().enumerate() {
-        // Of the third, the other replicas do not trust the certificate.
+        // The other replicas do not trust the certificate of the third.
         let settings = ours.settings(n as u64 + 1, if n == 2 { &other } else { &ours });
         server.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
         wait("the server answers", || {
@@ -71,16 +72,16 @@ fn only_those_with_certificates_get_in() {
     let shown = with(&ours, &["status", &second.client, "--json"]).ok().json();
     assert_eq!(shown["replicas"].as_array().unwrap().len(), 2, "{shown}");
 
-    // So do the commands that work on a directory as well.
+    // The commands that also work on a directory use TLS, too.
     let cluster = format!("{},{}", first.client, second.client);
     with(&ours, &["append", &cluster, "--lines", &ours.file("1.pem")]).ok();
     let read = with(&ours, &["read", &cluster]).ok();
     assert_eq!(read.out, fs::read_to_string(ours.file("1.pem")).unwrap());
     let bare = run(&["info", &cluster]);
     assert_eq!(bare.code, 2, "without certificates");
-    assert!(bare.err.trim_end().ends_with("; --tls-authority, or CHIPLOG_TLS_AUTHORITY"), "{}", bare.err);
+    assert!(bare.err.trim_end().ends_with("; give --tls-authority or CHIPLOG_TLS_AUTHORITY"), "{}", bare.err);
 
-    // And so does a copy, in both directions: it is fed, and feeds another one.
+    // So does a copy, in both directions: it receives the log, and sends it to another copy.
     let copies = [dir.path().join("copy"), dir.path().join("second")].map(|p| p.to_str().unwrap().to_owned());
     let listening = [
         ["--listen", "127.0.0.1:0"].map(str::to_owned),
@@ -91,14 +92,14 @@ fn only_those_with_certificates_get_in() {
     let (first_copy, at) = copy(&copies[0], &cluster, &ours, listening.as_flattened());
     let (second_copy, _) = copy(&copies[1], &at, &ours, &[]);
     for copied in &copies {
-        wait("the copy has it", || (run(&["read", copied]).out == read.out).then_some(()));
+        wait("the copy has the records", || (run(&["read", copied]).out == read.out).then_some(()));
     }
     let bare = ["--cluster", &at, "--tls-authority", &ours.file("authority.pem")];
     let none = run(&[&["follow", dir.path().join("none").to_str().unwrap()][..], &bare].concat());
     assert_eq!(none.code, 5, "without a certificate: {}", none.err);
     drop((first_copy, second_copy));
 
-    // Neither without certificates nor with those of another authority.
+    // It works neither without certificates nor with those of another authority.
     assert_eq!(run(&["status", &first.client, "--json"]).json()["replicas"][0]["role"], "unreachable");
     let authority = ours.file("authority.pem");
     let bare = run(&["status", &first.client, "--json", "--tls-authority", &authority]).json();
@@ -106,16 +107,16 @@ fn only_those_with_certificates_get_in() {
     let foreign = with(&other, &["status", &first.client, "--json"]).json();
     assert_eq!(foreign["replicas"][0]["role"], "unreachable");
 
-    // A peer that is not trusted gets nothing: it does not catch up, and cannot vote.
+    // A peer that is not trusted receives nothing: it does not catch up and cannot vote.
     with(&ours, &["member", "add", &third.client, "--cluster", &first.client]).ok();
     let refused = with(&ours, &["member", "promote", "3", "--cluster", &first.client, "--timeout", "2"]);
     assert_eq!(refused.code, 5, "{}", refused.err);
     let shown = with(&ours, &["status", &third.client, "--json"]).json();
     assert_eq!(shown["replicas"][0]["last_raft"], 0, "{shown}");
-    // Both sides warn, with the reason: it was told as any connection that does not come about.
+    // Both sides log the reason; it was reported like any failed connection.
     for (server, what) in [
-        (first, "no connection to a peer: TLS did not come about"),
-        (third, "a certificate was not taken: TLS did not come about"),
+        (first, "cannot connect to a peer: TLS handshake failed"),
+        (third, "TLS handshake failed: a certificate was rejected"),
     ] {
         wait("it warns", || {
             let said = server.said();
@@ -125,9 +126,10 @@ fn only_those_with_certificates_get_in() {
     }
 }
 
-/// Who forgot TLS was told "h2 protocol error: http2 error", who meant it and should not "InvalidContentType".
+/// A client without TLS got "h2 protocol error: http2 error", a client with unwanted TLS
+/// "InvalidContentType".
 #[test]
-fn whoever_means_something_else_by_tls_is_told_which_flag() {
+fn error_of_mismatched_tls_names_the_option() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
     ours.sign(1);
@@ -143,12 +145,12 @@ fn whoever_means_something_else_by_tls_is_told_which_flag() {
         [with, without].iter().all(|shown| shown["replicas"][0]["role"] == "waiting").then_some(())
     });
     for (server, authority, advice) in [
-        (&secured, None, "; --tls-authority, or CHIPLOG_TLS_AUTHORITY"),
-        (&plain, Some(&ours), "leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"),
+        (&secured, None, "; give --tls-authority or CHIPLOG_TLS_AUTHORITY"),
+        (&plain, Some(&ours), "leave out --tls-authority and CHIPLOG_TLS_AUTHORITY"),
         (
             &secured,
             Some(&other),
-            "--tls-authority has to be the one that signed its certificate (tls.certificate)",
+            "--tls-authority has to be the authority that signed the server's certificate (tls.certificate)",
         ),
     ] {
         let tls = authority.map(|file| ["--tls-authority", file]);
@@ -160,7 +162,7 @@ fn whoever_means_something_else_by_tls_is_told_which_flag() {
         assert!(why.ends_with(advice), "{why}");
         let words = with(&["status", &server.client]).out;
         assert!(words.starts_with("log unknown; leader unknown\n"), "{words}");
-        // "Can work later", they said.
+        // The exit code said that the command could work later.
         for args in [
             &["member", "init", &server.client][..],
             &["member", "promote", "1", "--cluster", &server.client],
@@ -169,10 +171,11 @@ fn whoever_means_something_else_by_tls_is_told_which_flag() {
             let refused = with(args);
             assert_eq!(refused.code, 2, "{args:?}: {}", refused.err);
             assert!(refused.err.trim_end().ends_with(advice), "{}", refused.err);
-            assert!(!refused.err.contains("`tls`"), "the shell has no such option: {}", refused.err);
+            assert!(!refused.err.contains("`tls`"), "a command has no such option: {}", refused.err);
         }
     }
-    // A port of peers or of probes: "leave out --tls-authority" alone would have shown the token to everybody.
+    // At a port of peers or probes, the advice to leave out --tls-authority alone would have exposed the
+    // token to everyone.
     for port in [&plain.peer, &plain.http] {
         let refused = run(&["info", port, "--tls-authority", &ours]);
         assert!(
@@ -183,7 +186,8 @@ fn whoever_means_something_else_by_tls_is_told_which_flag() {
     }
 }
 
-/// A server whose certificate had expired was `unreachable`, and told with "invalid peer certificate", which is not `tls.peer_*`.
+/// A server with an expired certificate was `unreachable`, with the reason "invalid peer certificate", which
+/// is not `tls.peer_*`.
 #[test]
 fn expired_certificate_of_a_server_locks_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,17 +214,17 @@ fn expired_certificate_of_a_server_locks_out() {
         );
         assert!(!said.contains("peer certificate"), "{said}");
     }
-    // By a name that the certificate has not: the options' mistake.
+    // A host name that is not in the certificate: the options are wrong.
     let port = server.client.rsplit_once(':').unwrap().1;
     let named = format!("localhost:{port}");
     let ran = with(&named, &["read"]);
     assert!(ran.code == 2 && ran.err.contains("does not name the host"), "{} {}", ran.code, ran.err);
 }
 
-/// A server whose peer certificate is another node's was started, and no other replica took it for a member. Given one while it
-/// runs, it keeps its own.
+/// A server started with the peer certificate of another node, and no other replica accepted it as a member.
+/// If it gets such a certificate while it runs, it keeps its own.
 #[test]
-fn a_server_is_the_node_that_its_certificate_names() {
+fn server_needs_a_certificate_that_names_its_node() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Authority::new(dir.path(), "ours");
     (1..=3).for_each(|node| ours.sign(node));
@@ -240,7 +244,7 @@ fn a_server_is_the_node_that_its_certificate_names() {
     };
     let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
     start(&mut servers[0]);
-    // The second one is given the certificate of the third.
+    // The second server gets the certificate of the third.
     let files = |node: u64| [ours.file(&format!("{node}.pem")), ours.file(&format!("{node}.key"))];
     let own = files(2);
     let keep = own.clone().map(|file| fs::read(file).unwrap());
@@ -258,15 +262,15 @@ fn a_server_is_the_node_that_its_certificate_names() {
     servers.iter().for_each(answers);
     let [first, second] = &servers[..] else { unreachable!() };
 
-    // While it runs: the name of another node, and the key without its certificate. Each is said, and changes nothing.
-    // The same files serve clients, for whom any of these names will do, and replicas.
+    // While it runs: the name of another node, and a key without its certificate. Each is reported and
+    // changes nothing. The same files serve clients, for whom any of these names is accepted, and replicas.
     let broken = |things: u64| {
         let line = format!("\nchiplog_reload_broken {things}");
-        wait("the figures say so", || second.page("/metrics").1.contains(&line).then_some(()));
+        wait("the metrics report it", || second.page("/metrics").1.contains(&line).then_some(()));
     };
     put([&others[0], &others[1]]);
     second.hang_up();
-    wait("it says so", || second.said().contains("reload failed").then_some(()));
+    wait("the log reports it", || second.said().contains("reload failed").then_some(()));
     broken(1);
     put([&others[0], &keep[1]]);
     second.hang_up();
@@ -278,9 +282,9 @@ fn a_server_is_the_node_that_its_certificate_names() {
     broken(0);
 }
 
-/// An expired certificate took the place of one that was good, and all clients were locked out.
+/// An expired certificate replaced a valid one, and all clients were locked out.
 #[test]
-fn expired_certificate_never_replaces_one_that_is_good() {
+fn expired_certificate_never_replaces_a_valid_one() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Authority::new(dir.path(), "ours");
     ours.sign(1);
@@ -303,8 +307,8 @@ fn expired_certificate_never_replaces_one_that_is_good() {
     ours.sign_expired(1);
     server.hang_up();
     let why = "expired at 2022-01-01T00:00:00Z";
-    wait("it says so", || (server.said().matches(why).count() >= 2).then_some(()));
-    wait("the figures say so", || {
+    wait("the log reports it", || (server.said().matches(why).count() >= 2).then_some(()));
+    wait("the metrics report it", || {
         server.page("/metrics").1.contains("\nchiplog_reload_broken 2").then_some(())
     });
     assert_eq!(["tls.certificate", "tls.peer_certificate"].map(expires), before);

@@ -1,10 +1,10 @@
-//! Commands that are given a wrong address, or a server that is part of no cluster.
+//! Commands with a wrong address, or with a server that belongs to no cluster.
 
 use crate::harness::{Server, fed, run};
 
-/// They ended with 7, "needs another version of chiplog", and told gRPC's own words.
+/// They ended with 7, "needs another version of chiplog", and printed gRPC's own text.
 #[test]
-fn port_of_peers_or_probes_is_no_other_version() {
+fn port_of_peers_or_probes_is_not_reported_as_another_version() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());
     server.start(&["--init"]);
@@ -21,15 +21,15 @@ fn port_of_peers_or_probes_is_no_other_version() {
             let ran = fed(args, "");
             let said = format!("{}{}", ran.out, ran.err);
             assert_eq!(ran.code, 5, "{args:?}: {said}");
-            assert!(said.contains("ports of their own"), "{args:?}: {said}");
+            assert!(said.contains("does not serve chiplog clients"), "{args:?}: {said}");
             assert!(!said.contains("Unimplemented") && !said.contains("grpc-status"), "{args:?}: {said}");
         }
     }
 }
 
-/// What the leader itself refuses was told with the question whether there is a server.
+/// A refusal by the leader itself was reported with the advice to check that a server runs there.
 #[test]
-fn refusal_of_a_server_does_not_ask_whether_there_is_one() {
+fn refusal_by_a_server_does_not_question_its_address() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
     servers[0].start(&["--init"]);
@@ -37,13 +37,13 @@ fn refusal_of_a_server_does_not_ask_whether_there_is_one() {
     let first = servers[0].client.clone();
     run(&["member", "add", &servers[1].client, "--cluster", &first]).ok();
     servers[1].kill();
-    // A member that says nothing may be of a version that knows no options of a log.
+    // A silent member may run a version without options of a log.
     let ran = run(&["options", &first, "--set", "sessions_max=10", "--timeout", "1"]);
-    assert!(ran.code != 0 && !ran.err.contains("ports of their own"), "{} {}", ran.code, ran.err);
+    assert!(ran.code != 0 && !ran.err.contains("does not serve chiplog clients"), "{} {}", ran.code, ran.err);
 }
 
 #[test]
-fn waiting_server_is_told_with_what_makes_a_cluster_of_it() {
+fn error_of_a_waiting_server_says_how_to_make_a_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
     servers.iter_mut().for_each(|server| server.start(&[]));
@@ -56,7 +56,7 @@ fn waiting_server_is_told_with_what_makes_a_cluster_of_it() {
 }
 
 #[test]
-fn url_is_refused_everywhere_in_the_same_words() {
+fn url_is_refused_everywhere_with_the_same_message() {
     let url = "http://127.0.0.1:7411";
     for args in [
         &["status", url][..],
@@ -68,7 +68,8 @@ fn url_is_refused_everywhere_in_the_same_words() {
         &["follow", "./copy", url],
     ] {
         let ran = run(args);
-        let told = ran.err.contains("a URL is not taken here: a server is HOST:PORT, such as 127.0.0.1:7411");
+        let told =
+            ran.err.contains("a URL is not accepted: give HOST:PORT of a server, such as 127.0.0.1:7411");
         assert!(ran.code == 2 && told, "{args:?}: {}", ran.err);
     }
 }

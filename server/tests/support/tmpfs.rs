@@ -1,4 +1,4 @@
-//! A small file system of a test's own, so that a disk can be full, or read-only, and nobody else minds.
+//! A small file system for one test, so that a disk can be full or read-only without affecting others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// None, and says why, where mounting is not allowed.
+    /// Mounts a tmpfs. Returns None, and prints why, if mounting is not allowed.
     pub(crate) fn mount(at: &Path, bytes: u64) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let size = format!("size={bytes}");
@@ -26,13 +26,13 @@ impl Tmpfs {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     #[allow(dead_code, reason = "not every test that has one asks")]
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Mounts it again: `ro`, `rw`, `size=…`.
+    /// Mounts it again with options: `ro`, `rw`, `size=…`.
     #[allow(dead_code, reason = "not every test that has one needs it")]
     pub(crate) fn remount(&self, how: &str) {
         let done =
@@ -42,8 +42,8 @@ impl Tmpfs {
 }
 
 impl Drop for Tmpfs {
-    /// A process that another test is just starting holds, until it is what it will be, all that was open here: so more
-    /// than once.
+    /// Unmounts, with retries: a process that another test is just starting holds copies of all open files
+    /// until its exec.
     fn drop(&mut self) {
         let unmount = || Command::new("umount").arg(&self.0).output().is_ok_and(|ran| ran.status.success());
         let until = Instant::now() + Duration::from_secs(5);

@@ -1,10 +1,10 @@
-// A stock grpc-go client of the log service, with the habits of existing ones: it names a description of its target
-// where HTTP/2 wants a host, dials with a dialer of its own, and pings idle connections.
+// A standard grpc-go client of the log service, with the habits of existing ones: it puts a description of its target where
+// HTTP/2 wants a host, uses a dialer of its own, and pings idle connections.
 //
 //	go run . -server 127.0.0.1:7000
 //	go run -modfile=old.mod . -server 127.0.0.1:7000     the same with grpc-go 1.19
 //
-// It goes through the methods on a log that it has for itself, and exits with 0 if all was as it should be.
+// It calls all methods on a log of its own, and exits with 0 if all answers were right.
 //
 // The messages in logspec/ are generated, with protoc-gen-go:
 //
@@ -64,7 +64,7 @@ func main() {
 	fmt.Println("all as it should be, with grpc-go", grpc.Version)
 }
 
-// What is appended: two, none, many of nothing, one large.
+// The appended records: two, none, many empty ones, one large.
 const (
 	many  = 100_000
 	large = 11 << 20
@@ -157,7 +157,7 @@ func (c client) discards(ctx context.Context) {
 	check(info.GetOk().GetFirstIndex() == 1000, "an info stream begins with %v", info)
 }
 
-// A client's mistake is told as one.
+// A client's mistake is reported as one.
 func (c client) stumbles(ctx context.Context) {
 	stream := c.stream(ctx, "Append")
 	must(stream.SendMsg(&logspec.AppendRequest{Sequence: 2}))

@@ -1,5 +1,5 @@
-//! Attackers: clients that mean harm, each an attack of its own that goes on until it is killed. They run in a process of
-//! their own at a low priority: what others lose, they lose to the server, not to the attacker's use of the processor.
+//! Attackers: malicious clients. Each attack continues until it is killed. They run in a process of their own at a low
+//! priority, so that other clients are delayed by the server, not by the attacker's use of the processor.
 //!
 //! Must not know: what others get meanwhile.
 
@@ -26,26 +26,27 @@ use tonic::codegen::Service as _;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-/// What an attacker does.
+/// The attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Attack {
-    /// 200 streams of logspec.Log read batches that are small in the log and 14 MiB unpacked, and take nothing
+    /// 200 streams of logspec.Log read batches that are small in the log and 14 MiB unpacked, and do not take the
+    /// answers
     PackedReads,
-    /// The same over 1,000 connections, a stream each: so many wait for memory at once
+    /// The same over 1,000 connections, a stream each: this many wait for memory at once
     ManyConnections,
     /// Append streams over 8 connections announce 30 MiB, send 9 bytes, and are renewed every 5 s
     Announced,
-    /// 20 connections with 200 read streams each take nothing of what they are sent
+    /// 20 connections with 200 read streams each do not take their answers
     UnreadReads,
-    /// The same with chiplog.v1.Log from the first record on, over the least windows: the first answer of a connection fills
-    /// its window, and the others have their turn to read while nothing is taken
+    /// The same with chiplog.v1.Log from the first record on, over the smallest windows: the first answer of a
+    /// connection fills its window, and the other streams read without taking anything
     CatchUps,
     /// 20 connections without a token watch the server's health, 200 streams each
     HealthWatches,
     /// The same with half-open checks and watches: their requests never end
     HalfOpenHealth,
-    /// Connections from four addresses say nothing, and are made again when they are closed
+    /// Connections from four addresses send nothing, and are made again when they are closed
     Connections,
     /// One client appends packed batches that cannot be unpacked
     Garbage,
@@ -53,7 +54,7 @@ pub(crate) enum Attack {
     PackedAppends,
 }
 
-/// Where all attacks but one come from: not from the address of the well-behaved clients.
+/// The address of all attacks except one: not that of the well-behaved clients.
 const FROM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CONNECTIONS: usize = 20;
 const STREAMS: usize = 200;
@@ -62,28 +63,29 @@ const MANY_CONNECTIONS: usize = 1000;
 const ANNOUNCING: usize = 8;
 const ANNOUNCED_STREAMS: usize = 32;
 const ANNOUNCED_BYTES: u32 = 30 << 20;
-/// The least that HTTP/2 has for a connection.
+/// The smallest window of a connection in HTTP/2.
 const WINDOW_BYTES: u32 = (1 << 16) - 1;
-/// Two of these are as much as a batch may be.
+/// Two of these are as large as a batch may be.
 const PACKED_RECORD_BYTES: usize = (16 << 20) - 64;
-/// Of a large packed batch, so much cannot be packed. One in so many is large: the log is not what is to be filled.
+/// The incompressible part of a large packed batch. One batch in this many is large, so that the attack does not fill
+/// the log.
 const UNPACKABLE_BYTES: usize = 8 << 20;
 const LARGE_EVERY: usize = 64;
-/// From one batch of a stream to the next: more than is unpacked, of all streams together.
+/// The interval between two batches of a stream: all streams together send more than the server unpacks.
 const PACKED_EVERY: Duration = Duration::from_millis(20);
-/// A stream that is not read is begun again after so long.
+/// A stream that is not read is restarted after this time.
 const HELD: Duration = Duration::from_secs(20);
 const RENEWED: Duration = Duration::from_secs(5);
 /// From each address.
 const SILENT: usize = 1100;
-/// Before a connection that the server closed is made again.
+/// The pause before a connection that the server closed is made again.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The same where the attack is to hold places. A flood of new connections is another one, and a firewall's task.
+/// The same if the attack is to hold slots. A flood of new connections is a different attack, and a firewall's task.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
-/// So long an attack may take to be whole.
+/// How long an attack may take to be complete.
 const SETTLING: Duration = Duration::from_secs(10);
 
-/// Parts that an attack has in the end, as far as the server lets it.
+/// The number of parts of a complete attack, as far as the server permits it.
 fn parts(attack: Attack) -> usize {
     match attack {
         Attack::PackedReads => CONNECTIONS * PACKED_STREAMS,
@@ -103,11 +105,11 @@ struct Target {
     address: String,
     token: Option<String>,
     begun: Arc<AtomicU64>,
-    /// A small and a large one, of an attack that appends them.
+    /// A small and a large batch, for attacks that append them.
     packed: Vec<Bytes>,
 }
 
-/// Attacks until this process is killed. Prints a line once the attack is whole, or cannot be made larger.
+/// Attacks until this process is killed. Prints a line once the attack is complete, or cannot grow further.
 pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
     nice(10)?;
     let limit = getrlimit(Resource::Nofile);
@@ -136,7 +138,7 @@ pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
     })
 }
 
-/// One connection after the other.
+/// Opens one connection after the other.
 async fn keep_at_it(attack: Attack, target: Target, part: usize) {
     loop {
         let _ = match attack {
@@ -151,7 +153,7 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
                 hold(&target, Some(WINDOW_BYTES), "/chiplog.v1.Log/Read", || whole(CATCH_UP), STREAMS).await
             }
             Attack::HealthWatches => hold(&target, None, HEALTH[1], || whole(NOTHING), STREAMS).await,
-            // A whole message and no end; and not even a message.
+            // A whole message without an end; and less than a message.
             Attack::HalfOpenHealth if part.is_multiple_of(4) => {
                 hold(&target, None, HEALTH[0], || endless(NOTHING[..3].to_vec()), STREAMS).await
             }
@@ -169,7 +171,7 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
 
 /// A `ReadRequest` from record 1, in its frame.
 const READ_ALL: &[u8] = &[0, 0, 0, 0, 2, 0x08, 0x01];
-/// A `ReadRequest` of chiplog.v1.Log from record 1 on, in its frame. It goes on at the end.
+/// A `ReadRequest` of chiplog.v1.Log from record 1 on, in its frame. It follows at the end.
 const CATCH_UP: &[u8] = &[0, 0, 0, 0, 4, 0x10, 0x01, 0x38, 0x01];
 /// An empty message, in its frame.
 const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
@@ -179,7 +181,7 @@ fn whole(message: &'static [u8]) -> Body {
     Body::new(Full::new(Bytes::from_static(message)))
 }
 
-/// A body that begins so, and never goes on.
+/// A body that begins with these bytes, and never continues.
 fn endless(head: Vec<u8>) -> Body {
     Body::new(StreamBody::new(stream::unfold(Some(head), |head| async {
         match head {
@@ -189,14 +191,14 @@ fn endless(head: Vec<u8>) -> Body {
     })))
 }
 
-/// `window`: what the connection takes unread, of all its streams and of each.
+/// `window`: what the connection accepts unread, for all its streams and for each.
 async fn channel(target: &Target, window: Option<u32>) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", target.address))?;
     let endpoint = endpoint.initial_connection_window_size(window).initial_stream_window_size(window);
     Ok(endpoint.local_address(Some(FROM.into())).connect().await?)
 }
 
-/// A call, whose answer is not looked at.
+/// A call whose answer is ignored.
 async fn call(target: &Target, mut channel: Channel, path: &str, body: Body) -> Result<http::Response<Body>> {
     let mut request = http::Request::new(body);
     *request.method_mut() = http::Method::POST;
@@ -210,7 +212,7 @@ async fn call(target: &Target, mut channel: Channel, path: &str, body: Body) -> 
     Ok(channel.call(request).await?)
 }
 
-/// Streams of one connection that are begun and not read.
+/// Streams of one connection that are opened and not read.
 async fn hold(
     target: &Target,
     window: Option<u32>,
@@ -229,7 +231,7 @@ async fn hold(
                 let held = timeout(HELD, call(&target, channel.clone(), path, body())).await;
                 match held {
                     Ok(Ok(held)) if held.headers().get("grpc-status").is_none() => {
-                        // Long enough to hold what was sent; a stream that the server ended is begun again.
+                        // Long enough to hold the answer; a stream that the server ended is restarted.
                         sleep(HELD).await;
                         drop(held);
                     }
@@ -271,7 +273,7 @@ async fn connect(target: &Target, part: usize) -> Result<()> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((Ipv4Addr::new(127, 0, 0, 1 + (part % 4) as u8), 0).into())?;
     let mut stream = socket.connect(target.address.parse()?).await?;
-    // What a client of HTTP/2 says first; a server that heard nothing might give it less time.
+    // The preface of an HTTP/2 client; without it the server might close the connection sooner.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await?;
     target.begun.fetch_add(1, Ordering::Relaxed);
     let mut sink = [0; 1024];
@@ -279,7 +281,7 @@ async fn connect(target: &Target, part: usize) -> Result<()> {
     Ok(())
 }
 
-/// A batch of the right form and checksum whose packed body is nothing that can be unpacked.
+/// A batch of the right form and checksum whose packed body cannot be unpacked.
 fn garbage() -> Result<Bytes> {
     const HEADER_BYTES: usize = 40;
     let mut builder = BatchBuilder::new();
@@ -299,8 +301,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A small and a large packed batch that unpack to as much as a batch may be, and have to be unpacked where they are appended:
-/// the records together are larger than one may be.
+/// A small and a large packed batch that unpack to as much as a batch may have. The server must unpack them to append
+/// them, because the records together are larger than one may be.
 fn packed() -> Result<Vec<Bytes>> {
     let zeros = vec![0; PACKED_RECORD_BYTES];
     let mut random = zeros.clone();
@@ -326,7 +328,7 @@ async fn append_packed(target: &Target, part: usize) -> Result<()> {
     append(target, PACKED_EVERY, batches).await
 }
 
-/// One batch after the other, so often.
+/// Sends one batch after the other, at this interval.
 async fn append(
     target: &Target,
     every: Duration,

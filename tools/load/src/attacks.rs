@@ -1,5 +1,6 @@
-//! Attacks: for each, a server of its own, well-behaved clients alone, then the same clients beside the attack. The figure
-//! is the 99th percentile beside the attack against that alone; and the server's memory before, meanwhile and after.
+//! Attacks: for each, a server of its own, well-behaved clients alone, then the same clients beside the attack. The
+//! figure is the 99th percentile beside the attack compared with that alone; and the server's memory before, meanwhile
+//! and after.
 
 use crate::attackers::Attack;
 use crate::others::{self, CALLS, Times};
@@ -19,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How often memory is looked at.
+/// How often the memory is measured.
 const LOOK: Duration = Duration::from_millis(100);
-/// After an attack: time to give memory back.
+/// The pause after an attack: time to release memory.
 const REST: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -35,7 +36,7 @@ pub(crate) struct Options {
     /// The most that the 99th percentile beside an attack may be, as a multiple of that alone
     #[arg(long, value_name = "N", default_value_t = 3.0)]
     bar: f64,
-    /// The most memory that the server may take [default: its figure chiplog_memory_max_bytes, which
+    /// The most memory that the server may take [default: its metric chiplog_memory_max_bytes, which
     /// docs/configuration.md explains]
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
@@ -54,7 +55,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Attacked {
     attack: Attack,
-    /// What the attacker said once it was at work.
+    /// The attacker's output once its attack was complete.
     attacker: String,
     alone: Vec<Times>,
     beside: Vec<Times>,
@@ -63,7 +64,7 @@ struct Attacked {
     memory_before: u64,
     memory_peak: u64,
     memory_after: u64,
-    /// None: the server tells none, and none was given. Nothing is judged by it then.
+    /// `None`: the server reports none, and none was given. Memory is not judged then.
     memory_max: Option<u64>,
     descriptors_peak: u64,
     /// Whether the server ended, and why.
@@ -75,7 +76,7 @@ struct Attacked {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     ensure!(
         (0.5..=3600.0).contains(&options.secs),
-        "--secs is {}; it has to be from 0.5 to 3600",
+        "--secs is {}; it must be from 0.5 to 3600",
         options.secs
     );
     let chosen = match &options.attacks[..] {
@@ -153,7 +154,7 @@ fn one(attack: Attack, options: &Options) -> Result<Attacked> {
     })
 }
 
-/// Starts the attacker, and waits until its attack is whole.
+/// Starts the attacker, and waits until its attack is complete.
 fn start(attack: Attack, address: &str, token: &str) -> Result<(Child, String)> {
     let mut command = bound(&std::env::current_exe()?)?;
     command.args(["attacker", &name(attack), address, token]).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -163,7 +164,7 @@ fn start(attack: Attack, address: &str, token: &str) -> Result<(Child, String)> 
     Ok((child, said.trim().to_owned()))
 }
 
-/// The most memory and descriptors of a process until it is over.
+/// The most memory and descriptors of a process until the flag is set.
 fn peaks(process: u32, over: &AtomicBool) -> (u64, u64) {
     let mut peaks = (0, 0);
     while !over.load(Ordering::Relaxed) {
@@ -174,7 +175,7 @@ fn peaks(process: u32, over: &AtomicBool) -> (u64, u64) {
     peaks
 }
 
-/// Puts into the log what the attack reads; and one record, whose index it returns, that the others read.
+/// Appends the records that the attack reads; and one record, whose index it returns, that the other clients read.
 fn fill(address: &str, token: &str, attack: Attack) -> Result<Index> {
     const RECORD_BYTES: usize = 64 << 10;
     let (batches, batch_bytes, codec) = match attack {

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! attacks.rs      each attack beside well-behaved clients, and these alone
-//!   attackers.rs  clients that mean harm, in a process of their own
+//!   attackers.rs  malicious clients, in a process of their own
 //!   others.rs     well-behaved clients, and how long their calls take
-//! soak.rs         load, faults, samples, the judgement
-//!   soak/judge.rs    what was promised against what is read
+//! soak.rs         load, faults, samples, the result
+//!   soak/judge.rs    acknowledgements compared with what is read
 //!   soak/clients.rs  programs that append and read
 //!   soak/faults.rs   kill -9, SIGSTOP, changes of the leader
 //!   soak/samples.rs  memory and descriptors over time
@@ -14,7 +14,7 @@
 //! report.rs       tables and JSON
 //! ```
 //!
-//! Arrows run downward only.
+//! Modules use only those below them.
 
 mod attackers;
 mod attacks;
@@ -39,11 +39,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure what well-behaved clients get beside each attack, against what they get alone
+    /// Measure what well-behaved clients get beside each attack, compared with what they get alone
     Attacks(attacks::Options),
-    /// Run three servers under load and faults; nothing may be lost, and memory and descriptors stay flat
+    /// Run three servers under load and faults; nothing may be lost, and memory and descriptors must stay flat
     Soak(soak::Options),
-    /// Become another program, which ends with the one that called
+    /// Become another program, which ends with the calling one
     #[command(hide = true)]
     Bound {
         #[arg(required = true, last = true)]
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what is asynchronous on this thread.
+/// Runs a future on this thread.
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

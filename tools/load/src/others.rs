@@ -1,5 +1,5 @@
-//! Others: well-behaved clients. Each makes its calls on a schedule, whether or not the earlier ones have been answered,
-//! and the time of a call counts from when it was due. So a server that stands still for a second shows in the time of
+//! Others: well-behaved clients. Each makes its calls on a schedule, whether or not the earlier ones have been
+//! answered. The time of a call counts from when it was due. So a server that pauses for a second shows in the time of
 //! every call that was due in that second, not of one.
 //!
 //! Must not know: what else goes on.
@@ -16,20 +16,20 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 const APPENDERS: usize = 4;
 const READERS: usize = 2;
 const RECORD_BYTES: usize = 256;
-/// From one call of a client to the next.
+/// The interval between two calls of a client.
 const APPEND_EVERY: Duration = Duration::from_millis(20);
 const READ_EVERY: Duration = Duration::from_millis(50);
 const CONNECT_EVERY: Duration = Duration::from_millis(100);
 
-/// What is measured of a call.
+/// The kind of call that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Call {
-    /// A record is appended and acknowledged, on a connection that stays.
+    /// A record is appended and acknowledged, on a persistent connection.
     Append,
-    /// One record is read, on a connection that stays.
+    /// One record is read, on a persistent connection.
     Read,
-    /// A new client connects and asks how the log stands.
+    /// A new client connects and requests the log's positions.
     Connect,
 }
 
@@ -52,7 +52,8 @@ struct Done {
     failed: bool,
 }
 
-/// Runs them for so long. A call that is under way at the end counts with the time that it has taken by then.
+/// Runs the clients for this time. A call that is not answered at the end counts with the time that it has taken by
+/// then.
 pub(crate) fn run(address: &str, token: &str, record: Index, time: Duration) -> Result<Vec<Times>> {
     let mut options = ClientOptions::default();
     options.token = Some(Secret::from(token));
@@ -123,7 +124,7 @@ async fn client(address: &str, options: &ClientOptions, end: Instant) -> Option<
 async fn append(address: String, options: ClientOptions, n: u8, end: Instant) -> Vec<Done> {
     let Some(client) = client(&address, &options, end).await else { return Vec::new() };
     let mut producing = ProducerOptions::default();
-    producing.exactly_once = false; // what is measured is the append, not the session
+    producing.exactly_once = false; // to measure the append, not the session
     let Ok(producer) = client.producer(producing).await else { return Vec::new() };
     let producer = Arc::new(producer);
     on_schedule(Call::Append, APPEND_EVERY, end, || {
@@ -156,7 +157,7 @@ async fn connect(address: String, options: ClientOptions, end: Instant) -> Vec<D
 mod tests {
     use super::*;
 
-    /// One call after the other, a stall of two seconds was one slow call among thousands.
+    /// With one call after the other, a stall of two seconds would be one slow call among thousands.
     #[tokio::test(start_paused = true)]
     async fn stall_shows_in_every_call_that_was_due() {
         let begun = Instant::now();

@@ -9,23 +9,23 @@ use std::path::PathBuf;
 /// The options of every command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
-    /// Where to put the servers' files; each run has a directory of its own there, and removes it if all is well
+    /// Directory for the servers' files; each run makes a directory of its own there, and removes it after a success
     #[arg(long, value_name = "DIR", default_value = "target/load")]
     pub(crate) dir: PathBuf,
-    /// Further settings of the servers, as `chiplog serve --set` takes them
+    /// Further settings of the servers, as in `chiplog serve --set`
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
-/// Where results go.
+/// Destinations of the results.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Output {
     /// Results as JSON
     #[arg(long)]
     json: bool,
-    /// Also write the JSON to this file, whatever is printed
+    /// Also write the JSON to this file
     #[arg(long, value_name = "FILE")]
     json_file: Option<PathBuf>,
 }

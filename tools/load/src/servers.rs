@@ -16,17 +16,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that takes a moment on a machine at rest.
+/// Longer than anything takes that takes a moment on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program that ends with this process: it is started through the command `bound` of this one.
+/// A program that ends with this process: started through this program's command `bound`.
 pub(crate) fn bound(program: &Path) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bound", "--"]).arg(program);
     Ok(command)
 }
 
-/// Becomes the program of these arguments, to end with the parent.
+/// Becomes the program of these arguments, and ends with the parent.
 pub(crate) fn become_bound(command: &[OsString]) -> Result<()> {
     let Some((program, arguments)) = command.split_first() else { bail!("which program?") };
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -34,12 +34,12 @@ pub(crate) fn become_bound(command: &[OsString]) -> Result<()> {
     Err(error).with_context(|| format!("running {}", program.to_string_lossy()))
 }
 
-/// What a process takes at a moment.
+/// A process's use of memory and descriptors at a moment.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Sample {
     /// Memory of its own: heap and stacks.
     pub(crate) anonymous_bytes: u64,
-    /// With pages of mapped files, which belong to the page cache.
+    /// Including pages of mapped files, which belong to the page cache.
     pub(crate) resident_bytes: u64,
     pub(crate) descriptors: u64,
 }
@@ -59,10 +59,10 @@ impl Sample {
     }
 }
 
-/// Addresses on this machine at which nobody listens, below those that the system gives to connections: a server that is
-/// started again finds its own free.
+/// Addresses on this machine at which no program listens, below those that the system assigns to connections: a
+/// restarted server finds its own free.
 fn free_addresses(count: usize) -> Result<Vec<String>> {
-    // All are held until there are enough, so that none is given out twice.
+    // All are held until there are enough, so that none is assigned twice.
     let mut held = Vec::new();
     for _ in 0..1000 {
         if held.len() == count {
@@ -79,7 +79,7 @@ struct Server {
     client: String,
     peer: String,
     http: String,
-    /// None: it was killed.
+    /// `None`: it was killed.
     child: Mutex<Option<Child>>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// A new cluster of `count` voters in `dir`. `settings`: as `--set` takes them.
+    /// A new cluster of `count` voters in `dir`. `settings`: in the form of `--set`.
     pub(crate) fn start(dir: &Path, count: u64, settings: Vec<String>) -> Result<Self> {
         let program = std::env::current_exe()?.with_file_name("chiplog");
         let build = "cargo build -p chiplog-server, with the profile of this program";
@@ -132,7 +132,7 @@ impl Servers {
         1..=self.all.len() as u64
     }
 
-    /// Where a server serves clients.
+    /// The server's address for clients.
     pub(crate) fn address(&self, node: u64) -> &str {
         &self.server(node).client
     }
@@ -141,12 +141,12 @@ impl Servers {
         self.all.iter().map(|s| s.client.clone()).collect()
     }
 
-    /// A label of a server's own, by which a reader can choose it.
+    /// A label of a server's own, by which a reader can select it.
     pub(crate) fn zone(node: u64) -> String {
         format!("zone-{node}")
     }
 
-    /// Starts a server on the directory that it has, and waits until it answers.
+    /// Starts a server on its existing directory, and waits until it answers.
     pub(crate) fn run(&self, node: u64, more: &[&str]) -> Result<()> {
         let server = self.server(node);
         let said = self.dir.join(format!("said-{node}"));
@@ -174,7 +174,7 @@ impl Servers {
         Ok(())
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Kills a server by SIGKILL, and waits for its end.
     pub(crate) fn kill(&self, node: u64) -> Result<()> {
         if let Some(mut child) = self.server(node).child().take() {
             child.kill()?;
@@ -189,12 +189,12 @@ impl Servers {
         Ok(kill_process(Pid::from_child(child), signal)?)
     }
 
-    /// The process of a server that runs.
+    /// The process of a running server.
     pub(crate) fn process(&self, node: u64) -> Option<u32> {
         self.server(node).child().as_ref().map(Child::id)
     }
 
-    /// Fails with what a server said if it has ended by itself.
+    /// Fails with a server's output if it has ended by itself.
     pub(crate) fn check(&self) -> Result<()> {
         for node in self.nodes() {
             let ended = match self.server(node).child().as_mut() {
@@ -211,7 +211,7 @@ impl Servers {
         Ok(())
     }
 
-    /// A command of the program.
+    /// Runs a command of the program.
     pub(crate) fn command(&self, arguments: &[&str]) -> Result<()> {
         let output = Command::new(&self.program).args(arguments).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -233,11 +233,12 @@ impl Servers {
         bail!("no server leads after {PATIENCE:?}")
     }
 
-    /// One of a server's own figures.
+    /// One of a server's metrics.
     pub(crate) fn figure(&self, node: u64, name: &str) -> Result<f64> {
         let page = self.page(node, "/metrics")?;
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse().ok()).with_context(|| format!("server {node} tells no {name}"))
+        line.and_then(|value| value.parse().ok())
+            .with_context(|| format!("server {node} has no metric {name}"))
     }
 
     fn page(&self, node: u64, path: &str) -> Result<String> {
@@ -260,7 +261,7 @@ impl Drop for Servers {
     }
 }
 
-/// An empty directory that goes in the end, unless it is to tell what went wrong.
+/// An empty directory that is removed at the end, unless its files are needed to find a failure.
 #[derive(Debug)]
 pub(crate) struct WorkDir {
     pub(crate) path: PathBuf,
@@ -278,7 +279,7 @@ impl WorkDir {
 impl Drop for WorkDir {
     fn drop(&mut self) {
         if self.keep {
-            eprintln!("what the servers wrote and said is in {}", self.path.display());
+            eprintln!("the servers' files and output are in {}", self.path.display());
         } else {
             let _ = fs::remove_dir_all(&self.path);
         }

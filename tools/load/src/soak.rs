@@ -1,5 +1,5 @@
-//! Soak: three servers for as long as it is told, under load and faults. In the end nothing may be lost, doubled or
-//! reordered, all replicas are the same, and the servers' memory and descriptors were flat in the later half.
+//! Soak: three servers for a given time, under load and faults. In the end no record may be lost, doubled or reordered,
+//! all replicas are the same, and the servers' memory and descriptors were flat in the later half.
 
 mod clients;
 mod faults;
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;
-/// Below this the later half is too short to tell growth from warming up.
+/// With less time the later half is too short to distinguish growth from warming up.
 const JUDGED_MINUTES: f64 = 10.0;
-/// What is under way in the end is read, and the copy catches up, within this time.
+/// Within this time the records in flight are read, and the copy catches up.
 const ENDING: Duration = Duration::from_secs(180);
 
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// Records a second, all writers together
     #[arg(long, value_name = "N", default_value_t = 1000.0)]
     rate: f64,
-    /// Decides which faults come when
+    /// Decides which faults happen when
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(flatten)]
@@ -53,22 +53,22 @@ struct Report {
     tally: Tally,
     read_in_parts: u64,
     read_from_copy: u64,
-    /// Readers of parts that met a discard or no server, and discards that were refused.
+    /// Partial reads that met a discard or no server, and discards that were refused.
     failures: u64,
     faults: Faults,
-    /// What is wrong with the records; none: nothing.
+    /// The error in the records; `None` if there is none.
     broken: Option<String>,
     courses: Vec<Course>,
-    /// Whether the run was long enough to judge by the courses.
+    /// Whether the run was long enough to judge the courses.
     judged: bool,
     samples: Vec<Point>,
     met: bool,
 }
 
-/// Whether everything held.
+/// Whether all checks passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    ensure!((0.1..=10_000.0).contains(&options.minutes), "--minutes has to be from 0.1 to 10000");
-    ensure!((1.0..=1e6).contains(&options.rate), "--rate has to be from 1 to 1000000");
+    ensure!((0.1..=10_000.0).contains(&options.minutes), "--minutes must be from 0.1 to 10000");
+    ensure!((1.0..=1e6).contains(&options.rate), "--rate must be from 1 to 1000000");
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
     eprintln!("seed {seed}");
     let mut dir = WorkDir::new(&options.common.dir, "soak")?;
@@ -97,7 +97,7 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
     let (shared, copied) = (&shared, &AtomicU64::new(0));
     let begun = Instant::now();
     let time = Duration::from_secs_f64(options.minutes * 60.0);
-    // What is started again has a tenth of the time to warm up before it is judged.
+    // A restarted server has a tenth of the time to warm up before it is judged.
     let (kills_until, end) = (begun + time * 2 / 5, begun + time);
     let mut random = fastrand::Rng::with_seed(seed);
     thread::scope(|scope| -> Result<Report> {
@@ -131,7 +131,7 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
         let broken = shared.judge.broken();
         let courses = courses(&samples, time.as_secs_f64() / 2.0);
         let judged = options.minutes >= JUDGED_MINUTES;
-        // This program's own memory holds what the servers have not answered; it is shown, and judges nothing.
+        // This program's own memory holds what the servers have not answered; it is shown, but not judged.
         let flat = courses.iter().filter(|course| course.node > 0).all(|course| course.flat);
         let met = broken.is_none() && (flat || !judged);
         Ok(Report {
@@ -152,7 +152,7 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
     })
 }
 
-/// Once nobody appends any more: everything is read everywhere, and is the same.
+/// After all appends have ended: reads everything everywhere, and compares.
 fn settle(servers: &Servers, shared: &Shared, copied: &AtomicU64) -> Result<()> {
     let begun = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! Both commands do their work to the end. How fast, and whether every bar is met, is for `make nightly`.
-//! They start the server's program, which has to be built: here it is if it is missing.
+//! Both commands run to the end. `make nightly` checks how fast, and whether every bar is met. They start the server's
+//! program; it is built here if it is missing.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -50,7 +50,7 @@ fn attack_is_measured_beside_clients() {
     for measured in ["alone", "beside"] {
         assert!(attacked[measured][0]["count"].as_u64() > Some(0), "{report}");
     }
-    // Met or short: the exit code says which.
+    // Met or short: the exit code shows it.
     assert_eq!(output.status.success(), report["met"].as_bool().unwrap());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
 }

@@ -1,10 +1,10 @@
-//! A calm run: from a state on, some nodes talk without a loss and nothing else happens. It ends in a leader that has
-//! committed an entry of its own term, or it shows that there never will be one.
+//! A calm run: from a state on, some nodes communicate without loss and nothing else happens. It ends with a leader
+//! that has committed an entry of its own term, or it shows that there never will be one.
 //!
-//! The run takes one order of steps. Messages that arrive change nothing that later ones could not, and each node that may
-//! stand for election does so, in a term that is newer than all others.
+//! The run uses one order of steps. Messages that arrive change nothing that later ones could not, and each node that
+//! can start an election does so, in a term that is newer than all others.
 //!
-//! A node that has started again forgets all answers to its greetings first. It has to come back even if it had none of them,
+//! A node that has restarted first forgets all answers to its greetings. It must return even if it had none of them,
 //! and [`crate::merge`] gives it answers as early as possible.
 
 use crate::protocol::{Protocol, Send};
@@ -13,16 +13,16 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// Rounds of messages. Each brings a node a step further; none takes so many.
+/// The limit of message rounds. Each round advances a node; no run takes this many.
 const ROUNDS_MAX: usize = 64;
 
-/// States that a thread remembers the verdicts of.
+/// The number of states whose verdicts a thread remembers.
 const SHOWN_MAX: usize = 4 << 20;
 
 /// The outcome of a calm run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// There is a leader in the end.
+    /// There is a leader at the end.
     pub(crate) leader: bool,
     /// All members follow it with the same log, and all voters may vote.
     pub(crate) back: bool,
@@ -44,7 +44,7 @@ impl Protocol {
                 s.nodes[n].introduction = Introduction { on: true, ..Introduction::default() };
             }
         }
-        // The run from a state does not depend on how it came there: states on the way share the verdict.
+        // The run from a state does not depend on the path to it: states on the way share the verdict.
         let mut way = Vec::new();
         if let Some(verdict) = self.talk(&mut s, nodes, &mut way) {
             return remember(&way, verdict);
@@ -66,13 +66,13 @@ impl Protocol {
                 }
             }
         }
-        // States behind the first election have had fewer attempts than a run that begins there.
+        // States after the first election have had fewer attempts than a run that begins there.
         way.truncate(before_elections);
         remember(&way, Verdict { leader: false, back: true })
     }
 
-    /// The verdict on a state in which nothing more is sent: none unless a leader of the newest term has committed an entry of
-    /// its own.
+    /// The verdict on a state in which no more messages are sent: none unless a leader of the newest term has committed
+    /// an entry of its own.
     fn judge(s: &State, nodes: Set) -> Option<Verdict> {
         let newest = each(nodes).map(|n| s.nodes[n].term).max()?;
         let leader = each(nodes).find(|n| {
@@ -89,7 +89,7 @@ impl Protocol {
         Some(Verdict { leader: true, back: each(at.config().members()).all(follows) })
     }
 
-    /// All nodes send all messages they can, until nothing changes or until the verdict of the state is known.
+    /// All nodes send all messages they can, until nothing changes or the verdict of the state is known.
     fn talk(&self, s: &mut State, nodes: Set, way: &mut Vec<u64>) -> Option<Verdict> {
         for _ in 0..ROUNDS_MAX {
             let sum = self.sum(s, nodes);

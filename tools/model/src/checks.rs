@@ -1,4 +1,4 @@
-//! The model that the checker walks through: what can happen in a state, and what has to hold in each.
+//! The model that the checker explores: the steps that are possible in a state, and the properties of every state.
 
 use crate::calm::Verdict;
 use crate::protocol::{Change, Protocol, Send};
@@ -11,14 +11,14 @@ use std::cell::RefCell;
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// A message is sent, and arrives at once or is held back.
+    /// A message is sent, and arrives immediately or is held back.
     Send {
         send: Send,
         from: usize,
         to: usize,
         held: bool,
     },
-    /// The message that was held back arrives.
+    /// The held-back message arrives.
     Late,
     Stand(usize),
     Sync(usize),
@@ -26,7 +26,7 @@ pub(crate) enum Action {
         node: usize,
         change: Change,
     },
-    /// A node loses power; `keep` numbers the disks that this can leave.
+    /// A node loses power; `keep` selects one of the disks that this can leave.
     Crash {
         node: usize,
         keep: usize,
@@ -52,7 +52,7 @@ impl Protocol {
         s
     }
 
-    /// The state that an action leads to, with its nodes in the order of the state before.
+    /// The state after an action, with its nodes in the order of the state before.
     pub(crate) fn step(&self, before: &State, action: Action) -> State {
         let mut s = before.clone();
         match action {
@@ -103,9 +103,10 @@ impl Protocol {
         s
     }
 
-    /// Whether the disk of the image may be set back to it. The log promises nothing for the disk of a replica that has led
-    /// since, for nobody remembers what a leader has written since its last heartbeat; nor while a deposed leader still leads, for a replica
-    /// follows a leader that has answered, whatever the others are still to answer.
+    /// Whether the disk of the image may be set back to it. The log promises nothing for the disk of a replica that has
+    /// led since, because no replica remembers what a leader has written since its last heartbeat. It promises nothing
+    /// while a deposed leader still leads either, because a replica follows a leader that has answered, whatever the
+    /// others will answer.
     fn may_be_set_back(&self, s: &State) -> bool {
         let Some((n, disk)) = s.image else { return false };
         let n = usize::from(n);
@@ -135,14 +136,14 @@ impl Protocol {
             }
         }
         let together = self.calm(s, all, false);
-        // Of larger clusters only the power cut is judged for each majority: it leaves the least.
+        // For larger clusters only the power cut is judged for each majority: it leaves the least.
         let ways: &[bool] = if s.nodes.len() > 3 { &[true] } else { &[false, true] };
         let least = |q: Set| ways.iter().all(|cut| self.calm(s, q, *cut).leader);
         let leader = together.leader && (later || smallest_majorities(answered).all(least));
         Verdict { leader, ..together }
     }
 
-    /// The verdict on the state that this thread looked at last is kept: several properties ask for it.
+    /// Keeps the verdict on the last state of this thread: several properties need it.
     fn judged(&self, s: &State) -> Verdict {
         thread_local! {
             static LAST: RefCell<Option<(State, Verdict)>> = const { RefCell::new(None) };
@@ -282,7 +283,7 @@ impl Model for Protocol {
     }
 }
 
-/// The nodes of a set by their names in stories.
+/// The nodes of a set, by their names in stories.
 pub(crate) fn names(set: Set, name: impl Fn(usize) -> usize) -> String {
     let mut all: Vec<usize> = each(set).map(name).collect();
     all.sort_unstable();

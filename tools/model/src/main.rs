@@ -1,8 +1,8 @@
 //! A model of introductions, membership and removal, with crashes and durability, checked exhaustively within bounds.
 //!
 //! The model abstracts `core/src/replica/`: terms, votes, a log of changes of membership, commits, synced and unsynced writes,
-//! and the answers that a restarted replica waits for. ARCHITECTURE.md, "The model of membership", says which rule stands for which
-//! function, and what is left out. Each rule can be switched off, to see which failure it prevents.
+//! and the answers that a restarted replica waits for. `docs/internals/membership-model.md` lists the
+//! function behind each rule, and what is left out. Each rule can be switched off, to see which failure it prevents.
 
 mod calm;
 mod checks;
@@ -20,15 +20,15 @@ use clap::Parser;
 use rules::{Bounds, Kind, Old, Rules};
 use std::process::ExitCode;
 
-/// Checks every state that a small cluster can reach: each term has one leader, committed entries stay, a leader remains
-/// possible, and replicas come back after a restart.
+/// Checks every state that a small cluster can reach: each term has one leader, committed entries stay, a leader
+/// remains possible, and replicas return after a restart.
 ///
-/// Exit codes: 0 all properties hold in every state within the bounds; 1 one does not, its story is printed; 2 the command
-/// line is wrong, or the bounds are too small for what has to be reached.
+/// Exit codes: 0 all properties hold in every state within the bounds; 1 one does not, its story is printed; 2 the
+/// command line is wrong, or the bounds are too small for the events that must be reached.
 #[derive(Debug, Parser)]
 #[command(name = "chiplog-model", version, after_help = AFTER_HELP)]
 struct Args {
-    /// Sizes that are checked one after the other, in place of the bounds below: 3, 4, 5; `all` for all of them
+    /// Sizes that are checked one after the other, instead of the bounds below: 3, 4, 5; `all` for all of them
     #[arg(long, value_name = "NODES", conflicts_with_all = ["voters", "learners", "fresh"])]
     size: Option<String>,
     /// Voters at the start; node 1 leads them
@@ -40,16 +40,16 @@ struct Args {
     /// Nodes that are no members at the start
     #[arg(long, default_value_t = 0)]
     fresh: usize,
-    /// The last term in which a node may stand for election
+    /// The last term in which a node may start an election
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
     terms: u8,
     /// Changes of membership
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=4))]
     changes: u8,
-    /// Which changes
+    /// The kinds of changes
     #[arg(long, value_delimiter = ',', default_value = "remove,promote")]
     kinds: Vec<Kind>,
-    /// Crashes: a node stops or loses power, keeps its synced writes and the first few writes behind them, and can start
+    /// Crashes: a node stops or loses power, keeps its synced writes and the first few writes after them, and can start
     /// again
     #[arg(long, default_value_t = 1)]
     crashes: u8,
@@ -68,7 +68,7 @@ struct Args {
     /// Switch off a rule of the log; can be given several times
     #[arg(long, value_name = "RULE")]
     without: Vec<Old>,
-    /// Threads; all processors if it is not given
+    /// Threads; all processors by default
     #[arg(long)]
     threads: Option<usize>,
     /// One line of JSON for each check

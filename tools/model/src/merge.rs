@@ -1,7 +1,7 @@
-//! Merges: several states are replaced by one that stands for all of them, so that larger clusters can be checked.
+//! Merges: one state replaces several and represents all of them, so that larger clusters can be checked.
 //!
 //! Each merge is sound for one of two reasons:
-//! - *Equal*: the states differ only in values that no rule and no judge reads again.
+//! - *Equal*: the states differ only in values that no rule and no check reads again.
 //! - *More*: one state permits all steps of the other, and more. The run from the lesser state is also a run from the greater
 //!   one, with some messages lost. A failure of safety is therefore found from the greater state as well. For the question
 //!   whether replicas can come back the lesser state is the harder case: calm runs forget all answers ([`crate::calm`]).
@@ -10,9 +10,9 @@ use crate::protocol::{Protocol, Send};
 use crate::state::{Body, Config, GONE, Node, Phase, Role, Set, State, has};
 
 impl Protocol {
-    /// Replaces a state by the one that stands for it. Every step ends with this.
+    /// Replaces a state by its representative. Every step ends with this.
     pub(crate) fn merge(&self, s: &mut State) {
-        // With disks that are set back, it matters which nodes are off and which have answered.
+        // If disks are set back, it matters which nodes are off and which have answered.
         if self.bounds.set_backs == 0 {
             for n in 0..s.nodes.len() {
                 self.start_again(s, n);
@@ -31,19 +31,20 @@ impl Protocol {
         }
     }
 
-    /// More: a node that is off starts at once. Until others have answered its greeting it says nothing, like a node that is
-    /// off; unlike that one it can receive messages.
+    /// More: a node that is off starts immediately. Until others have answered its greeting it sends nothing, like a
+    /// node that is off; unlike that one it can receive messages.
     fn start_again(&self, s: &mut State, n: usize) {
         if s.nodes[n].phase == Phase::Off {
             self.restart(s, n);
         }
     }
 
-    /// More: answers to a greeting arrive at once if they bring no newer membership. Such an answer only gives permissions:
-    /// messages pass, and the node may vote. The same member can still answer later, with a newer membership. The election
-    /// time-out of [`Protocol::be_patient`] passes at once too, because it gives a permission as well.
+    /// More: answers to a greeting arrive immediately if they bring no newer membership. Such an answer only adds
+    /// permissions: messages pass, and the node may vote. The same member can still answer later, with a newer
+    /// membership. The election time-out of [`Protocol::be_patient`] passes immediately too, because it adds a
+    /// permission as well.
     ///
-    /// Between two nodes that have both started again the answer stays a step of its own: an answered node stops greeting,
+    /// Between two nodes that have both restarted the answer stays a step of its own: an answered node stops greeting,
     /// and the other node may need that greeting.
     fn introduce(&self, s: &mut State, n: usize) {
         if !s.nodes[n].introduction.on {
@@ -76,44 +77,47 @@ fn forget(node: &mut Node, no_more_crashes: bool) {
             if !has(config.members(), n) {
                 (node.matched[n], node.word[n]) = (0, 0);
             }
-            // Only entries above the commit are counted. Of lower ones, a promotion asks whether there was any.
+            // Only entries above the commit are counted. Of lower ones, a promotion checks whether there was any.
             node.matched[n] =
                 if node.matched[n] <= commit { node.matched[n].min(1) } else { node.matched[n] };
-            // Words count for changes that are not in force yet. Later changes come behind every index told so far.
+            // Reports of a commit count for changes that are not in force yet. Later changes are behind every index
+            // reported so far.
             let at = node.log.change_at(node.word[n]).map_or(0, |(at, _)| at);
             node.word[n] = if at > force { at } else { 0 };
         }
-        // Asked only as "has this been applied", and applied entries stay applied.
+        // Used only as "has this been applied", and applied entries stay applied.
         if node.pending <= node.applied() {
             node.pending = 0;
         }
     }
-    // The membership that others told of is in force here: it names the same nodes, at an entry that is committed.
+    // The membership that others reported is in force here: it names the same nodes, at an entry that is committed.
     let told = &node.introduction;
     if told.newer_at > 0 && told.newer_at <= node.commit && told.newer == node.config() {
         (node.introduction.newer_at, node.introduction.newer) = (0, Config::default());
     }
-    // A node that takes no part sends and receives nothing. Its disk alone matters, for power cuts of all nodes.
+    // A node that takes no part sends and receives nothing. Only its disk matters, for power cuts of all nodes.
     if matches!(node.phase, Phase::Told | Phase::SetBack) && no_more_crashes {
         *node = Node { disk: node.disk, phase: node.phase, ..Node::default() };
     }
 }
 
-/// Equal, once the bound of crashes is used up: from then on only calm runs after a power cut read disks. Their elections have
-/// terms above all of these, so the term on a disk may be any lower one, and its vote is not asked for. The commit on a disk
-/// decides which changes are in force; entries without a change behind the last of these make no difference.
+/// Equal, once the bound of crashes is used up: from then on only calm runs after a power cut read disks. Their
+/// elections have terms above all of these, so the term on a disk may be any lower one, and its vote is not used. The
+/// commit on a disk decides which changes are in force; entries without a change behind the last of these make no
+/// difference.
 fn forget_disk(node: &mut Node) {
     let disk = &mut node.disk;
     (disk.term, disk.vote) = (node.term.max(disk.term), 0);
     disk.commit = disk.log.change_at(disk.commit).map_or(0, |(at, _)| at);
 }
 
-/// Equal: traces of elections that are over. A term is *open* while some node is a candidate in it or can still become one.
-/// In a term that is not open nobody asks for votes, nobody else comes to lead, and acknowledgements go to its leader alone.
-/// In an open term, votes for nodes that cannot stand in it any more all have the same effect: they are not given again.
+/// Equal: traces of elections that are over. A term is *open* while some node is a candidate in it or can still become
+/// one. In a term that is not open no node asks for votes, no other node becomes leader, and acknowledgements go to its
+/// leader alone. In an open term, votes for nodes that can no longer be candidates in it all have the same effect: they
+/// are not given again.
 fn forget_elections(s: &mut State, no_more_crashes: bool) {
-    // The lowest term in which a node can become a candidate, and the one in which it is one. A crash can take a node back to
-    // the term on its disk. A node that takes no part can stand only after a restart.
+    // The lowest term in which a node can become a candidate, and the one in which it is one. A crash can take a node
+    // back to the term on its disk. A node that takes no part can be a candidate only after a restart.
     let lowest = |n: &Node| match n.phase {
         Phase::Off | Phase::Up => n.term.min(n.disk.term) + 1,
         _ if no_more_crashes => u8::MAX,

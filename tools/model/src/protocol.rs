@@ -1,8 +1,8 @@
 //! The protocol: the messages that a node may send, and the effects of a message that arrives.
 //!
-//! A message is made from the state of its sender at the moment it is sent, so it can be lost (it is not sent) or doubled
-//! (it is sent again) without being kept anywhere. Each function names the one of the log that it stands for; those in
-//! `core/src/replica/` are named by their file alone.
+//! A message is made from the state of its sender at the moment it is sent, so it can be lost (it is not sent) or
+//! doubled (it is sent again) without being stored. Each function names the function of the log that it represents;
+//! those in `core/src/replica/raft/` are named by their file alone.
 
 use crate::rules::{Bounds, Kind, Rules};
 use crate::state::{Body, Broken, Config, Entry, Extent, Introduction, Message, Node, Phase, Role, State};
@@ -14,12 +14,12 @@ pub(crate) enum Send {
     Ask,
     Vote,
     Append,
-    /// An acknowledgement; whether the word of the commit is synced with what it acknowledges.
+    /// An acknowledgement; whether the commit is synced with what it acknowledges.
     Ack {
         word: bool,
     },
     Behind,
-    /// The sender's commit, in a question before an election that is refused, or in its refusal.
+    /// The sender's commit, in a pre-vote request that is refused, or in its refusal.
     Committed,
     Known,
     Removed,
@@ -49,7 +49,7 @@ pub(crate) enum Change {
     Swap { promote: usize, remove: usize },
 }
 
-/// The rules and the bounds, which decide all steps.
+/// The rules and the bounds, which determine all steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) rules: Rules,
@@ -80,7 +80,7 @@ impl Protocol {
             }
             // It has the request: only a candidate gets a vote.
             Send::Vote => {
-                // One whose disk was set back asks with less.
+                // A replica whose disk was set back asks with a shorter log.
                 let has_all = (other.log.last_term(), other.log.len()) >= (me.log.last_term(), me.log.len());
                 let asked = other.role == Role::Candidate && other.term == me.term && has_all;
                 let gave = me.vote == to as u8 + 1 && me.role == Role::Follower;
@@ -130,10 +130,10 @@ impl Protocol {
         })
     }
 
-    /// Sends a message, and syncs first whatever has to be on the disk before.
+    /// Sends a message, and first syncs everything that must be on the disk before.
     pub(crate) fn send(&self, s: &mut State, send: Send, from: usize, to: usize) -> Option<Message> {
         let body = self.body(s, send, from, to)?;
-        // A message speaks only of durable facts.
+        // A message depends only on durable facts.
         let rules = &self.rules;
         let me = &mut s.nodes[from];
         let mut message = Message { from: from as u8, to: to as u8, term: me.term, body };
@@ -157,7 +157,8 @@ impl Protocol {
         Some(message)
     }
 
-    /// Whether one that has started greets another: `introduction.rs`, `greet_all`, `greeted`; `peers.rs`, `open_envelope`.
+    /// Whether a node that has started greets another: `handshake.rs`, `greet_all`, `greeted`; `peers/mod.rs`,
+    /// `open_envelope`.
     fn greets(&self, s: &State, node: usize, other: usize) -> bool {
         let (me, it) = (&s.nodes[node], &s.nodes[other]);
         if !self.rules.greet_all {
@@ -167,7 +168,7 @@ impl Protocol {
         has(me.all_members(), other) || self.contacts(it, node)
     }
 
-    /// Whether a node sends another one anything by itself.
+    /// Whether a node sends messages to another one by itself.
     fn contacts(&self, it: &Node, to: usize) -> bool {
         if it.phase != Phase::Up {
             return false;
@@ -179,12 +180,12 @@ impl Protocol {
             || it.introduction.on && !it.is_introduced_to(to) && has(it.all_members(), to)
     }
 
-    /// A voter that hears of no leader asks whether it would be voted for.
+    /// A voter without a leader asks whether others would vote for it.
     fn is_voter_that_asks(&self, it: &Node) -> bool {
         it.phase == Phase::Up && it.role != Role::Leader && it.may_vote()
     }
 
-    // ---- what arrives ----
+    // ---- arriving messages ----
 
     pub(crate) fn arrive(&self, s: &mut State, message: &Message) {
         let (from, to) = (usize::from(message.from), usize::from(message.to));
@@ -199,7 +200,7 @@ impl Protocol {
         if !(me.phase == Phase::Up || me.phase == Phase::Removed && asks) {
             return;
         }
-        // `introduction.rs`, `hear`.
+        // `handshake.rs`, `hear`.
         let is_aside = matches!(message.body, Body::Committed { .. });
         if self.bounds.set_backs > 0 && !is_aside && has(me.config().members(), from) {
             let last = match message.body {
@@ -234,7 +235,7 @@ impl Protocol {
             }
         }
         if let Body::Append { log, commit, .. } = &message.body {
-            // `checking.rs`, `check_history`.
+            // `checks.rs`, `check_history`.
             let both = me.commit.min(log.len());
             if message.term >= me.term && log.alike(&me.log) < both {
                 me.phase = Phase::SetBack;
@@ -293,7 +294,7 @@ impl Protocol {
         me.word = Default::default();
     }
 
-    /// A leader's entries: raft's `handle_append_entries`, `readies.rs`, `rollback`.
+    /// A leader's entries: raft's `handle_append_entries`, `ready.rs`, `rollback`.
     fn follow(&self, s: &mut State, node: usize, term: u8, log: &crate::state::Log, commit: u8) {
         let me = &mut s.nodes[node];
         if term > me.term {
@@ -317,7 +318,7 @@ impl Protocol {
         self.settle(s, node);
     }
 
-    /// `introduction.rs`, `introduced`.
+    /// `handshake.rs`, `introduced`.
     fn introduced(&self, s: &mut State, node: usize, from: usize, news: (Extent, u8, Config)) {
         let (known, at, config) = news;
         let me = &mut s.nodes[node];
@@ -339,7 +340,7 @@ impl Protocol {
         self.weigh(me, node);
     }
 
-    /// `introduction.rs`, `weigh_answers`, except for what passes with time: [`Self::be_patient`].
+    /// `handshake.rs`, `weigh_answers`, except for what passes with time: [`Self::be_patient`].
     fn weigh(&self, me: &mut Node, node: usize) {
         if me.introduction.on && !me.introduction.votes && Self::has_majority(me, node) {
             let others = me.known_voters() & !one(node);
@@ -353,7 +354,7 @@ impl Protocol {
             || me.config().is_majority(there) && me.config().voters != 0
     }
 
-    /// `peers.rs`, `told_removed`.
+    /// `peers/mod.rs`, `told_removed`.
     fn told_removed(me: &mut Node, node: usize, from: usize, term: u8, committed: u8) {
         if me.phase != Phase::Up && me.phase != Phase::Removed {
             return;
@@ -376,9 +377,9 @@ impl Protocol {
         Self::step_down(me);
     }
 
-    // ---- what follows ----
+    // ---- consequences ----
 
-    /// `readies.rs`, `persisted`; `applying.rs`, `apply`: what is committed and durable comes into force.
+    /// `ready.rs`, `persisted`; `membership_change.rs`, `apply`: what is committed and durable comes into force.
     pub(crate) fn settle(&self, s: &mut State, node: usize) {
         loop {
             self.commit(s, node);
@@ -398,7 +399,7 @@ impl Protocol {
             if me.is_leader() && !config.is_joint() {
                 s.answered = s.answered.max(at);
             }
-            // `applying.rs`, `bring_into_force`, `members_changed`.
+            // `membership_change.rs`, `bring_into_force`, `members_changed`.
             let told = &mut me.introduction;
             if told.newer_at > 0 && told.newer_at <= me.commit {
                 told.newer_at = 0;
@@ -424,7 +425,7 @@ impl Protocol {
         }
     }
 
-    /// `applying.rs`, `is_known`.
+    /// `membership_change.rs`, `is_known`.
     fn is_known(&self, me: &Node, node: usize, at: u8, config: Config) -> bool {
         let knows = |n: usize| {
             let own = n == node && (me.disk.commit >= at || !self.rules.durable_word);
@@ -434,7 +435,7 @@ impl Protocol {
         config.is_majority(knowing)
     }
 
-    /// A leader commits what a majority has durably, up to an entry of its own term.
+    /// A leader commits the entries that a majority has on disk, up to an entry of its own term.
     fn commit(&self, s: &mut State, node: usize) {
         let me = &mut s.nodes[node];
         if !me.is_leader() {
@@ -474,7 +475,7 @@ impl Protocol {
         me.votes = 0;
         me.pending = me.log.len();
         me.log.push(Entry::no_op(me.term));
-        // A node that has a newer term than all that is chosen has all of it.
+        // A node with a term newer than all chosen entries has all of them.
         let lacks = me.log.common(&s.chosen) < s.chosen.len();
         if lacks && me.term > s.chosen.last_term() {
             s.broken = Broken::TwoEntries;
@@ -482,7 +483,7 @@ impl Protocol {
         self.settle(s, node);
     }
 
-    /// A leader speaks as one, or commits. One that did neither can lose its term with its power.
+    /// A leader acts as one: it sends entries or commits. A leader that did neither can lose its term in a power cut.
     fn note_leader(s: &mut State, node: usize) {
         if let Some(led) = s.leaders.get_mut(usize::from(s.nodes[node].term)) {
             *led |= one(node);
@@ -492,9 +493,9 @@ impl Protocol {
         }
     }
 
-    // ---- what happens by itself ----
+    // ---- spontaneous steps ----
 
-    /// `ticking.rs`, `tick`; raft's `hup`. A leader that hears no majority steps down first.
+    /// `election.rs`, `tick`; raft's `hup`. A leader that hears no majority steps down first.
     pub(crate) fn stand(&self, s: &mut State, node: usize, term: u8) -> bool {
         let rules = &self.rules;
         let me = &mut s.nodes[node];
@@ -521,7 +522,7 @@ impl Protocol {
         true
     }
 
-    /// A node's writes are synced, without anything being sent.
+    /// A node syncs its writes without sending anything.
     pub(crate) fn sync(&self, s: &mut State, node: usize) -> bool {
         let me = &mut s.nodes[node];
         let before = me.disk;
@@ -602,7 +603,7 @@ impl Protocol {
         all
     }
 
-    /// `Replica::new`; `introduction.rs`, `await_introduction`.
+    /// `Replica::new`; `handshake.rs`, `await_introduction`.
     pub(crate) fn restart(&self, s: &mut State, node: usize) {
         let disk = s.nodes[node].disk;
         let log = disk.log;
@@ -618,8 +619,8 @@ impl Protocol {
         s.nodes[node] = me;
     }
 
-    /// `introduction.rs`, `weigh_answers`: an election time-out has passed since a majority answered. Where disks are set
-    /// back, all voters that run can be reached in that time: it is best effort otherwise.
+    /// `handshake.rs`, `weigh_answers`: an election time-out has passed since a majority answered. If disks are set
+    /// back, all voters that run can be reached in that time: otherwise it is best effort.
     pub(crate) fn be_patient(&self, s: &mut State, node: usize) -> bool {
         let me = &s.nodes[node];
         let waits = me.phase == Phase::Up || me.phase == Phase::Removed;

@@ -9,29 +9,30 @@ pub(crate) const NODES_MAX: usize = 5;
 /// The rules of the log that the model can switch off. All of them on: the log as it ships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Rules {
-    /// A replica that has started greets every member that it knows, and everybody that sends it anything. Off: it greets
-    /// the voters that it remembers, and candidates. `introduction.rs`: `greet_all`, `greeted`.
+    /// A replica that has started greets every member that it knows, and every node that sends it anything. Off: it
+    /// greets the voters that it remembers, and candidates. `handshake.rs`: `greet_all`, `greeted`.
     pub(crate) greet_all: bool,
-    /// A word of a commit counts once it is durable. Off: once it is in memory. `applying.rs`: `ignorant`, `durably_known`.
+    /// A report of a commit counts once it is durable. Off: once it is in memory. `membership_change.rs`: `ignorant`,
+    /// `durably_known`.
     pub(crate) durable_word: bool,
-    /// A leader brings a change into force once a majority of the voters that the change leads to knows of the commit. Off:
-    /// at the commit. `applying.rs`: `is_known`.
+    /// A leader brings a change into force once a majority of the new voters knows of the commit. Off: at the commit.
+    /// `membership_change.rs`: `is_known`.
     pub(crate) await_known: bool,
-    /// A change is written behind a word that the one before is committed. `readies.rs`: `keep_commit_before`.
+    /// A change is written after the record that the one before is committed. `ready.rs`: `keep_commit_before`.
     pub(crate) keep_commit_before: bool,
-    /// A removed replica tells those who ask for its vote what is committed. Off: it votes for them, and takes no part in
-    /// what they elect. `applying.rs`: `tell_commit`.
+    /// A removed replica reports to those who ask for its vote what is committed. Off: it votes for them, and takes no
+    /// part in what they elect. `membership_change.rs`: `tell_commit`.
     pub(crate) tell_commit: bool,
-    /// A removed replica answers those who ask for its vote at all. `applying.rs`: `answer_on`.
+    /// A removed replica answers those who ask for its vote at all. `membership_change.rs`: `answer_on`.
     pub(crate) answer_on: bool,
-    /// A replica that has started waits to be introduced. `introduction.rs`: `await_introduction`.
+    /// A replica that has started waits to be introduced. `handshake.rs`: `await_introduction`.
     pub(crate) introduce: bool,
-    /// A replica of which others remember more than its disk holds takes no part. `introduction.rs`: `introduced`.
+    /// A replica of which others remember more than its disk holds takes no part. `handshake.rs`: `introduced`.
     pub(crate) set_back_check: bool,
-    /// A replica votes once all voters that can be reached have answered. Off: once a majority has. `introduction.rs`:
+    /// A replica votes once all voters that can be reached have answered. Off: once a majority has. `handshake.rs`:
     /// `weigh_answers`.
     pub(crate) hear_all: bool,
-    /// A leader speaks once its term is durable. `readies.rs`: `gated`.
+    /// A leader sends messages once its term is durable. `ready.rs`: `gated`.
     pub(crate) send_gate: bool,
 }
 
@@ -69,33 +70,33 @@ impl Rules {
     }
 }
 
-/// A rule that is switched off.
+/// A disabled rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Old {
     /// A replica that starts greets only the voters that it remembers, and candidates
     Greetings,
-    /// A change is in force, and answered, before the word of its commit is durable
+    /// A change is in force, and answered, before its commit is durable
     Word,
     /// A change is in force, and answered, as soon as its leader knows that it is committed
     Known,
-    /// A change can be durable without the word that the change before is committed
+    /// A change can be durable without the record that the change before is committed
     Note,
-    /// A removed replica votes for those who ask, in place of telling them what is committed
+    /// A removed replica votes for those who ask, instead of reporting what is committed
     TellCommit,
-    /// A removed replica answers nobody who asks for its vote
+    /// A removed replica does not answer those who ask for its vote
     AnswerOn,
-    /// A replica that starts waits for nobody
+    /// A replica that starts does not wait for answers
     Introduction,
-    /// A replica that others remember further takes part
+    /// A replica takes part although others remember more than it has
     SetBack,
     /// A replica votes once a majority has answered
     HearAll,
-    /// A leader speaks before its term is durable
+    /// A leader sends messages before its term is durable
     Gate,
 }
 
-/// A change of membership that may be made.
+/// A kind of change of membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -111,7 +112,7 @@ pub(crate) enum Kind {
     Swap,
 }
 
-/// How much may happen.
+/// The bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Bounds {
     /// Voters at the start; node 1 leads them in term 1.
@@ -120,13 +121,13 @@ pub(crate) struct Bounds {
     pub(crate) learners: usize,
     /// Nodes that are no members at the start.
     pub(crate) fresh: usize,
-    /// The last term in which a node may stand for election.
+    /// The last term in which a node may start an election.
     pub(crate) terms: u8,
     /// Changes of membership that are proposed.
     pub(crate) changes: u8,
     pub(crate) kinds: Vec<Kind>,
-    /// Crashes of single nodes over the whole run. A crashed node keeps its synced writes and the first few writes behind
-    /// them, and may start again.
+    /// Crashes of single nodes over the whole run. A crashed node keeps its synced writes and the first few writes
+    /// after them, and may restart.
     pub(crate) crashes: u8,
     /// Messages that are held back, over the whole run, and can arrive at any later time, any number of times. All others
     /// arrive at once or are lost.
@@ -135,7 +136,7 @@ pub(crate) struct Bounds {
     pub(crate) set_backs: u8,
     /// Whether these can be disks of replicas that have led since.
     pub(crate) leaders_set_back: bool,
-    /// Whether this can happen while a leader of an older term than the disk had still leads.
+    /// Whether this can happen while a leader of an older term than the one on the disk still leads.
     pub(crate) set_back_beside: bool,
 }
 

@@ -15,21 +15,21 @@ use std::time::Instant;
 pub(crate) struct Outcome {
     pub(crate) rules: Rules,
     pub(crate) bounds: Bounds,
-    /// Different states, most of those that differ only in the numbers of nodes taken for one.
+    /// Different states; most states that differ only in the numbers of nodes count as one.
     pub(crate) states: usize,
     pub(crate) seconds: f64,
     /// The properties that hold in every state.
     pub(crate) holds: Vec<&'static str>,
-    /// Events that a useful check has to reach, and that did not happen within the bounds.
+    /// Events that a useful check must reach, and that did not happen within the bounds.
     pub(crate) not_reached: Vec<&'static str>,
-    /// The property that does not hold, and how it comes about.
+    /// The property that does not hold, and the story that leads there.
     pub(crate) broken: Option<(&'static str, Vec<String>)>,
 }
 
 /// Checks all states within the bounds.
 ///
-/// The search goes in depth: few states wait for their turn, and memory holds little more than a sum of each state. A
-/// failure is searched for again in breadth, so that its story is as short as can be.
+/// The search goes in depth: few states wait to be explored, and memory holds little more than a hash of each state. A
+/// failure is searched for again in breadth, for the shortest story.
 pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
     let outcome = check_by(Search::Depth, rules, bounds, threads, None);
     match outcome.broken {
@@ -38,7 +38,7 @@ pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
     }
 }
 
-/// Checks one property, whatever becomes of the others.
+/// Checks one property, independent of the others.
 #[cfg(test)]
 pub(crate) fn check_one(rules: Rules, bounds: &Bounds, threads: usize, property: &'static str) -> Outcome {
     check_by(Search::Breadth, rules, bounds, threads, Some(property))

@@ -1,11 +1,11 @@
-//! The state of a cluster: the disk and the memory of each node, and the facts that the judges remember.
+//! The state of a cluster: the disk and the memory of each node, and the facts that the checks remember.
 //!
 //! Everything is small and fixed: a state is copied and hashed for every step. Nodes are numbered from 0 here and from 1 in
 //! stories.
 //!
-//! A node changes its memory first and writes the changes to its disk in the same order. Before it sends a message, it syncs
-//! everything that the message speaks of ([`Node::sync`]). A crash keeps all synced writes. Of the writes behind them it keeps
-//! the first few: none, some, or all ([`Node::survivals`]).
+//! A node changes its memory first and writes the changes to its disk in the same order. Before it sends a message, it
+//! syncs everything that the message depends on ([`Node::sync`]). A crash keeps all synced writes. Of the writes after
+//! them it keeps the first few: none, some, or all ([`Node::survivals`]).
 
 use crate::rules::{Bounds, NODES_MAX, Rules};
 use std::hash::{Hash, Hasher};
@@ -28,7 +28,7 @@ pub(crate) fn each(set: Set) -> impl Iterator<Item = usize> {
     (0..NODES_MAX).filter(move |n| has(set, *n))
 }
 
-/// A membership, as `core/src/cluster/membership.rs` has it.
+/// A membership, as in `core/src/cluster/membership.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Config {
     pub(crate) voters: Set,
@@ -60,7 +60,7 @@ impl Config {
     }
 }
 
-/// An entry: a term, and a membership if it is a change. Packed, so that logs are compared and summed at once.
+/// An entry: a term, and a membership if it is a change. Packed, so that logs are compared and hashed at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Entry(u32);
 
@@ -135,7 +135,7 @@ impl Log {
         self.get(self.len).map_or(0, Entry::term)
     }
 
-    /// False if it is full: only a calm run that elects one leader after the other can come there.
+    /// False if it is full: only a calm run that elects one leader after the other can reach that.
     pub(crate) fn push(&mut self, entry: Entry) -> bool {
         let Some(place) = self.entries.get_mut(usize::from(self.len)) else { return false };
         *place = entry;
@@ -150,12 +150,12 @@ impl Log {
         log
     }
 
-    /// How many entries two logs share.
+    /// The number of entries that two logs share.
     pub(crate) fn common(&self, other: &Self) -> u8 {
         self.all().iter().zip(other.all()).take_while(|(a, b)| a == b).count() as u8
     }
 
-    /// How far two logs have entries of the same terms: as far as raft takes them for one.
+    /// How far two logs have entries of the same terms: as far as raft considers them the same.
     pub(crate) fn alike(&self, other: &Self) -> u8 {
         self.all().iter().zip(other.all()).take_while(|(a, b)| a.term() == b.term()).count() as u8
     }
@@ -179,14 +179,14 @@ impl Log {
     }
 }
 
-/// A vote for a node that can stand in that term no more.
+/// A vote for a node that can no longer be a candidate in that term.
 pub(crate) const GONE: u8 = u8::MAX;
 
 /// The contents of a disk that are synced: every power cut leaves at least these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Disk {
     pub(crate) term: u8,
-    /// The node that has the vote, from 1; 0: nobody.
+    /// The node that has the vote, from 1; 0: none.
     pub(crate) vote: u8,
     /// How far the log is known to be committed.
     pub(crate) commit: u8,
@@ -199,11 +199,11 @@ pub(crate) enum Phase {
     #[default]
     Off,
     Up,
-    /// It has its own removal in force: it answers candidates and greetings alone.
+    /// Its own removal is in force: it answers candidates and greetings only.
     Removed,
     /// It believes a notice of removal, and takes no part.
     Told,
-    /// It takes its disk for set back, or its leader for one of another history, and takes no part.
+    /// It considers its disk set back, or its leader one of another history, and takes no part.
     SetBack,
 }
 
@@ -225,7 +225,7 @@ pub(crate) struct Introduction {
     pub(crate) on: bool,
     pub(crate) found: Extent,
     pub(crate) answered: Set,
-    /// The newest membership that the others told of, as of which entry; 0: none.
+    /// The newest membership that the others reported, as of which entry; 0: none.
     pub(crate) newer_at: u8,
     pub(crate) newer: Config,
     pub(crate) votes: bool,
@@ -248,7 +248,7 @@ pub(crate) struct Node {
     pub(crate) votes: Set,
     /// Of a follower: how far it has the log of this term's leader.
     pub(crate) accepted: u8,
-    /// Of a leader: the entry up to which all has to be applied before another change is proposed.
+    /// Of a leader: the entry up to which all must be applied before another change is proposed.
     pub(crate) pending: u8,
     /// Of a leader: how far the others have its log, and know that it is committed.
     pub(crate) matched: [u8; NODES_MAX],
@@ -321,7 +321,7 @@ impl Node {
         self.config().members() | self.log.config_at_end().members() | self.introduction.newer.members()
     }
 
-    /// A member's part, as the newest membership that knows it has it.
+    /// A member's role, in the newest membership that contains it.
     pub(crate) fn known_voters(&self) -> Set {
         let (told, here, end) = (self.introduction.newer, self.config(), self.log.config_at_end());
         let mut voters = told.all_voters();
@@ -348,8 +348,8 @@ impl Node {
         newest.and_then(|(change, _)| self.log.change_at(change - 1)).map_or(0, |(before, _)| before)
     }
 
-    /// The disks that a crash can leave. Writes behind the last sync reach the disk in order: the term and the vote, then the
-    /// entries one by one, then the commit. A crash keeps any number of them from the front.
+    /// The disks that a crash can leave. Writes after the last sync reach the disk in order: the term and the vote,
+    /// then the entries one by one, then the commit. A crash keeps any number of them from the front.
     pub(crate) fn survivals(&self, rules: &Rules) -> Vec<Disk> {
         let mut all = vec![self.disk];
         if self.phase == Phase::Off {
@@ -383,11 +383,11 @@ pub(crate) enum Broken {
     Nothing,
     /// Two nodes have led one term.
     TwoLeaders,
-    /// A committed entry is another one on another node, or was lost.
+    /// Another node has a different entry in place of a committed one, or it was lost.
     TwoEntries,
 }
 
-/// A message that is held back.
+/// A held-back message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Message {
     pub(crate) from: u8,
@@ -413,9 +413,9 @@ pub(crate) enum Body {
         matched: u8,
         commit: u8,
     },
-    /// A leader is told of a newer term.
+    /// A leader learns of a newer term.
     Behind,
-    /// The sender's commit and the term of that entry: sent with a question for votes, or with its refusal.
+    /// The sender's commit and the term of that entry: sent with a request for votes, or with its refusal.
     Committed {
         at: u8,
         of: u8,
@@ -438,12 +438,12 @@ pub(crate) struct State {
     pub(crate) held: Option<Message>,
     /// An earlier state of a disk.
     pub(crate) image: Option<(u8, Disk)>,
-    /// Events so far that count against the bounds.
+    /// The number of events so far, for the bounds.
     pub(crate) changes: u8,
     pub(crate) crashes: u8,
     pub(crate) late: u8,
     pub(crate) set_backs: u8,
-    /// All that any node ever knew committed.
+    /// All entries that any node ever knew to be committed.
     pub(crate) chosen: Log,
     /// The newest change that was answered.
     pub(crate) answered: u8,

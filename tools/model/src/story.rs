@@ -1,4 +1,5 @@
-//! A counterexample in words. The checker's states have their nodes in an order of their own; a story keeps each name.
+//! A counterexample in words. The checker's states have their nodes in an order of their own; a story keeps each node's
+//! name.
 
 use crate::checks::{Action, names};
 use crate::protocol::{Change, Protocol, Send};
@@ -6,9 +7,9 @@ use crate::rules::NODES_MAX;
 use crate::state::{Body, Config, Node, Phase, Role, State};
 use crate::symmetry::same;
 
-/// The steps of a path, each with what it brought about.
+/// The steps of a path, each with its consequences.
 pub(crate) fn tell(protocol: &Protocol, path: &[(State, Option<Action>)]) -> Vec<String> {
-    // The name of each of a state's nodes: the start is put in order as well.
+    // The name of each node of a state: the start is sorted as well.
     let first = same(&protocol.start()).1;
     let mut name = [0; NODES_MAX];
     for (from, to) in first.iter().enumerate() {

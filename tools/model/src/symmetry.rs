@@ -1,13 +1,13 @@
-//! Symmetry: states that differ only in the numbers of nodes are one. The rules know no number, so what follows from one
-//! follows from the other.
+//! Symmetry: states that differ only in the numbers of nodes are one. The rules depend on no number, so the
+//! consequences of such states are the same.
 
 use crate::rules::NODES_MAX as NODES;
 use crate::state::{Body, Config, Disk, Entry, GONE, Log, Node, Set, State, has};
 
-/// Where each node goes.
+/// The new position of each node.
 pub(crate) type Order = [usize; NODES];
 
-/// The state with its nodes in an order that their numbers have no part in, as far as they differ otherwise.
+/// The state with its nodes in an order that does not depend on their numbers, as far as they differ otherwise.
 pub(crate) fn same(s: &State) -> (State, Order) {
     let nodes = s.nodes.len();
     let mut by: Vec<usize> = (0..nodes).collect();
@@ -52,7 +52,7 @@ fn key(s: &State, n: usize) -> [u32; 8] {
     ]
 }
 
-/// The state with node `n` as node `order[n]`; `by` is the same the other way round.
+/// The state with node `n` as node `order[n]`; `by` is the inverse.
 fn renamed(s: &State, order: Order, by: &[usize]) -> State {
     let mut sets = [0; 32];
     for (set, to) in sets.iter_mut().enumerate() {

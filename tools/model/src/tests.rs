@@ -1,4 +1,4 @@
-//! Small bounds, in the gate: the shipped rules hold, and each rule of before a mend shows what the mend was for.
+//! Small bounds, in the gate: the shipped rules hold, and each earlier rule shows the failure that its fix prevents.
 
 use crate::checks::{BACK, LEADER, ONE_LEADER, ONE_LOG};
 use crate::rules::{Bounds, Kind, Old, Rules};
@@ -39,7 +39,7 @@ fn set_back() -> Bounds {
     Bounds { voters: 3, changes: 0, crashes: 0, set_backs: 1, ..small(&[]) }
 }
 
-/// Of three voters two become learners, one after the other. A demoted one still gets entries.
+/// Of three voters two become learners, one after the other. A demoted one still receives entries.
 fn demoted() -> Bounds {
     Bounds { voters: 3, changes: 2, ..small(&[Kind::Demote]) }
 }
@@ -106,8 +106,8 @@ fn vote_of_a_removed_replica_elects_a_leader_that_cannot_commit() {
     breaks(Old::TellCommit, &small(&[Kind::Remove]), LEADER);
 }
 
-/// The demoted replica has both changes on its disk and has forgotten that the first is committed. It counts the voters that
-/// there were before both, and wins an election without the only voter that is left.
+/// The demoted replica has both changes on its disk and has forgotten that the first is committed. It counts the voters
+/// from before both, and wins an election without the only voter that is left.
 #[test]
 fn two_changes_without_a_word_of_the_first_make_two_leaders() {
     breaks(Old::Note, &demoted(), ONE_LEADER);

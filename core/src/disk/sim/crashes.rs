@@ -1,5 +1,4 @@
-//! Going through what a power cut can leave: every legal image where there are few, a sample where there are
-//! many.
+//! Iterates over what a power cut can leave: every legal image if there are few, a sample if there are many.
 
 use super::rng::Rng;
 use super::state::{DiskState, Image};
@@ -26,16 +25,16 @@ pub struct Crashes<'a> {
 
 #[derive(Debug)]
 enum Plan {
-    /// A counter with one digit a unit; `None` when it has run over.
+    /// A counter with one digit per unit; `None` after it overflowed.
     All { radix: Vec<usize>, digits: Option<Vec<usize>> },
-    /// First nothing, everything, each unit alone, all but each unit; then at random.
+    /// First nothing, then everything, each unit alone, all but each unit; then random choices.
     Sample { radix: Vec<usize>, corner: usize, left: usize, rng: Rng },
 }
 
 impl DiskState {
-    /// What a power cut can leave now: every legal image if there are at most `exhaustive` (4096 covers 12
-    /// dirty units of two versions each), else `samples` of them, the same ones for the same seed. The corner
-    /// cases (nothing kept, everything kept, one unit kept or lost) come first. Images can repeat.
+    /// The images that a power cut can leave now. All legal images if there are at most `exhaustive` (4096 covers 12
+    /// dirty units of two versions each); otherwise `samples` of them, which depend only on the seed. The corner cases
+    /// (nothing kept, everything kept, one unit kept or lost) come first. Images can repeat.
     pub fn crashes(&self, exhaustive: usize, samples: usize, seed: u64) -> Crashes<'_> {
         let mut radix = Vec::new();
         self.crash(|versions| {
@@ -52,7 +51,7 @@ impl DiskState {
 }
 
 impl Crashes<'_> {
-    /// Whether every legal image comes.
+    /// Whether every legal image is returned.
     pub fn is_exhaustive(&self) -> bool {
         matches!(self.plan, Plan::All { .. })
     }
@@ -69,13 +68,13 @@ impl Iterator for Crashes<'_> {
 }
 
 impl Plan {
-    /// The next choice, a version for each unit.
+    /// Returns the next choice, a version for each unit.
     fn next(&mut self) -> Option<Vec<usize>> {
         match self {
             Self::All { radix, digits } => {
                 let now = digits.take()?;
                 let mut next = now.clone();
-                // Count on: the first digit that is not at its end, all before it back to 0.
+                // Count up: increase the first digit that is not at its maximum, and reset all before it to 0.
                 if let Some(n) = (0..next.len()).find(|n| next[*n] + 1 < radix[*n]) {
                     next[..n].fill(0);
                     next[n] += 1;
@@ -99,7 +98,7 @@ impl Plan {
                         newest.enumerate().map(|(i, v)| if i == n - 2 - units { 0 } else { v }).collect()
                     }
                     _ => {
-                        // From nearly nothing kept to nearly everything: a fair coin would never try those.
+                        // From nearly nothing kept to nearly everything: a fair coin would hardly ever try those.
                         let odds = rng.below(9) + 1;
                         radix
                             .iter()

@@ -1,7 +1,7 @@
-//! When a simulated disk fails, and how: the plan, and the count of what it did.
+//! Decides when and how a simulated disk fails: the plan, and counts of calls and faults.
 //!
-//! Knows no names of files. Every call asks [`Faults::next`] once; all calls are counted, so that a test can run a
-//! workload once, learn how many calls it makes, and fail each of them in turn.
+//! It does not know the names of files. Every call uses [`Faults::next`] once. All calls are counted, so that a test
+//! can run a workload once, learn how many calls it makes, and fail each of them in turn.
 
 use super::state::{Landed, NodeId};
 use std::io;
@@ -44,7 +44,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// All of them.
+    /// All kinds of calls.
     pub const ALL: [Self; 11] = [
         Self::List,
         Self::Create,
@@ -60,7 +60,7 @@ impl Call {
     ];
 }
 
-/// What goes wrong with a call. See [`Fault`].
+/// The kind of a fault. See [`Fault`].
 ///
 /// ```
 /// use chiplog::disk::sim::{Landed, Trouble};
@@ -68,16 +68,16 @@ impl Call {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trouble {
-    /// It fails with `EIO`. What of a write or of what a sync was to make durable landed all the same.
+    /// The call fails with `EIO`. `Landed` says how much of a write, or of the bytes to sync, reached the disk anyway.
     Eio(Landed),
-    /// It fails with `ENOSPC`, likewise.
+    /// The call fails with `ENOSPC`, with the same meaning of `Landed`.
     Enospc(Landed),
-    /// It returns `Ok` and does nothing. No disk that anybody may rely on does this: it is here to show that
-    /// a checker notices. Only for calls that return nothing (write, sync, rename, remove, sync_dir).
+    /// The call returns `Ok` and does nothing. No reliable disk does this; it shows that a checker notices. Only for
+    /// calls that return nothing (write, sync, rename, remove, sync_dir).
     Lie,
 }
 
-/// One entry of a fault plan: which call goes wrong, and how.
+/// One entry of a fault plan: the call that fails, and how.
 ///
 /// ```
 /// use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
@@ -91,22 +91,22 @@ pub enum Trouble {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// Calls of this kind only; `None`: of every kind.
+    /// Only calls of this kind; `None`: of every kind.
     pub call: Option<Call>,
-    /// The n-th of them from when the plan was made, counted from 1.
+    /// The number of the call, counted from 1 since the plan was made.
     pub nth: u64,
-    /// All later ones too.
+    /// Whether all later calls fail too.
     pub lasting: bool,
-    /// What goes wrong.
+    /// The kind of the fault.
     pub trouble: Trouble,
 }
 
 #[derive(Debug)]
 struct Plan {
     fault: Fault,
-    /// Calls on this file only.
+    /// Only calls on this file.
     file: Option<NodeId>,
-    /// The calls that it is for, since it was made.
+    /// Matching calls since the plan was made.
     seen: u64,
 }
 
@@ -128,12 +128,12 @@ impl Faults {
         self.plans.push(Plan { fault, file, seen: 0 });
     }
 
-    /// Forgets all plans, not the counts.
+    /// Removes all plans, but keeps the counts.
     pub(super) fn clear(&mut self) {
         self.plans.clear();
     }
 
-    /// Counts a call, on an open file or on the directory; tells what is to go wrong with it.
+    /// Counts a call, on an open file or on the directory, and returns the fault planned for it.
     pub(super) fn next(&mut self, call: Call, file: Option<NodeId>) -> Option<Trouble> {
         self.counts[call as usize] += 1;
         let mut trouble = None;

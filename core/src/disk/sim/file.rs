@@ -1,14 +1,13 @@
-//! The contents of a simulated file, by sectors that images share until one is written; and what a broken
+//! The contents of a simulated file, as sectors that images share until one is written; and the damage that a broken
 //! device does to them.
 //!
-//! Knows nothing of names, syncs or crashes. Invariant: bytes of the last sector beyond the file's length are
-//! zero.
+//! It does not know names, syncs or crashes. Invariant: bytes of the last sector beyond the file's length are zero.
 
 use crate::disk::SECTOR_BYTES;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// 512 bytes; `None` is all zeros. Shared between images, with its hash kept.
+/// 512 bytes; `None` is all zeros. Shared between images, stored with its hash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sector(Option<Arc<(u64, [u8; SECTOR_BYTES])>>);
 
@@ -31,7 +30,7 @@ impl Sector {
     }
 }
 
-/// A hash, quick to make: every simulated write makes one a sector.
+/// A fast hash: every simulated write computes one per sector.
 fn mix(bytes: &[u8; SECTOR_BYTES]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(0x243f_6a88_85a3_08d3, |hash: u64, word| {
@@ -70,7 +69,7 @@ impl FileImage {
         self.len
     }
 
-    /// Copies what lies from `offset` on; false when the file ends before.
+    /// Copies the bytes from `offset` on; false if the file ends before.
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         match offset.checked_add(buf.len() as u64) {
             Some(end) if end <= self.len => {}
@@ -93,7 +92,7 @@ impl FileImage {
         bytes
     }
 
-    /// Sets the length; what is cut off is gone, what is added is zero.
+    /// Sets the length. Bytes beyond a shorter length are lost; added bytes are zero.
     pub(super) fn resize(&mut self, len: u64) {
         self.sectors.resize((len as usize).div_ceil(SECTOR_BYTES), Sector::default());
         self.len = len;
@@ -121,7 +120,7 @@ impl FileImage {
         }
     }
 
-    /// Changes the contents as a broken device would. False when the place is not in the file.
+    /// Changes the contents as a broken device would. False if the location is not in the file.
     pub(super) fn damage(&mut self, damage: &Damage) -> bool {
         match *damage {
             Damage::FlipBit { bit } => {
@@ -171,7 +170,7 @@ impl FileImage {
     }
 }
 
-/// What a broken device does to a file's contents.
+/// Damage that a broken device does to a file's contents.
 ///
 /// ```
 /// use chiplog::disk::sim::{Damage, Image};
@@ -182,45 +181,45 @@ impl FileImage {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Damage {
-    /// One bit turns over: bit `bit % 8` of byte `bit / 8`.
+    /// Flips one bit: bit `bit % 8` of byte `bit / 8`.
     FlipBit {
         /// The bit's number in the file.
         bit: u64,
     },
-    /// Two sectors stand in each other's place.
+    /// Swaps two sectors.
     SwapSectors {
         /// Number of a sector.
         a: usize,
-        /// Number of the other.
+        /// Number of the other sector.
         b: usize,
     },
-    /// What belongs to one sector was written over another as well.
+    /// Writes one sector's bytes over another one as well.
     MisdirectSector {
-        /// Where the bytes are right.
+        /// The sector that the bytes belong to.
         from: usize,
-        /// Where they are wrong.
+        /// The sector that they overwrite.
         to: usize,
     },
-    /// A sector comes back as zeros.
+    /// Replaces a sector with zeros.
     ZeroSector {
         /// Number of the sector.
         sector: usize,
     },
-    /// The file is cut to this length.
+    /// Cuts the file to this length.
     Shorten {
         /// The new length in bytes.
         len: u64,
     },
-    /// Other bytes stand there.
+    /// Overwrites bytes.
     Overwrite {
-        /// From this offset on.
+        /// The offset of the first one.
         offset: u64,
-        /// What stands there now.
+        /// The new bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// The part of a write that falls into one sector.
+/// The part of a write that is inside one sector.
 pub(super) struct Patch<'a> {
     within: usize,
     bytes: &'a [u8],
@@ -234,7 +233,7 @@ impl Patch<'_> {
     }
 }
 
-/// Cuts a write at the sectors' borders.
+/// Splits a write at the sectors' boundaries.
 pub(super) fn patches(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (usize, Patch<'_>)> {
     let (mut at, mut rest) = (offset as usize, bytes);
     std::iter::from_fn(move || {

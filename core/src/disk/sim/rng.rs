@@ -1,6 +1,6 @@
-//! The small random generator that all sampling uses: what a seed gives has to be the same everywhere.
+//! The random generator for all sampling: a seed gives the same numbers on every machine.
 
-/// A small seeded random generator (splitmix64): the same numbers from the same seed, everywhere.
+/// A small seeded random generator (splitmix64): the same seed gives the same numbers on every machine.
 ///
 /// ```
 /// use chiplog::disk::sim::Rng;
@@ -11,12 +11,12 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator for this seed.
+    /// Creates a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -25,13 +25,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "there is no number below 0");
         (self.next_u64() % bound as u64) as usize
     }
 
-    /// A number from `low` to `high`, both possible.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "there is no number from {low} to {high}");
         match (high - low).checked_add(1) {
@@ -40,17 +40,17 @@ impl Rng {
         }
     }
 
-    /// True in so many of a thousand cases.
+    /// Returns true in `of_thousand` of a thousand cases.
     pub fn permille(&mut self, of_thousand: u32) -> bool {
         self.next_u64() % 1000 < u64::from(of_thousand)
     }
 
-    /// One of them; none of nothing.
+    /// Returns one of the elements; None if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() { None } else { from.get(self.below(from.len())) }
     }
 
-    /// A generator of its own, so that what one part draws changes nothing for the others.
+    /// Returns a separate generator, so that one part's draws do not change those of others.
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }

@@ -1,4 +1,4 @@
-//! What a simulated disk holds, twice: as reads see it (volatile) and as a power cut leaves it (durable).
+//! The two states of a simulated disk: as reads see it (volatile), and as a power cut leaves it (durable).
 //!
 //! ```text
 //!   write ──> volatile image ─┐
@@ -8,11 +8,11 @@
 //!                        durable image <── crash: for each pending unit the old or any newer version
 //! ```
 //!
-//! A pure state machine: [`DiskState::apply`] takes one [`Op`] after the other, so that a recorded history
-//! can be replayed up to any point. Knows no threads, faults or handles.
+//! A pure state machine: [`DiskState::apply`] takes one [`Op`] after the other, so a recorded history can be replayed
+//! up to any point. It does not know threads, faults or handles.
 //!
-//! Invariant: a pending list is never empty, and its last version is what the volatile image shows, unless a
-//! sync failed in between.
+//! Invariant: a pending list is never empty, and its last version equals the volatile image, unless a sync failed in
+//! between.
 
 use super::file::{Damage, FileImage, Sector, patches};
 use super::rng::Rng;
@@ -21,8 +21,8 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Names and contents of a whole disk, at rest: what a power cut leaves, or what one puts together by hand.
-/// Cheap to clone: contents are shared until they are changed.
+/// Names and contents of a whole disk, at rest: the result of a power cut, or assembled by hand. Cheap to clone:
+/// contents are shared until they change.
 ///
 /// ```
 /// use chiplog::disk::sim::{Image, SimDisk};
@@ -41,12 +41,12 @@ pub struct Image {
 }
 
 impl Image {
-    /// Puts a file there, in place of one of that name.
+    /// Adds a file, replacing one of the same name.
     pub fn insert(&mut self, name: &str, contents: &[u8]) {
         self.files.insert(name.to_owned(), Arc::new(FileImage::from_bytes(contents)));
     }
 
-    /// A file's contents.
+    /// Returns a file's contents.
     pub fn file(&self, name: &str) -> Option<Vec<u8>> {
         self.files.get(name).map(|f| f.to_bytes())
     }
@@ -56,24 +56,24 @@ impl Image {
         self.files.keys().map(String::as_str)
     }
 
-    /// Takes a file away. False when there is none of that name.
+    /// Removes a file. False if there is no file of this name.
     pub fn remove(&mut self, name: &str) -> bool {
         self.files.remove(name).is_some()
     }
 
-    /// Gives `to` the same contents as `from`. False when there is no `from`.
+    /// Copies the contents of `from` to `to`. False if there is no `from`.
     pub fn copy(&mut self, from: &str, to: &str) -> bool {
         let Some(file) = self.files.get(from).cloned() else { return false };
         self.files.insert(to.to_owned(), file);
         true
     }
 
-    /// Damages a file. False, and nothing changed, when there is no such file or place.
+    /// Damages a file. Returns false and changes nothing if there is no such file or location.
     pub fn damage(&mut self, name: &str, damage: &Damage) -> bool {
         self.files.get_mut(name).is_some_and(|f| Arc::make_mut(f).damage(damage))
     }
 
-    /// A hash of all names and contents, to tell images apart; equal images have equal hashes.
+    /// A hash of all names and contents, to distinguish images; equal images have equal hashes.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (name, file) in &self.files {
@@ -84,7 +84,7 @@ impl Image {
     }
 }
 
-/// Names a file independently of its names, like an inode number.
+/// The id of a file, independent of its names, like an inode number.
 ///
 /// ```
 /// use chiplog::disk::sim::{Op, SimDisk};
@@ -100,7 +100,7 @@ impl Image {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
-/// Something that changed the disk. Public so that a test can tell where in a history it stands.
+/// A change of the disk. Public so that a test can locate it in a history.
 ///
 /// ```
 /// use chiplog::disk::Disk;
@@ -118,51 +118,51 @@ pub enum Op {
         /// Its name.
         name: String,
     },
-    /// Bytes were written; of a write that failed, the part that was written all the same.
+    /// Bytes were written. For a write that failed: the part that was written anyway.
     Write {
-        /// Into this file.
+        /// The file.
         node: NodeId,
-        /// From this offset on.
+        /// The offset of the first byte.
         offset: u64,
-        /// What was written.
+        /// The bytes.
         data: Arc<[u8]>,
     },
-    /// A sync of a file began: what is written from here on is not what it makes durable.
+    /// A sync of a file started: it does not make later writes durable.
     SyncBegins {
-        /// Of this file.
+        /// The file.
         node: NodeId,
     },
-    /// A file's contents were made durable: all of them, or those from before its last [`Op::SyncBegins`].
+    /// A file's contents became durable: all, or those from before its last [`Op::SyncBegins`].
     Sync {
-        /// This file's.
+        /// The file.
         node: NodeId,
     },
-    /// A sync failed: what was pending is forgotten, except for what landed by chance.
+    /// A sync failed: pending bytes are forgotten, except for those that reached the disk by chance.
     SyncFailed {
-        /// Of this file.
+        /// The file.
         node: NodeId,
-        /// Which of the pending sectors reached the disk.
+        /// The pending sectors that reached the disk.
         confirmed: Landed,
     },
-    /// A name was changed.
+    /// A file was renamed.
     Rename {
-        /// The old one.
+        /// The old name.
         from: String,
-        /// The new one.
+        /// The new name.
         to: String,
     },
     /// A name was removed.
     Remove {
-        /// This one.
+        /// The name.
         name: String,
     },
-    /// All names were made durable.
+    /// All names became durable.
     SyncDir,
-    /// A note of the test's own, see [`SimDisk::mark`](super::SimDisk::mark).
+    /// A note of the test; see [`SimDisk::mark`](super::SimDisk::mark).
     Mark(u64),
 }
 
-/// What of a failed write or sync took effect all the same.
+/// The part of a failed write or sync that took effect anyway.
 ///
 /// ```
 /// use chiplog::disk::sim::Landed;
@@ -180,7 +180,7 @@ pub enum Landed {
 }
 
 impl Landed {
-    /// Whether the unit `n` is among what landed.
+    /// Whether unit `n` took effect.
     pub(super) fn includes(self, n: u64) -> bool {
         match self {
             Self::Nothing => false,
@@ -198,11 +198,11 @@ struct Node {
     pending: BTreeMap<usize, Vec<Sector>>,
     /// Lengths since the last sync, growing.
     pending_len: Vec<u64>,
-    /// What was pending when the sync that is under way began; none: no sync is under way.
+    /// The pending units when the current sync began; None: no sync is in progress.
     began: Option<Began>,
 }
 
-/// What a sync covers: so many of the versions of each sector, and of the lengths, that were pending when it began.
+/// The extent of a sync: how many versions of each sector, and how many lengths, were pending when it began.
 #[derive(Clone, Debug, Default)]
 struct Began {
     versions: BTreeMap<usize, usize>,
@@ -229,7 +229,7 @@ impl Node {
             let zero = Sector::default();
             let durable = self.durable.sectors.get(n).unwrap_or(&zero);
             match self.pending.get_mut(&n) {
-                // The same bytes once more are no new version; but bytes that a failed sync forgot are one.
+                // Writing the same bytes again adds no version, unless a failed sync forgot those bytes.
                 Some(versions) => {
                     if versions.last() != Some(&new) {
                         versions.push(new);
@@ -244,14 +244,14 @@ impl Node {
         }
     }
 
-    /// A sync begins.
+    /// Starts a sync.
     fn begin_sync(&mut self) {
         let versions = self.pending.iter().map(|(n, versions)| (*n, versions.len())).collect();
         self.began = Some(Began { versions, lengths: self.pending_len.len() });
     }
 
-    /// A sync ends: moves to the durable image what `keep` says of what it covers, and forgets the rest of that. What was
-    /// written after it began stays pending.
+    /// Ends a sync: moves the units that it covers and `keep` selects to the durable image, and forgets the others it
+    /// covers. Writes after its start stay pending.
     fn settle(&mut self, keep: impl Fn(usize) -> bool, keep_len: bool) {
         let began = self.began.take();
         let lengths_covered = began.as_ref().map_or(self.pending_len.len(), |b| b.lengths);
@@ -275,7 +275,7 @@ impl Node {
         durable.clear_beyond_end();
     }
 
-    /// What a power cut leaves, `choose` picking a version of each pending unit: 0 the old one.
+    /// Returns what a power cut leaves. `choose` picks a version of each pending unit; 0 is the old one.
     fn crash(&self, choose: &mut impl FnMut(usize) -> usize) -> Arc<FileImage> {
         if self.pending.is_empty() && self.pending_len.is_empty() {
             return Arc::clone(&self.durable);
@@ -291,7 +291,7 @@ impl Node {
             match choose(versions.len() + 1) {
                 0 => {}
                 version => {
-                    // A sector that arrived beyond the length that arrived is not part of the file.
+                    // A sector that arrived beyond the surviving length is not part of the file.
                     if let Some(slot) = image.sectors.get_mut(*n) {
                         *slot = versions[version - 1].clone();
                     }
@@ -337,7 +337,7 @@ impl NameOp {
     }
 }
 
-/// A disk between two operations: what reads see and what a power cut may leave. Cheap to clone.
+/// The state of a disk between two operations: what reads see, and what a power cut may leave. Cheap to clone.
 ///
 /// ```
 /// use chiplog::disk::Disk;
@@ -359,7 +359,7 @@ pub struct DiskState {
 }
 
 impl DiskState {
-    /// A disk on which everything is durable.
+    /// Creates a disk on which everything is durable.
     pub fn at_rest(image: &Image) -> Self {
         let mut state = Self::default();
         for (name, file) in &image.files {
@@ -370,8 +370,8 @@ impl DiskState {
         state
     }
 
-    /// Carries out one operation. Operations recorded by a [`SimDisk`](super::SimDisk) on the same image
-    /// always apply; one that names what is not there changes nothing.
+    /// Applies one operation. Operations recorded by a [`SimDisk`](super::SimDisk) on the same image always apply; one
+    /// on a missing name changes nothing.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Create { name } => {
@@ -414,7 +414,8 @@ impl DiskState {
         }
     }
 
-    /// The process that waited for the syncs under way is gone. They may end well or not: what they cover stays pending.
+    /// Forgets the syncs in progress, because the process that waited for them has ended. They may succeed or fail: the
+    /// bytes that they cover stay pending.
     pub(super) fn forget_syncs(&mut self) {
         for node in &mut self.nodes {
             node.began = None;
@@ -432,15 +433,15 @@ impl DiskState {
         self.pending_names.push(op);
     }
 
-    /// What reads see, as if everything were durable: the disk after an orderly shutdown.
+    /// The disk as reads see it, as if everything were durable: the disk after an orderly shutdown.
     pub fn visible(&self) -> Image {
         let file = |node: &NodeId| Arc::clone(&self.nodes[node.0 as usize].volatile);
         Image { files: self.names.iter().map(|(name, node)| (name.clone(), file(node))).collect() }
     }
 
-    /// One image that a power cut can leave now. `choose` is asked once for each unit that is not durable,
-    /// with the number of its possible versions (2 or more); it answers below that, 0 being the oldest.
-    /// The units and their order depend on the state alone.
+    /// Returns one image that a power cut can leave now. `choose` is called once for each unit that is not durable,
+    /// with the number of its possible versions (2 or more), and returns a number below that; 0 is the oldest version.
+    /// The units and their order depend only on the state.
     pub fn crash(&self, mut choose: impl FnMut(usize) -> usize) -> Image {
         let mut names = self.durable_names.clone();
         for op in &self.pending_names {
@@ -448,7 +449,7 @@ impl DiskState {
                 op.apply(&mut names);
             }
         }
-        // Every file that can have a name is asked, so that the units do not depend on the choices before.
+        // `choose` is called for every file that can have a name, so that the units do not depend on earlier choices.
         let mut nodes: Vec<NodeId> = self.durable_names.values().copied().collect();
         nodes.extend(self.pending_names.iter().map(NameOp::node));
         nodes.sort_unstable();
@@ -458,7 +459,7 @@ impl DiskState {
         Image { files: names.into_iter().map(|(name, node)| (name, Arc::clone(&files[&node]))).collect() }
     }
 
-    /// How many units are not durable: sectors, lengths and name operations.
+    /// The number of units that are not durable: sectors, lengths and name operations.
     pub fn dirty_units(&self) -> usize {
         let mut units = 0;
         self.crash(|_| {
@@ -476,7 +477,7 @@ impl DiskState {
         &self.nodes[node.0 as usize].volatile
     }
 
-    /// Bytes in all files that are named or for which `held` says so.
+    /// Bytes in all files that have a name or that `held` selects.
     pub(super) fn bytes_used(&self, held: impl Fn(NodeId) -> bool) -> u64 {
         let named: std::collections::BTreeSet<_> = self.names.values().copied().collect();
         (0..self.nodes.len() as u32)
@@ -486,7 +487,7 @@ impl DiskState {
             .sum()
     }
 
-    /// Damages a file under everybody's hands: both what reads see and what is durable.
+    /// Damages a file while it may be in use: both what reads see and what is durable.
     pub(super) fn damage(&mut self, name: &str, damage: &Damage) -> bool {
         let Some(node) = self.names.get(name).map(|n| &mut self.nodes[n.0 as usize]) else { return false };
         let seen = Arc::make_mut(&mut node.volatile).damage(damage);

@@ -1,4 +1,4 @@
-//! The judge judged: what the simulated disk keeps, loses and invents.
+//! Tests of the simulated disk itself: what it keeps, loses and changes.
 
 use super::*;
 use crate::disk::SECTOR_BYTES;
@@ -14,7 +14,7 @@ fn read(file: &Arc<dyn DiskFile>, offset: u64, n: usize) -> Vec<u8> {
     buf
 }
 
-/// A disk with one durable file "a" of `n` sectors, each filled with its number + 1.
+/// Returns a disk with one durable file "a" of `n` sectors, each filled with its number + 1.
 fn disk_with(n: u8) -> (SimDisk, Arc<dyn DiskFile>) {
     let mut image = Image::default();
     image.insert("a", &sectors(&(1..=n).collect::<Vec<_>>()));
@@ -49,7 +49,7 @@ fn reads_see_writes_at_once_and_across_sectors() {
 }
 
 #[test]
-fn calls_fail_as_a_file_system_fails_them() {
+fn calls_fail_with_a_file_system_s_errors() {
     let disk = SimDisk::default();
     disk.create("a").unwrap();
     assert_eq!(disk.create("a").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
@@ -71,18 +71,18 @@ fn exactly_the_subsets_of_unsynced_sectors_survive() {
     assert_eq!(outcomes(&disk), BTreeSet::from([Some(sectors(&[1, 8, 9]))]));
 }
 
-/// The device may have written a page before it was changed again.
+/// The device may have written a page before the page changed again.
 #[test]
-fn a_sector_written_twice_survives_in_any_version() {
+fn sector_written_twice_survives_in_any_version() {
     let (disk, file) = disk_with(1);
     write(&file, 0, &sectors(&[7])).unwrap();
     write(&file, 0, &sectors(&[8])).unwrap();
     assert_eq!(outcomes(&disk), [1, 7, 8].iter().map(|b| Some(sectors(&[*b]))).collect());
 }
 
-/// A write of half a sector makes the whole sector dirty and no other.
+/// A write of half a sector makes the whole sector dirty, and no other.
 #[test]
-fn a_sector_is_never_torn() {
+fn sector_is_never_torn() {
     let (disk, file) = disk_with(2);
     write(&file, 500, &[9; 20]).unwrap();
     let whole = [sectors(&[1])[..500].to_vec(), vec![9; 20], sectors(&[2])[..504].to_vec()].concat();
@@ -102,9 +102,9 @@ fn length_and_bytes_are_lost_independently() {
     assert_eq!(outcomes(&disk), BTreeSet::from([Some(sectors(&[1, 5]))]));
 }
 
-/// A shorter length that survives hides the rest of a sector, and growing later shows zeros there.
+/// A surviving shorter length hides the rest of a sector, and growing later shows zeros there.
 #[test]
-fn what_was_cut_off_never_comes_back() {
+fn truncated_bytes_never_reappear() {
     let disk = SimDisk::default();
     let file = disk.create("a").unwrap();
     disk.sync_dir().unwrap();
@@ -132,7 +132,7 @@ fn what_was_cut_off_never_comes_back() {
 }
 
 #[test]
-fn a_file_without_a_synced_name_is_lost_with_its_synced_bytes() {
+fn file_without_a_synced_name_is_lost_with_its_synced_bytes() {
     let disk = SimDisk::default();
     let file = disk.create("a").unwrap();
     write(&file, 0, b"x").unwrap();
@@ -143,7 +143,7 @@ fn a_file_without_a_synced_name_is_lost_with_its_synced_bytes() {
 }
 
 #[test]
-fn a_synced_directory_does_not_make_bytes_durable() {
+fn synced_directory_does_not_make_bytes_durable() {
     let disk = SimDisk::default();
     let file = disk.create("a").unwrap();
     write(&file, 0, b"x").unwrap();
@@ -169,7 +169,7 @@ fn renames_and_removals_are_each_kept_or_lost() {
     assert_eq!(disk.crash(|_| 0).list().unwrap(), ["c"]);
 }
 
-/// A rename over another file: one of the two is there, never neither.
+/// After a rename over another file, one of the two exists, never neither.
 #[test]
 fn replacing_a_file_is_atomic() {
     let mut image = Image::default();
@@ -181,7 +181,7 @@ fn replacing_a_file_is_atomic() {
 }
 
 #[test]
-fn a_removed_file_works_through_its_handle() {
+fn removed_file_works_through_its_handle() {
     let (disk, file) = disk_with(1);
     disk.remove("a").unwrap();
     write(&file, 0, b"still").unwrap();
@@ -191,7 +191,7 @@ fn a_removed_file_works_through_its_handle() {
     assert_eq!(disk.space_used(), 0);
 }
 
-/// A sync that lets later writes become durable as well hides every answer that comes one sync too early.
+/// If a sync also made later writes durable, it would hide every acknowledgement that is one sync too early.
 #[test]
 fn sync_covers_only_what_was_written_before_it_began() {
     let disk = SimDisk::default();
@@ -208,7 +208,7 @@ fn sync_covers_only_what_was_written_before_it_began() {
     file.sync().unwrap();
     assert_eq!((&kept()[..3], kept().len()), (&b"two"[..], SECTOR_BYTES + 4));
 
-    // A failed one forgets what it covered, and nothing that came later.
+    // A failed sync forgets the bytes it covered, and no later ones.
     disk.plan(Fault {
         call: Some(Call::Sync),
         nth: 1,
@@ -222,7 +222,7 @@ fn sync_covers_only_what_was_written_before_it_began() {
     file.sync().unwrap();
     assert_eq!((&kept()[..3], &kept()[SECTOR_BYTES..]), (&b"two"[..], &b"LATE"[..]));
 
-    // A process that was killed waits for no sync any more: the next one's covers all.
+    // A killed process no longer waits for a sync: the next process's sync covers everything.
     file.write_at(0, &[IoSlice::new(b"xyz")]).unwrap();
     disk.begin_sync("a");
     let next = disk.kill();
@@ -232,9 +232,9 @@ fn sync_covers_only_what_was_written_before_it_began() {
     assert_eq!(&next.state().crash(|_| 0).file("a").unwrap()[..4], b"xyz!");
 }
 
-/// After a failed sync Linux goes on showing the new bytes, marks them clean, and the next sync says `Ok`.
+/// After a failed sync Linux still shows the new bytes, marks them clean, and returns `Ok` from the next sync.
 #[test]
-fn a_failed_sync_is_followed_by_a_false_ok() {
+fn failed_sync_is_followed_by_a_false_ok() {
     let (disk, file) = disk_with(2);
     write(&file, 0, &sectors(&[8, 9])).unwrap();
     disk.plan(Fault {
@@ -247,14 +247,14 @@ fn a_failed_sync_is_followed_by_a_false_ok() {
     assert_eq!(read(&file, 0, 1024), sectors(&[8, 9]));
     file.sync().unwrap();
     assert_eq!(outcomes(&disk), BTreeSet::from([Some(sectors(&[1, 2]))]), "the Ok was false");
-    // Written once more, even with the same bytes, they are dirty, and the next sync is a true one.
+    // Written again, even with the same bytes, they are dirty, and the next sync makes them durable.
     write(&file, 0, &sectors(&[8])).unwrap();
     file.sync().unwrap();
     assert_eq!(outcomes(&disk), BTreeSet::from([Some(sectors(&[8, 2]))]));
 }
 
 #[test]
-fn the_length_is_lost_by_a_failed_sync_too() {
+fn failed_sync_loses_the_length_too() {
     let (disk, file) = disk_with(1);
     write(&file, 512, &sectors(&[5, 6])).unwrap();
     disk.plan(Fault {
@@ -273,7 +273,7 @@ fn the_length_is_lost_by_a_failed_sync_too() {
 }
 
 #[test]
-fn a_failed_sync_can_have_landed_in_part() {
+fn failed_sync_can_take_effect_in_part() {
     let all = 12;
     let mut confirmed = BTreeSet::new();
     for seed in 0..20 {
@@ -303,9 +303,9 @@ fn names_stay_pending_when_their_sync_fails() {
     assert_eq!(disk.crash(|_| 0).list().unwrap(), ["a"]);
 }
 
-/// After a kill the page cache goes on: what was written is seen, and lost if the power goes before a sync.
+/// After a kill the page cache remains: writes are visible, and lost if the power fails before a sync.
 #[test]
-fn a_killed_process_leaves_its_writes_visible_and_not_durable() {
+fn killed_process_leaves_its_writes_visible_and_not_durable() {
     let (disk, file) = disk_with(1);
     write(&file, 0, &sectors(&[9])).unwrap();
     disk.create("b").unwrap();
@@ -314,7 +314,7 @@ fn a_killed_process_leaves_its_writes_visible_and_not_durable() {
     assert_eq!(disk.visible().file("a"), Some(sectors(&[9])));
     assert_eq!(disk.crash(|_| 0).visible().names().collect::<Vec<_>>(), ["a"]);
     let disk = SimDisk::resume(killed);
-    assert!(disk.lock("a").is_ok(), "its locks are gone");
+    assert!(disk.lock("a").is_ok(), "its locks are released");
     let file = disk.open("a", true).unwrap();
     file.sync().unwrap();
     disk.sync_dir().unwrap();
@@ -323,7 +323,7 @@ fn a_killed_process_leaves_its_writes_visible_and_not_durable() {
 }
 
 #[test]
-fn a_failed_write_leaves_nothing_a_part_or_all() {
+fn failed_write_leaves_nothing_a_part_or_all() {
     for (confirmed, wanted) in [(Landed::Nothing, 0..=0), (Landed::Some(3), 0..=9), (Landed::All, 10..=10)] {
         let (disk, file) = disk_with(1);
         disk.plan(Fault {
@@ -369,7 +369,7 @@ fn every_kind_of_call_can_fail_and_is_counted() {
             };
             made += u64::from(outcome.is_none());
         }
-        // `open` above takes one of the calls of that kind before the plan is made: plans count from there.
+        // `open` above makes one call of that kind before the plan is made, and plans count from there.
         assert_eq!((made, disk.faults_fired()), (1, 2), "{call:?}");
         disk.heal();
         assert!(disk.open("a", true).is_ok() && disk.list().is_ok());
@@ -378,7 +378,7 @@ fn every_kind_of_call_can_fail_and_is_counted() {
 }
 
 #[test]
-fn a_lying_disk_says_ok_and_does_nothing() {
+fn lying_disk_returns_ok_and_does_nothing() {
     let (disk, file) = disk_with(1);
     disk.plan(Fault { call: Some(Call::Sync), nth: 1, lasting: true, trouble: Trouble::Lie });
     write(&file, 0, &sectors(&[9])).unwrap();
@@ -391,7 +391,7 @@ fn a_lying_disk_says_ok_and_does_nothing() {
 }
 
 #[test]
-fn a_full_disk_takes_what_fits_and_overwrites_go_on() {
+fn full_disk_writes_what_fits_and_allows_overwrites() {
     let (disk, file) = disk_with(2);
     disk.limit_space(Some(1500));
     assert_eq!(write(&file, 1024, &[7; 1000]).unwrap_err().raw_os_error(), Some(28));
@@ -406,7 +406,7 @@ fn a_full_disk_takes_what_fits_and_overwrites_go_on() {
 }
 
 #[test]
-fn the_lock_is_exclusive_and_gone_when_dropped_or_after_a_crash() {
+fn lock_is_exclusive_until_dropped_or_a_crash() {
     let disk = SimDisk::default();
     let held = disk.lock("l").unwrap();
     assert_eq!(disk.lock("l").unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -421,7 +421,7 @@ fn the_lock_is_exclusive_and_gone_when_dropped_or_after_a_crash() {
 }
 
 #[test]
-fn a_disk_that_is_off_changes_no_more() {
+fn disk_that_is_off_does_not_change() {
     let (disk, file) = disk_with(1);
     let before = disk.visible();
     let after = disk.crash(|_| 0);
@@ -432,7 +432,7 @@ fn a_disk_that_is_off_changes_no_more() {
     assert_eq!(after.visible(), before);
 }
 
-/// Replaying the record of a disk leads through exactly its states, faults and all.
+/// Replaying the record of a disk leads through exactly the same states, faults included.
 #[test]
 fn history_replays_to_the_same_disk() {
     for seed in 0..50 {
@@ -466,7 +466,7 @@ fn history_replays_to_the_same_disk() {
             let (a, b) = choice(&mut rng);
             assert_eq!((a.fingerprint(), &a), (b.fingerprint(), &b), "seed {seed}, state {n}");
         }
-        // Everything kept is what reads saw, except for what the failed call forgot.
+        // Keeping everything gives what reads saw, except for what the failed call forgot.
         if disk.faults_fired() == 0 {
             assert_eq!(disk.state().crash(|v| v - 1), disk.visible());
         }
@@ -474,7 +474,7 @@ fn history_replays_to_the_same_disk() {
 }
 
 #[test]
-fn all_subsets_come_once_and_samples_have_their_corners() {
+fn crashes_returns_all_subsets_once_and_samples_with_corners() {
     let (disk, file) = disk_with(12);
     write(&file, 0, &sectors(&[99; 12])).unwrap();
     let state = disk.state();
@@ -495,7 +495,7 @@ fn all_subsets_come_once_and_samples_have_their_corners() {
 }
 
 #[test]
-fn damage_hits_what_it_says_and_nothing_else() {
+fn damage_changes_only_its_location() {
     let mut image = Image::default();
     image.insert("a", &sectors(&[1, 2, 3]));
     let hit = |damage: &Damage| {
@@ -521,7 +521,7 @@ fn damage_hits_what_it_says_and_nothing_else() {
 }
 
 #[test]
-fn the_power_goes_in_the_midst_of_things() {
+fn power_is_cut_after_the_given_calls() {
     let (disk, file) = disk_with(1);
     disk.cut_power_after(2);
     write(&file, 0, b"x").unwrap();
@@ -534,7 +534,7 @@ fn the_power_goes_in_the_midst_of_things() {
 }
 
 #[test]
-fn chance_comes_from_the_seed_and_goes_on_after_a_kill() {
+fn random_bytes_follow_the_seed_across_a_kill() {
     let names = |seed| {
         let disk = SimDisk::default();
         disk.set_chance(seed);
@@ -554,7 +554,7 @@ fn chance_comes_from_the_seed_and_goes_on_after_a_kill() {
 }
 
 #[test]
-fn images_are_put_together_by_hand() {
+fn images_can_be_assembled_by_hand() {
     let mut image = Image::default();
     image.insert("a", b"x");
     assert!(image.copy("a", "b") && !image.copy("c", "d"));

@@ -1,22 +1,22 @@
-//! Node: a replica and its store, without a thread and without a clock: whoever drives it says what time it is, hands
-//! it what waits, and carries out its syncs. The driver does so for a program, the simulator for tests; it is the
-//! same node.
+//! Node: a replica and its store, without a thread and without a clock. Its caller passes the time and the queue's
+//! contents, and runs its syncs. The caller is the driver in a program and the simulator in tests; the node is the
+//! same.
 //!
 //! ```text
-//!  turn(now, work):  mail ──> replica ──┐
+//!  turn(now, work):  inbox ─> replica ──┐
 //!                    time ──> replica ──┼──> plan ──> send ──> write (1 pwritev) ──> publish what is committed
 //!                    appends ─> replica ┘
 //!  begin_sync() ──> SyncJob::run (fdatasync, anywhere) ──> end_sync(now) ──> replica: persisted ──> send, publish
 //! ```
 //!
-//! A leader's messages leave before its own write: the followers' disks work at the same time as its own.
+//! A leader sends its messages before its own write, so that the followers' disks work at the same time as its own.
 //!
 //! Invariants:
-//! - positions move before answers are given: who was answered can read what it wrote;
-//! - `committed` moves only over what is written here; whether it is synced here does not matter;
-//! - files go only when a durable block says that the discard is committed;
-//! - after a failed write or sync nothing is written any more: the node is poisoned, and says so to nobody but its
-//!   callers and, if it led, to the one that may lead next.
+//! - positions move before callers are answered: a caller that was answered can read what it wrote;
+//! - `committed` covers only what is written here; whether it is synced here does not matter;
+//! - a discard removes files only once a durable block records that the discard is committed;
+//! - after a failed write or sync nothing more is written. The node is poisoned, and informs only its callers and, if
+//!   it led, the replica that may lead next.
 
 pub(crate) mod driver;
 pub(crate) mod repair_thread;
@@ -52,39 +52,39 @@ use std::time::Duration;
 
 /// An idle log proves its tail after this time.
 const MARKER_DELAY: Duration = Duration::from_millis(10);
-/// Retention that found no room for its discard tries again after this time.
+/// Retention that found no room for its discard retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a node shares with handles.
+/// The state that a node shares with handles.
 #[derive(Default)]
 pub(crate) struct Published {
-    /// Why the log is poisoned, if it is. Set once.
+    /// The reason why the log is poisoned, if it is. Set once.
     pub(crate) poison: OnceLock<Error>,
     pub(crate) sessions: AtomicU32,
     pub(crate) last_timestamp: AtomicU64,
     pub(crate) counters: Counters,
     status: Mutex<Option<Status>>,
     log_options: Mutex<LogOptions>,
-    /// The largest record that the log's options allow; 0: they say nothing of it.
+    /// The largest record that the log's options allow; 0: the log does not set it.
     record_bytes_max: AtomicU32,
-    /// Why nothing can be read now: the log is being repaired.
+    /// The reason why nothing can be read now: the log is being repaired.
     held: Mutex<Option<Error>>,
-    /// Why this replica does not take what the log may hold.
+    /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
     shortage: Mutex<Option<Error>>,
 }
 
 impl Published {
-    /// How the replica stood when it last turned.
+    /// The status after the node's last step.
     pub(crate) fn status(&self) -> Option<Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shows how it stands.
+    /// Publishes the status.
     pub(crate) fn show(&self, status: Status) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     }
 
-    /// The options that are set for the log, as far as this replica knows them committed.
+    /// The options that are set for the log, as far as this replica knows them to be committed.
     pub(crate) fn log_options(&self) -> LogOptions {
         *self.log_options.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,14 +94,14 @@ impl Published {
         Some(self.record_bytes_max.load(Ordering::Relaxed)).filter(|max| *max > 0)
     }
 
-    /// These are the options that are set for the log.
+    /// Publishes the options that are set for the log.
     pub(crate) fn show_log_options(&self, options: LogOptions) {
         let record_bytes_max = options.get(LogOption::RecordBytesMax).unwrap_or(0);
         self.record_bytes_max.store(u32::try_from(record_bytes_max).unwrap_or(u32::MAX), Ordering::Relaxed);
         *self.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
     }
 
-    /// Why this replica does not take what the log may hold.
+    /// The reason why this replica cannot accept every entry that the log may hold: no room, or conflicting options.
     pub(crate) fn shortage(&self) -> Option<Error> {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -110,78 +110,78 @@ impl Published {
         *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = why.cloned();
     }
 
-    /// From now on nothing can be read, for this reason; or all can.
+    /// Blocks reads, for this reason. None: allows them.
     pub(crate) fn hold(&self, why: Option<Error>) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// # Errors
-    /// Why nothing can be read now.
+    /// The reason why nothing can be read now.
     pub(crate) fn check_held(&self) -> Result<()> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 }
 
-/// A replica at work.
+/// A running replica.
 pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) writer: Writer,
     me: Identity,
-    /// Those it was opened with.
+    /// The options that it was opened with.
     options: Options,
-    /// What it goes by: those that are set for the log in the place of its own.
+    /// The options in force: the log's, where it sets them, else its own.
     effective: Options,
-    /// Those that are set.
+    /// The options that are set for the log.
     set: LogOptions,
     cluster: Cluster,
     pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) published: Arc<Published>,
-    /// Taken from the queue and not ordered yet.
+    /// Proposals that were taken from the queue and are not proposed yet.
     items: VecDeque<Proposal>,
-    /// The first of them needs a file that is being made.
+    /// The first of them needs a file that is being prepared.
     awaits_file: bool,
-    /// A word of commit that should be kept found no room: [`Self::publish`] tries again with every turn.
+    /// There was no room for a block that records the commit index: [`Self::publish`] retries at every step.
     owes_commit: bool,
-    /// Bytes of appends ordered and not written, as they were gathered.
+    /// Bytes of appends that are proposed and not written, as the queue counts them.
     gathered: usize,
-    /// Bytes written and not committed, by the entry they go up to, and when they were written.
+    /// Bytes that are written and not committed, with the last entry and the time of each write.
     uncommitted: VecDeque<(EntryIndex, u64, Moment)>,
-    /// Where the log began when it was last published.
+    /// The log's first index when it was last published.
     first: Index,
     uncommitted_bytes: u64,
-    /// A discard that is committed, whose files wait for a durable word of it.
+    /// A committed discard whose files are removed once a durable block records this.
     to_drop: Option<(EntryIndex, Index)>,
-    /// When the tail wants its proof.
+    /// When the tail is to be proven.
     prove_at: Option<Moment>,
     retain_at: Moment,
     sync_began: Moment,
     limping: Limping,
     shown: Option<Shown>,
     tending: Tending,
-    /// The options that are set for the log do not go with those that it was opened with.
+    /// The conflict between the log's options and those that the node was opened with.
     misfit: Option<Error>,
-    /// What was published of why there is no room for what the log may hold.
+    /// The kind of the last published reason why this replica cannot accept every entry.
     shortage: Option<ErrorKind>,
 }
 
-/// What the status was made of. It is made again at once when who leads or who is a member has changed.
+/// The state behind the published status. A new status is published at once when the leader or the membership changes.
 struct Shown {
     lead: (Role, Term, Option<NodeId>),
     membership: Membership,
-    /// The last committed entry and the last one.
+    /// The last committed entry and the last entry.
     upto: (EntryIndex, EntryIndex),
     at: Moment,
 }
 
-/// Positions in the status are at most this old while the node turns.
+/// Positions in the status are at most this old while the node makes steps.
 const STATUS_AGE: Duration = Duration::from_millis(20);
 
 impl Node {
-    /// The node over a log that was just opened. One that is its cluster's only voter leads when this returns.
+    /// The node of a log that was just opened. The only voter of a cluster is leader when this returns.
     ///
     /// # Errors
-    /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the beginning of its term could not be written.
+    /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the first entry of its term could not be written.
     pub(crate) fn new(
         opened: RecoveredLog,
         options: Options,
@@ -193,7 +193,7 @@ impl Node {
         Self::with(opened, options, queue, positions, Arc::default(), seed, now)
     }
 
-    /// As [`Self::new`], sharing with handles that there are already.
+    /// As [`Self::new`], with handles that exist already.
     pub(crate) fn with(
         opened: RecoveredLog,
         options: Options,
@@ -267,28 +267,29 @@ impl Node {
         Ok(node)
     }
 
-    /// Whether nobody else has a part in this log: a sync may as well run where the turn does.
+    /// Whether no other replica has a part in this log: then the sync may run under the node lock.
     pub(crate) fn is_alone(&self) -> bool {
         self.replica.is_alone()
     }
 
-    /// Whether appends may be taken from the queue: there is room for more that is not committed.
+    /// Whether appends may be taken from the queue: there is room for more uncommitted bytes.
     pub(crate) fn accepts_proposals(&self) -> bool {
         self.items.is_empty() && self.has_appetite()
     }
 
-    /// Who does not lead refuses at once: nobody waits for room that need not come.
+    /// A replica that does not lead always takes appends, to refuse them at once: they must not wait for room that may
+    /// never exist.
     fn has_appetite(&self) -> bool {
         self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
-    /// When [`Self::turn`] has to be called at the latest. None: when something comes.
+    /// When [`Self::turn`] has to be called at the latest. None: when there is an event.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
         if can_order || self.writer.can_write() {
             return Some(now);
         }
-        // Only who leads can discard, and not before the files of the last discard are gone.
+        // Only a leader can discard, and not before the files of the last discard are removed.
         let retains = self.replica.is_leader() && self.to_drop.is_none();
         let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
             let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
@@ -301,10 +302,10 @@ impl Node {
             .min()
     }
 
-    /// Does all there is to do but syncing.
+    /// Makes one step: everything that there is to do except syncing.
     ///
     /// # Errors
-    /// What the node dies of. It has to be told by [`Self::poison`].
+    /// A fatal error, which the caller passes to [`Self::poison`].
     pub(crate) fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
         self.writer.store.allocator.pass(now);
         self.items.extend(work.items);
@@ -312,7 +313,7 @@ impl Node {
             match event {
                 InboxEvent::Message(envelope) => {
                     self.replica.receive(envelope, now, &mut self.writer)?;
-                    self.leave_what_is_jumped_over(); // the next one can be a reason to write at once
+                    self.leave_what_is_jumped_over(); // the next message can cause a write
                 }
                 InboxEvent::AdminRequest(ask, wait_limit, completer) => {
                     self.replica.ask(ask, wait_limit, completer, now, &mut self.writer)?;
@@ -328,10 +329,10 @@ impl Node {
         self.tend(now)
     }
 
-    /// Looks after what is on the disk.
+    /// Makes a step of the scrubber.
     fn tend(&mut self, now: Moment) -> Result<()> {
         if self.tending.wants_roll() && self.writer.is_settled() {
-            // What is damaged in the segment that grows is repaired once it does not grow any more.
+            // Damage in the growing segment is repaired once that segment has been sealed.
             let opening = self.replica.sequencer.opening();
             match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
                 Ok(()) => self.finish(now)?,
@@ -357,15 +358,15 @@ impl Node {
         if let Some(failure) = self.replica.take_failure() {
             let failure = self.writer.store.segments.met(failure, None);
             match failure.kind() {
-                // The repair tells what it finds, once.
+                // The repair logs the damage that it finds, once.
                 ErrorKind::Corrupt => tracing::debug!(%failure, "this replica could not read its own log"),
                 _ => tracing::error!(%failure, "this replica could not read its own log"),
             }
         }
     }
 
-    /// Orders what was taken, a block's worth at a time: what waits for a sync should not wait for much more than
-    /// its own bytes.
+    /// Proposes what was taken, up to a block's worth at a time: an append that waits for a sync should not wait for
+    /// many more bytes than its own.
     fn order(&mut self, now: Moment) -> Result<()> {
         let mut bytes = 0;
         self.awaits_file = false;
@@ -400,10 +401,11 @@ impl Node {
         Ok(())
     }
 
-    /// Whether what comes next needs a file that is being made. This thread has heartbeats to send meanwhile.
+    /// Whether the next proposal needs a file that is being prepared. This thread must not wait, because it sends
+    /// heartbeats.
     fn must_await_file(&self) -> bool {
         let (body, purpose) = match self.items.front() {
-            _ if !self.replica.is_leader() => return false, // it is refused
+            _ if !self.replica.is_leader() => return false, // the proposal is refused
             Some(Proposal::Data(gathered)) => (gathered.bytes, Purpose::Data),
             Some(Proposal::Command(command, _)) => (body_bytes_of(command), self.replica.purpose_of(command)),
             None => return false,
@@ -411,16 +413,16 @@ impl Node {
         self.writer.plan.awaits_file(body, purpose)
     }
 
-    /// Whether appends wait for a file that is being made.
+    /// Whether appends wait for a file that is being prepared.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn awaits_file(&self) -> bool {
         self.awaits_file
     }
 
-    /// Writes what is planned, as far as it can be without a sync.
+    /// Writes the plan, up to a step that needs a sync.
     pub(crate) fn write(&mut self, now: Moment) -> Result<()> {
         if self.writer.plan.is_empty() {
-            self.queue.account(std::mem::take(&mut self.gathered), 0); // nothing but what sessions sent twice
+            self.queue.account(std::mem::take(&mut self.gathered), 0); // only retries within sessions
             return Ok(());
         }
         self.leave_what_is_jumped_over();
@@ -438,7 +440,7 @@ impl Node {
             self.queue.recount(self.writer.store.segments.bytes_from(self.positions.first()));
         }
         while let Some((_, bytes, _)) = self.uncommitted.pop_back_if(|(raft, ..)| *raft > end.raft) {
-            self.uncommitted_bytes -= bytes; // a conflict has cut them off
+            self.uncommitted_bytes -= bytes; // truncated because of a conflict
         }
         if done.bytes > 0 {
             self.uncommitted.push_back((end.raft, done.bytes, now));
@@ -453,14 +455,14 @@ impl Node {
         Ok(())
     }
 
-    /// A jump is in force for this replica before it is written, and with the write all older segments leave: who looks for a
-    /// record of theirs has to hear by then that it is discarded. Of what is discarded by command the segments stay until
-    /// that is published.
+    /// Advances the first index over records that a snapshot skips. A snapshot takes effect in this replica before it
+    /// is written, and the write removes all older segments. By then a reader of their records has to get `Discarded`.
+    /// Segments that a command discards stay until the discard is published.
     fn leave_what_is_jumped_over(&self) {
         self.positions.discarded(self.replica.sequencer.committed().first);
     }
 
-    /// What is to be synced, if anything is and no sync is under way.
+    /// Starts a sync. None: everything is synced, or a sync is running already.
     pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
         self.sync_began = now;
         let sync = self.writer.begin_sync()?;
@@ -468,7 +470,7 @@ impl Node {
         Some(sync)
     }
 
-    /// The sync that was under way has returned 0.
+    /// The sync that was running has succeeded.
     ///
     /// # Errors
     /// As [`Self::turn`].
@@ -487,14 +489,14 @@ impl Node {
         Ok(())
     }
 
-    /// A leader whose disk is slow lets another lead.
+    /// A leader whose disk is slow transfers leadership.
     fn mind_the_disk(&mut self, now: Moment) {
         if self.replica.is_leader() && self.limping.is_reason_to_step_aside(now) {
             self.replica.step_aside();
         }
     }
 
-    /// What is committed and written takes effect; who waits for it is answered.
+    /// Applies what is committed and written, publishes it, and answers the callers that wait for it.
     fn publish(&mut self, now: Moment) -> Result<()> {
         let committed =
             if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
@@ -526,7 +528,7 @@ impl Node {
         if moved {
             self.to_drop = Some((raft, first));
         }
-        // Who starts again must not look for voters that are long gone.
+        // A replica that restarts must not look for voters that were removed long ago.
         if moved || (members_changed && !planted!(35)) || self.owes_commit {
             self.owes_commit = !self.keep_commit(raft);
             self.drop_files();
@@ -539,9 +541,9 @@ impl Node {
         Ok(())
     }
 
-    /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
-    /// process. A log on its own needs none: all that is durable is committed. False: there is no room for it now, or a
-    /// file is being made; this thread waits for none.
+    /// Plans a block that records the commit index, because commits have effects that outlive this process. A log on
+    /// its own needs none: everything that is durable is committed. False: there is no room now, or a file is being
+    /// prepared; this thread does not wait for it.
     fn keep_commit(&mut self, raft: EntryIndex) -> bool {
         if self.options.cluster.is_none() {
             return true;
@@ -561,14 +563,15 @@ impl Node {
         true
     }
 
-    /// How far the log is durably known here to be committed. In a log on its own, all that is durable is committed.
+    /// The last entry that is durably recorded here as committed. In a log on its own, everything that is durable is
+    /// committed.
     fn known_commit(&self) -> EntryIndex {
         let synced = self.writer.synced();
         if self.options.cluster.is_none() { synced.end.raft } else { synced.commit }
     }
 
-    /// A discard's files go once it is durably known here that it is committed, and no file that is needed to come
-    /// from there to the end.
+    /// Removes the files of a discard once its commit is durably recorded here. Keeps the files that a replay from the
+    /// recorded commit index to the end of the log needs.
     fn drop_files(&mut self) {
         let known = if planted!(11) { self.writer.synced().end.raft } else { self.known_commit() };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
@@ -578,14 +581,14 @@ impl Node {
         }
     }
 
-    /// Tells the operator that the log begins at `first` from now on. Each replica tells it; why, the leader of that time.
+    /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.
     fn tell_discarded(&self, first: Index) {
         let records = first.0 - self.first.0;
         self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
         tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
     }
 
-    /// Goes by the options that are set for the log, and tells where this server was told otherwise.
+    /// Applies the options that are set for the log, and logs where this server's configuration differs.
     fn obey_the_log(&mut self) {
         let set = self.replica.sequencer.committed().options;
         if set == self.set {
@@ -602,12 +605,12 @@ impl Node {
         if !differences.is_empty() {
             tracing::warn!(
                 %node,
-                "this server's configuration differs from the log's options, which are obeyed: {differences}"
+                "this server's configuration differs from the log's options, which are in force: {differences}"
             );
         }
         self.misfit = set.check(&self.options).err();
         if let Some(why) = &self.misfit {
-            tracing::warn!(%node, "this server's other options do not go with the log's, and stop it as a leader where they meet: {why}");
+            tracing::warn!(%node, "this server's other options conflict with the log's: as leader it refuses the records that they rule out: {why}");
         }
     }
 
@@ -624,7 +627,7 @@ impl Node {
         let replica = &self.replica;
         let lead = (replica.role(), replica.term(), replica.live_leader(now));
         let upto = (sequencer.committed().raft, sequencer.end().raft);
-        // Once nothing more is to be expected, what is shown has to stand.
+        // If no further step is to be expected, the status has to be up to date.
         let quiet = self.prove_at.is_none();
         let stale = |shown: &Shown| {
             shown.lead != lead
@@ -642,7 +645,7 @@ impl Node {
         }
     }
 
-    /// How the replica stands.
+    /// The status of the replica.
     pub(crate) fn status(&self, now: Moment) -> Status {
         let sequencer = &self.replica.sequencer;
         let committed = sequencer.committed();
@@ -661,12 +664,12 @@ impl Node {
         }
     }
 
-    /// Plans what proves the tail, once it was idle for a while.
+    /// Plans the markers that prove the tail, once it was idle for a while.
     fn prove(&mut self, now: Moment) -> Result<()> {
         if self.prove_at.is_none_or(|at| now < at) {
             return Ok(());
         }
-        // Not while anything is on its way: it will prove what is there now.
+        // Not while a write or sync is in progress: later blocks prove the earlier ones.
         if !self.writer.is_settled() {
             self.prove_at = Some(now.plus(MARKER_DELAY));
             return Ok(());
@@ -677,14 +680,14 @@ impl Node {
             && commit > self.writer.written().commit
             && self.writer.plan.fits(block_bytes(HARD_STATE_BYTES) + HARD_STATE_BYTES)
         {
-            // How far the log is committed is worth remembering: one that starts again serves so much at once. A discard's
-            // word of commit keeps its room.
+            // The recorded commit index lets a restarted replica serve these records at once. This leaves the room for
+            // the commit record of a discard.
             let state = self.replica.sequencer.hard_state();
             let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
             self.writer.plan.push(block);
             self.writer.plan.says_committed(commit);
             self.finish(now)?;
-            return Ok(()); // its own proof comes next time
+            return Ok(()); // the next step plans the markers of this block
         }
         for body in self.writer.store.proof() {
             let marker = self.replica.sequencer.marker(body);
@@ -693,21 +696,21 @@ impl Node {
         Ok(())
     }
 
-    /// Discards whole segments that retention has no place for.
+    /// Discards whole segments that are beyond the retention limits.
     fn retain(&mut self, now: Moment) -> Result<()> {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
         let Some((first, why)) = self.beyond_retention(now) else {
             if self.is_too_old(now) {
-                self.retain_at = now.plus(RETRY_DELAY); // it cannot go yet: not committed, or nothing in it
+                self.retain_at = now.plus(RETRY_DELAY); // not possible yet: it is not committed, or holds no records
             }
             return Ok(());
         };
         let sequencer = &mut self.replica.sequencer;
         let command = Command::Discard { first };
         if self.writer.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
-            self.retain_at = now.plus(RETRY_DELAY); // no file to be had
+            self.retain_at = now.plus(RETRY_DELAY); // no file is available
             return Ok(());
         }
         self.replica.command(command, None, now, &mut self.writer)?;
@@ -715,26 +718,27 @@ impl Node {
             [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
         let (node, used) = (self.cluster.node, self.queue.used());
         tracing::info!(%node, %first, used, retention_bytes = %bytes, retention_age = %age, "{why}");
-        // Not again before this one has come into force.
+        // Not again before this discard has taken effect.
         self.retain_at = now.plus(MARKER_DELAY);
         self.finish(now)
     }
 
-    /// The oldest segment, if it can grow too old: it is full and records have an age limit.
+    /// The oldest segment and the age limit of its records. None: it is not full, or there is no limit.
     fn aging(&self) -> Option<(Arc<Segment>, u64)> {
         let age = self.effective.retention_age?;
         let oldest = self.writer.store.segments.oldest_full()?;
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// Whether the oldest segment is beyond the age limit, by the log's time: a wall clock that jumps discards nothing.
+    /// Whether the oldest segment is beyond the age limit, by the log's time: a jump of the wall clock discards
+    /// nothing.
     fn is_too_old(&self, now: Moment) -> bool {
         self.aging().is_some_and(|(oldest, age)| {
             oldest.last_timestamp() < Timestamp(self.replica.time(now).0.saturating_sub(age))
         })
     }
 
-    /// The first index that retention would leave, if it is beyond today's, and why.
+    /// The first index after retention, if it is beyond the current one, and the reason.
     fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
         if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
             return None;
@@ -746,13 +750,13 @@ impl Node {
         let (option, of_log, of_server) = match (too_many, self.is_too_old(now)) {
             (true, _) => (
                 LogOption::RetentionBytes,
-                "discards what is beyond retention_bytes of the log",
-                "discards what is beyond retention_bytes of this server",
+                "discards records beyond retention_bytes of the log",
+                "discards records beyond retention_bytes of this server",
             ),
             (false, true) => (
                 LogOption::RetentionAge,
-                "discards what is older than retention_age of the log",
-                "discards what is older than retention_age of this server",
+                "discards records older than retention_age of the log",
+                "discards records older than retention_age of this server",
             ),
             (false, false) => return None,
         };
@@ -760,41 +764,42 @@ impl Node {
         (first > committed.first && first <= committed.next).then_some((first, why))
     }
 
-    /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
+    /// Whether work is in progress that will end by itself: blocks to be synced, appends to be committed.
     pub(crate) fn is_busy(&self, now: Moment) -> bool {
         !self.writer.is_settled() || self.awaits_commit(now)
     }
 
-    /// Whether appends wait that others can help to commit: in the queue, taken from it, or ordered.
+    /// Whether appends wait that a quorum can still commit: in the queue, taken from it, or proposed.
     pub(crate) fn awaits_commit(&self, now: Moment) -> bool {
         let waits = !self.items.is_empty() || self.replica.has_waiting() || self.queue.has_items();
         waits && self.replica.can_commit(now)
     }
 
-    /// Answers all that is left to who closes the log. What was not ordered is surely not in it.
+    /// Fails everything that is left, when the log is closed. Appends that were not proposed are certainly not in the
+    /// log.
     pub(crate) fn end(&mut self) {
         self.show_end();
-        let what = "outcome unknown: the log was closed before a majority had the append for certain";
+        let what = "outcome unknown: the log was closed before a majority was known to have the append";
         self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
         for item in self.items.drain(..) {
             fail(item, &closed());
         }
     }
 
-    /// Whether the tail wants a proof before the log is closed.
+    /// Before the log is closed: has the tail proven now, if it is not.
     pub(crate) fn prove_now(&mut self, now: Moment) {
         if self.writer.store.is_unproven() {
             self.prove_at = Some(now);
         }
     }
 
-    /// A leader that is closed or poisoned lets another lead.
+    /// Transfers leadership, of a leader that is closed or poisoned.
     pub(crate) fn abdicate(&mut self) {
         self.replica.abdicate();
         self.send();
     }
 
-    /// What is shown from now on stands for ever: this replica leads no more, and hears of nobody who does.
+    /// Publishes the final status: this replica leads no more, and knows no leader.
     fn show_end(&self) {
         let mut status = self.status(Moment::default());
         if matches!(status.role, Role::Leader | Role::Candidate) {
@@ -804,7 +809,7 @@ impl Node {
         self.published.show(status);
     }
 
-    /// Ends the node's life as one that takes appends. Readers go on.
+    /// Ends appends and writes for good, for this cause. Readers continue.
     pub(crate) fn poison(&mut self, cause: &Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
         let error = self.published.poison.get_or_init(|| poisoned(cause)).clone();
@@ -818,8 +823,8 @@ impl Node {
     }
 }
 
-/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
-/// the tail.
+/// Bytes of one append that are not counted when it is admitted: its block's header and padding, and the markers that
+/// prove the tail.
 const UNCOUNTED_BYTES: u64 = 1024;
 
 /// The capacity as the queue counts it.
@@ -827,7 +832,7 @@ pub(crate) fn counted_capacity(options: &Options) -> Option<u64> {
     options.capacity_bytes.map(|bytes| bytes.saturating_sub(UNCOUNTED_BYTES))
 }
 
-/// Tells the operator of another leader, or of none.
+/// Logs a change of leader.
 fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
     match leader {
         Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
@@ -836,13 +841,13 @@ fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
     }
 }
 
-/// What every call gets once the log is poisoned.
+/// The error of every call after the log is poisoned.
 pub(crate) fn poisoned(cause: &Error) -> Error {
-    let what = format!("the log takes no more appends: {cause}; close it, mend the cause and open it again");
-    Error::caused(ErrorKind::Poisoned, what, cause)
+    let what = format!("the log takes no more appends: {cause}; close it, fix the cause and open it again");
+    Error::with_source(ErrorKind::Poisoned, what, cause)
 }
 
-/// Fails what was taken and not written.
+/// Fails a proposal that was taken and not written.
 pub(crate) fn fail(item: Proposal, error: &Error) {
     let completer: Completer = match item {
         Proposal::Data(gathered) => gathered.into_pieces(None).1,
@@ -851,8 +856,9 @@ pub(crate) fn fail(item: Proposal, error: &Error) {
     completer.answer(Outcome::Failed(error.clone()));
 }
 
-/// What the callers of a failed write get: whether it will be there after a restart is not known.
+/// The error of appends whose write failed: it is not known whether they will be in the log after a restart.
 pub(crate) fn unknown(cause: &Error) -> Error {
-    let what = format!("outcome unknown: {cause}; it may or may not be in the log after it is opened again");
-    Error::caused(ErrorKind::Poisoned, what, cause)
+    let what =
+        format!("outcome unknown: {cause}; the append may or may not be in the log after it is opened again");
+    Error::with_source(ErrorKind::Poisoned, what, cause)
 }

@@ -1,7 +1,7 @@
-//! Rescue: the life of the writer thread of a log that opens damaged: it repairs first, and then is one of the two that
-//! take turns. The handle is the same before and after.
+//! Repair thread: the writer thread of a log that opens damaged. It repairs the log first, and then becomes one of the
+//! node's two threads. The handle stays the same.
 //!
-//! Must not know: what is repaired how.
+//! Must not know: how damage is repaired.
 
 use crate::cluster::transport::Envelope;
 use crate::disk::Lock;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a log's threads share.
+/// The state that a log's threads share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     /// The log's directory.
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Repairs the log, and lives on as one of its writer threads until the handle is closed.
+    /// Repairs the log, then runs as one of its writer threads until the handle is closed.
     pub(crate) fn rescue(self, mut repairing: Box<Repairing>) {
         let cluster = repairing.damaged().cluster.clone();
         let ended = match self.repair(&mut repairing) {
@@ -54,11 +54,11 @@ impl Shared {
         }
         cluster.transport.detach(cluster.node);
         self.refuse_the_rest();
-        // The node's driver may have said why already.
+        // The node's driver may have set the reason already.
         self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
     }
 
-    /// Until the log opens (then it is returned), or the handle is closed.
+    /// Repairs until the log opens (returns it), or the handle is closed (returns None).
     fn repair(&self, repairing: &mut Repairing) -> Result<Option<RecoveredLog>> {
         let transport = repairing.damaged().cluster.transport.clone();
         loop {
@@ -84,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// Refuses what can not be done now; what is left are messages.
+    /// Refuses everything that cannot be done during a repair. Returns the messages.
     fn sort(&self, work: Work, refusal: &Error) -> Vec<Envelope> {
         for item in work.items {
             fail(item, refusal);
@@ -102,7 +102,7 @@ impl Shared {
         messages
     }
 
-    /// The log is sound: from here on it is as if it had been so from the start.
+    /// The log is sound: runs it as if it had been sound when it was opened.
     fn go_on(&self, mut opened: RecoveredLog) -> Result<()> {
         let lock: Arc<dyn Lock> = opened.take_lock().into();
         let committed = opened.sequencer.committed();
@@ -121,7 +121,7 @@ impl Shared {
                 drop(lock);
             }
         })?;
-        // Before the node shows its role: a replica that says it follows refuses no reads.
+        // Before the node publishes its role: a replica whose role is follower refuses no reads.
         self.published.hold(None);
         self.positions.wake();
         let node = Node::with(

@@ -1,6 +1,6 @@
-//! Mail: what comes to a replica besides appends and commands: messages of others, and questions of the program.
+//! Inbox: the events of a replica other than appends and commands: messages of other replicas, requests of the program.
 //!
-//! Must not know: who reads it.
+//! Must not know: the thread that reads it.
 
 use crate::cluster::membership::Change;
 use crate::cluster::transport::Envelope;
@@ -9,30 +9,31 @@ use crate::sync::completer::Completer;
 use crate::types::NodeId;
 use std::time::Duration;
 
-/// One piece of mail.
+/// One event.
 #[derive(Debug)]
 pub(crate) enum InboxEvent {
-    /// From another replica.
+    /// A message of another replica.
     Message(Envelope),
-    /// From the program: to be answered within this time.
+    /// A request of the program, to be answered within this time.
     AdminRequest(AdminRequest, Duration, Completer),
-    /// An errand has been run; the node knows where to look.
+    /// A background job has ended; the node knows where its result is.
     BackgroundJob,
 }
 
-/// Whether what a check would refuse is wanted all the same.
+/// Whether the request skips a check that would refuse it.
 pub(crate) type Forced = bool;
 
-/// What a program asks of its replica.
+/// A request of the program to its replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AdminRequest {
-    /// How far was the log committed, at some moment after the question? Answered once this replica is as far.
+    /// Read barrier: returns how far the log was committed at some moment after the request. Answered once this replica
+    /// has committed that far.
     Barrier,
-    /// Change the membership; of the leader. Forced: also where nothing is heard of a majority of the voters that it leads to, or
-    /// where it takes the vote of a node that is heard while nothing is heard of another voter.
+    /// Change the membership; leader only. Forced: also if the leader does not hear a majority of the new voters, or if
+    /// the change takes the vote of a node that is heard while another voter is not.
     Change(Vec<Change>, Forced),
-    /// Let this node lead; of the leader.
+    /// Transfer leadership to this node; leader only.
     Transfer(NodeId),
-    /// Set options of the log, or (None) have them set no more; of the leader.
+    /// Set options of the log, or (None) unset them; leader only.
     SetOptions(Vec<(LogOption, Option<u64>)>),
 }

@@ -1,15 +1,16 @@
-//! Room for what a leader sends. A follower takes entries only when there are files for them: raft has them at once
-//! when it is given the message, and cannot give them back.
+//! Admission: a replica gives raft a leader's entries only when there are files for them. Raft accepts entries at once
+//! with the message, and cannot give them back.
 //!
-//! What there is no room for is cut off the message, and is as good as lost on its way: this replica does not
-//! acknowledge it, votes and answers heartbeats as before, and the leader sends it again with the next heartbeat.
+//! Entries without room are cut off the message, as if they were lost in transit. This replica does not acknowledge
+//! them; it still votes and answers heartbeats. The leader sends them again with the next heartbeat.
 //!
-//! While a file is being made, what needs it is held back, and what else the leader wants written, in order. Heartbeats
-//! and votes pass, unless a ready of raft's waits for room itself: then all messages are dropped, and the others see a
-//! replica that is away ([`super::ready`]). So raft is given entries only with room for all that their ready writes.
+//! While a file is being prepared, messages that need it are held back, and so is everything that the leader sends to
+//! be written after them, in order. Heartbeats and votes pass, unless a ready of raft's waits for room itself. Then all
+//! messages are dropped, and to the others this replica looks unreachable ([`super::ready`]). So raft is given entries
+//! only if there is room for everything that their ready writes.
 //!
-//! Invariant: records, and what else is not worth it, leave the last prepared file alone: the discard that makes room
-//! again has to find a place, and all that leads to it.
+//! Invariant: records and other entries that make no room do not use the last prepared file. It is kept for the discard
+//! that makes room again, and for every entry before that discard.
 
 use super::Replica;
 use crate::error::{Error, Result};
@@ -28,19 +29,19 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 use std::collections::{BTreeSet, VecDeque};
 
-/// What a held message counts for besides its bodies, and each of its entries.
+/// Bytes that a held message counts for in addition to its bodies, and also each of its entries.
 const HELD_BYTES: usize = 256;
 
-/// The room that entries take which raft was given and that are not planned yet.
+/// The room that is taken by entries that raft was given and that are not planned yet.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// Bytes in the file, headers included.
+    /// Their bytes in the file, headers included.
     bytes: usize,
-    /// Room was promised that stands in no file yet that is written to: what follows has to be counted behind it.
+    /// Room was promised in a file that is not written to yet: room for further entries has to be counted after it.
     is_ahead: bool,
-    /// Why there was no room the last time; None: there was.
+    /// The reason why there was no room the last time; None: there was.
     short: Option<Error>,
-    /// Wait for a file.
+    /// Messages that wait for a file.
     held: VecDeque<(Message, Vec<Arrived>)>,
     held_bytes: usize,
 }
@@ -48,18 +49,18 @@ pub(super) struct Admission {
 /// Whether there is room for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
-    /// For what is left of it.
+    /// There is room for the message, as it is now.
     Yes,
     No,
-    /// A file for it is being made.
+    /// A file for it is being prepared.
     Later,
 }
 
 impl Replica {
-    /// Hands raft what passed its checks, as far as there is room for it.
+    /// Gives raft a checked message, as far as there is room for it.
     ///
     /// # Errors
-    /// What the replica dies of.
+    /// A fatal error of this replica.
     pub(super) fn step(
         &mut self,
         checked: (Message, Vec<Arrived>),
@@ -76,7 +77,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Hands raft what was held back, as far as there is a file for it now.
+    /// Gives raft the held messages, as far as there are files for them now.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -85,7 +86,7 @@ impl Replica {
             && let Some((message, arrived)) = self.admission.held.pop_front()
         {
             self.admission.held_bytes -= bytes_of(&message, &arrived);
-            // Much can have happened since it came.
+            // The state may have changed since it was received.
             if self.out.is_some() || self.check_message(&message).is_err() {
                 continue;
             }
@@ -98,7 +99,7 @@ impl Replica {
         Ok(())
     }
 
-    /// For later, while memory allows. What is dropped is as good as lost on its way.
+    /// Holds a message back, while memory allows. A dropped message counts as lost in transit.
     fn hold(&mut self, checked: (Message, Vec<Arrived>)) {
         let bytes = bytes_of(&checked.0, &checked.1);
         if self.admission.held_bytes + bytes <= self.cluster.inbox_bytes_max {
@@ -107,7 +108,7 @@ impl Replica {
         }
     }
 
-    /// What comes back has to wait for a file.
+    /// Gives raft a message. Returns it if it has to wait for a file.
     fn try_step(
         &mut self,
         (mut message, arrived): (Message, Vec<Arrived>),
@@ -115,7 +116,7 @@ impl Replica {
         writer: &mut Writer,
     ) -> Result<Option<(Message, Vec<Arrived>)>> {
         if self.is_held().is_some() {
-            return Ok(None); // raft would answer, and keep its answers in memory
+            return Ok(None); // raft would answer, and keep the answers in memory
         }
         match self.admit(&mut message, &arrived, now, writer)? {
             Admitted::Yes => {}
@@ -136,16 +137,16 @@ impl Replica {
         Ok(None)
     }
 
-    /// All that raft was given is planned.
+    /// Everything that raft was given is planned.
     pub(super) fn admitted_is_planned(&mut self) {
         self.admission.bytes = 0;
         self.admission.is_ahead = false;
     }
 
-    /// Cuts off a message what there is no room for.
+    /// Cuts entries without room off a message.
     ///
     /// # Errors
-    /// What the replica dies of.
+    /// A fatal error of this replica.
     fn admit(
         &mut self,
         message: &mut Message,
@@ -156,7 +157,7 @@ impl Replica {
         let current = message.term >= self.raw.raft.term;
         match message.get_msg_type() {
             MessageType::MsgAppend if current && !message.get_entries().is_empty() => {}
-            // What it leads to begins in a file of its own, and makes room.
+            // Its state begins a new file, and makes room.
             MessageType::MsgSnapshot if current => {
                 return Ok(match writer.plan.take_ahead(1, Purpose::Metadata) {
                     Ok(true) => {
@@ -185,7 +186,7 @@ impl Replica {
         }
         let log = &self.raw.raft.raft_log;
         if message.index < log.committed || !log.match_term(message.index, message.log_term) {
-            return Ok(Admitted::Yes); // raft takes nothing of it
+            return Ok(Admitted::Yes); // raft accepts no entry of it
         }
         let known = message.get_entries().iter().take_while(|e| log.match_term(e.index, e.term)).count();
         let turns = message.index + (known as u64) < log.last_index();
@@ -197,7 +198,7 @@ impl Replica {
             arrived.iter().filter(|(h, b)| makes_room(h, b)).map(|(h, _)| h.raft_index.0).collect();
         let opening = self.sequencer.opening_bytes_max() + options_in(fresh);
         let of = |e: &Entry| (purpose_of_entry(e, makers.contains(&e.index)), body_of(e));
-        // As their ready wants it: the term that comes with them, unless an opening says it, and a word of commit behind.
+        // Their ready also writes their term, unless an opening holds it, and a commit record after them.
         let state = (Purpose::Metadata, HARD_STATE_BYTES);
         let term = (message.term > self.raw.raft.term && !turns).then_some(state);
         let terms = usize::from(term.is_some());
@@ -211,7 +212,7 @@ impl Replica {
         }
         let mut blocks = fit.blocks.saturating_sub(terms).min(fresh.len());
         if let Some(why) = &fit.why {
-            // With what makes room, what is before it may have the reserve.
+            // Entries up to one that makes room may use the reserve.
             let upto = fresh
                 .iter()
                 .skip(blocks)
@@ -234,12 +235,12 @@ impl Replica {
         Ok(Admitted::Yes)
     }
 
-    /// Whether there was no room for what the leader sent last.
+    /// Whether there was no room for the leader's last entries.
     pub(crate) fn is_short(&self) -> bool {
         self.admission.short.is_some()
     }
 
-    /// Why there was none, if another replica leads.
+    /// The reason why there was no room, if another replica leads.
     pub(crate) fn shortage(&self) -> Option<&Error> {
         self.admission.short.as_ref().filter(|_| !self.is_leader())
     }
@@ -250,24 +251,24 @@ impl Replica {
         !self.admission.held.is_empty()
     }
 
-    /// Tells once when there is no room, and once when there is again.
+    /// Logs once when there is no room, and once when there is again.
     fn is_short_of_room(&mut self, why: Option<&Error>) {
         let kind = why.map(Error::kind);
         if kind == self.admission.short.as_ref().map(Error::kind) {
-            return; // it goes on
+            return; // unchanged
         }
         self.admission.short = why.cloned();
         let node = self.node();
         match why {
             Some(why) => {
-                tracing::warn!(%node, %why, "no room for what the leader sends: it is not acknowledged until there is");
+                tracing::warn!(%node, %why, "no room for the leader's entries: they are not acknowledged until there is room");
             }
-            None => tracing::info!(%node, "there is room again for what the leader sends"),
+            None => tracing::info!(%node, "there is room again for the leader's entries"),
         }
     }
 }
 
-/// Whether a leader wants something of it written.
+/// Whether a part of the message is to be written.
 fn is_to_write(message: &Message) -> bool {
     match message.get_msg_type() {
         MessageType::MsgAppend => !message.get_entries().is_empty(),
@@ -275,13 +276,13 @@ fn is_to_write(message: &Message) -> bool {
     }
 }
 
-/// What a message takes in memory, about: none is free.
+/// The approximate memory of a message. Empty messages count too.
 fn bytes_of(message: &Message, arrived: &[Arrived]) -> usize {
     let bodies: usize = arrived.iter().flat_map(|(_, body)| body).map(Bytes::len).sum();
     HELD_BYTES + message.get_entries().len() * HELD_BYTES + bodies
 }
 
-/// What the room for an entry is for.
+/// The purpose of the room for an entry.
 fn purpose_of_entry(entry: &Entry, makes_room: bool) -> Purpose {
     match raft_message::kind_of(entry) {
         Ok(EntryKind::Block(_)) if !makes_room => Purpose::Data,
@@ -289,7 +290,7 @@ fn purpose_of_entry(entry: &Entry, makes_room: bool) -> Purpose {
     }
 }
 
-/// Bytes by which openings behind these entries can be longer for what they set of the log's options.
+/// The bytes by which these entries can lengthen later openings, because they set options of the log.
 pub(super) fn options_in(entries: &[Entry]) -> usize {
     let sets = |e: &Entry| match raft_message::kind_of(e) {
         Ok(EntryKind::Block(header)) if header.kind == Kind::Command => Some(body_bytes(&header)),
@@ -298,16 +299,16 @@ pub(super) fn options_in(entries: &[Entry]) -> usize {
     entries.iter().filter_map(sets).filter(|bytes| *bytes > COMMAND_BYTES).sum()
 }
 
-/// Bytes of an entry's body in the file.
+/// The bytes of an entry's body in the file.
 pub(super) fn body_of(entry: &Entry) -> usize {
     match raft_message::kind_of(entry) {
         Ok(EntryKind::Block(header)) => body_bytes(&header),
-        // A change of membership is written behind a block that says what is committed.
+        // A membership change is written after a commit record.
         _ => entry.data.len() + block_bytes(HARD_STATE_BYTES),
     }
 }
 
-/// Whether this makes room, or says that room is to be made: a discard, or options of the log.
+/// Whether this entry makes room, or leads to it: a discard, or options of the log.
 fn makes_room(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
     let command = || body.first().and_then(|b| parse_command(b).ok());
     header.kind == Kind::Command
@@ -383,10 +384,10 @@ mod tests {
         assert_eq!(body_of(&records), 30);
     }
 
-    /// Entries that had room were taken, without room for the word of commit behind it: the replica was held, and took no discard
-    /// any more.
+    /// Entries were admitted for which there was room, but no room for the commit record after them. The replica was
+    /// held, and accepted no discard any more.
     #[test]
-    fn entries_are_admitted_with_room_for_the_word_behind_them() {
+    fn entries_are_admitted_only_with_room_for_the_commit_record() {
         let disk = crate::disk::sim::SimDisk::default();
         let mut node = crate::replica::raft::tests::node_with(
             &disk,
@@ -419,7 +420,7 @@ mod tests {
             assert_eq!(last(&node), before + 1);
         }
         assert!(node.writer.plan.has_space(both));
-        // A session is opened, for which there is no room, and a discard follows.
+        // A command opens a session, for which there is no room, and a discard follows.
         let before = last(&node);
         let arrived = vec![command(before + 1, 2, 1000), command(before + 2, 1, 1)];
         let entries = arrived.iter().map(|(h, _)| raft_message::entry(h, Bytes::new)).collect();
@@ -427,17 +428,17 @@ mod tests {
         node.replica.advance(now, &mut node.writer).unwrap();
         assert!(node.replica.is_held().is_none());
         assert_eq!((last(&node), node.replica.is_short()), (before, true));
-        // As many entries as there is room for, and no more.
+        // As many entries as there is room for are admitted, and no more.
         let many = (1..=20).map(|n| entry(before + n)).collect();
         node.replica.step((term_1(many, before), Vec::new()), now, &mut node.writer).unwrap();
         node.replica.advance(now, &mut node.writer).unwrap();
         assert!(node.replica.is_held().is_none());
         assert!(last(&node) > before);
-        assert!(!node.writer.plan.has_space(word + block_bytes(body_of(&entry(1)))), "for one more");
+        assert!(!node.writer.plan.has_space(word + block_bytes(body_of(&entry(1)))), "room for one more");
     }
 
     #[test]
-    fn change_of_membership_has_a_block_of_the_commit_before_it() {
+    fn membership_change_counts_with_the_commit_record_before_it() {
         let change = Entry { data: vec![0; 100].into(), ..Entry::default() };
         let mut change = change;
         change.set_entry_type(raft::eraftpb::EntryType::EntryConfChangeV2);

@@ -1,17 +1,17 @@
-//! Questions of the program that take more than a look: read barriers, changes of membership, transfers of
-//! leadership. Each is answered once, in its time or with what hindered it.
+//! Requests of the program that the status alone cannot answer: read barriers, membership changes, leadership
+//! transfers. Each is answered once: in time, or with the reason of its failure.
 //!
-//! - A **barrier** asks raft for a read index, in the safe mode: a majority confirms that the leader still leads.
-//!   Raft drops such questions silently (no leader known, nothing committed in its term yet): so they are asked
-//!   again, under a new context each time. All that come while one is under way share the next.
-//! - A **change** waits until the learners it promotes have caught up, is then proposed, and answered when it is in
-//!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning. One that
-//!   leads to voters of which no majority is heard is refused, unless it is forced: it might never come into force. So is
-//!   one that takes the vote of a node that is heard while another voter, which keeps its vote, is not: the number was
-//!   probably mistyped, and a removal cannot be taken back.
-//! - A **transfer** is answered when the other leads. Raft may ignore it: it has a time-out.
+//! - A **barrier** requests a read index from raft, in the safe mode: a majority confirms that the leader still leads.
+//!   Raft drops these requests silently if there is no leader, or if nothing is committed in its term yet. So they are
+//!   repeated, with a new context each time. All barriers that arrive while a request is in flight share the next one.
+//! - A **change** waits until the learners that it promotes have caught up, and is then proposed. It is answered when
+//!   it is in force and a joint configuration has been left. Raft replaces a change that it refuses by an empty entry.
+//!   A change is refused if no majority of its new voters is heard, because it might never take effect. It is also
+//!   refused if it removes the vote of a node that is heard while another voter, which keeps its vote, is not: the
+//!   number was probably mistyped, and a removal cannot be undone. A forced change skips both checks.
+//! - A **transfer** is answered when the other node leads. Raft may ignore it, so it has a timeout.
 //!
-//! Invariant: who hears that something came about finds it in the status.
+//! Invariant: when a request is answered with success, the status already shows its effect.
 
 use super::Replica;
 use super::admission::body_of;
@@ -31,25 +31,26 @@ use raft::ReadState;
 use raft::eraftpb::{Entry, EntryType};
 use std::time::Duration;
 
-/// Entries that a learner may lack when it is promoted: what is on its way while appends go on.
+/// The number of entries that a learner may lack when it is promoted: those in flight while appends continue.
 const CAUGHT_UP_ENTRIES: u64 = 256;
-/// So many election time-outs the voters that a change leads to have to be heard.
+/// The number of election timeouts in which the new voters of a change have to be heard.
 const TIMEOUTS_TO_BE_HEARD: u32 = 2;
-/// So many barriers may wait: who asked for one can be gone.
+/// The maximum number of barriers that wait. A caller can give up its wait, so the number of callers does not bound
+/// them.
 const BARRIERS_MAX: usize = 16 << 10;
 
-/// Questions that are not answered.
+/// Requests that are not answered yet.
 pub(super) struct Asks {
     retry: Duration,
-    /// Barriers to be asked with the next question.
+    /// Barriers for the next read index request.
     next: Vec<Barrier>,
     inflight: Option<Flight>,
-    /// Barriers that wait for this replica to be as far.
+    /// Barriers that wait until this replica has committed their read index.
     confirmed: Vec<(EntryIndex, Barrier)>,
     attempts: u64,
     changes: Vec<Pending>,
     transfer: Option<(NodeId, Moment, Completer)>,
-    /// What came about, for who asked for it: answered when the status shows it.
+    /// Requests that succeeded: answered when the status shows it.
     done: Vec<(Completer, Outcome)>,
 }
 
@@ -67,19 +68,19 @@ struct Flight {
 struct Pending {
     changes: Vec<Change>,
     forced: Forced,
-    /// Until when the voters that it leads to are listened for.
+    /// Until when the new voters have time to be heard.
     heard_until: Moment,
     until: Moment,
     completer: Completer,
-    /// Where it was proposed, once it was.
+    /// The entry that it was proposed as.
     at: Option<EntryIndex>,
-    /// Whether it is in force except for leaving the joint configuration.
+    /// Whether it is in force, except that the joint configuration has not been left.
     joint: bool,
 }
 
 impl Asks {
-    /// Questions are numbered from `first_attempt` on, which no earlier life of this replica shares: an answer that one
-    /// of them asked for can still be on its way.
+    /// Read index requests are numbered from `first_attempt` on. No earlier run of this replica used these numbers: an
+    /// answer to one of its requests can still be in flight.
     pub(super) fn new(election_timeout: Duration, first_attempt: u64) -> Self {
         Self {
             retry: election_timeout / 2,
@@ -93,12 +94,12 @@ impl Asks {
         }
     }
 
-    /// How many barriers wait.
+    /// The number of barriers that wait.
     fn barriers(&self) -> usize {
         self.next.len() + self.confirmed.len() + self.inflight.as_ref().map_or(0, |f| f.barriers.len())
     }
 
-    /// When there is something to do without anything having come.
+    /// When there is something to do without an event.
     pub(super) fn deadline(&self) -> Option<Moment> {
         let flight = self.inflight.iter().flat_map(|f| f.barriers.iter().map(|b| b.until).chain([f.again]));
         let next = self.next.iter().map(|b| b.until);
@@ -108,7 +109,7 @@ impl Asks {
         flight.chain(next).chain(changes).chain(transfer).chain(confirmed).min()
     }
 
-    /// A read index came back.
+    /// A read index has arrived.
     pub(super) fn read_state(&mut self, state: &ReadState) {
         let Some(attempt) = state.request_ctx.get(8..16).map(|b| crate::record::batch::u64_at(b, 0)) else {
             return;
@@ -123,7 +124,8 @@ impl Asks {
         }
     }
 
-    /// This replica's log is committed up to `raft`: barriers at or below are passed. `due`: to be answered once that shows.
+    /// This replica's log is committed up to `raft`: barriers up to there are passed. Adds their answers to `due`, to
+    /// be given once the status shows it.
     pub(super) fn committed(&mut self, raft: EntryIndex, next: Index, due: &mut Vec<(Completer, Outcome)>) {
         due.append(&mut self.done);
         if self.confirmed.is_empty() {
@@ -138,9 +140,10 @@ impl Asks {
         }
     }
 
-    /// This replica has jumped, and the command that discarded what lies between stands behind the jump: what it shows until
-    /// that comes was never a state of the log. A barrier from before may be passed sooner; one that is asked now is not, for
-    /// whoever let this replica jump knew the command to be committed.
+    /// This replica has installed a snapshot. The command that discarded the skipped records may come after the
+    /// snapshot; until it arrives, the state here was never a state of the log. So pending barriers could be passed too
+    /// early, and are requested again. A new request is safe: the leader that sent the snapshot knew the command to be
+    /// committed.
     pub(super) fn jumped(&mut self) {
         if planted!(39) {
             return;
@@ -150,20 +153,20 @@ impl Asks {
         self.next.extend(inflight.chain(confirmed));
     }
 
-    /// Whether changes of membership wait to be proposed, or to be in force.
+    /// Whether membership changes wait to be proposed or to take effect.
     pub(super) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// All up to `index` is applied. A change that was proposed there and has not come into force was refused by raft.
+    /// Everything up to `index` is applied. A change that was proposed there and is not in force was refused by raft.
     pub(super) fn applied_others(&mut self, index: EntryIndex) {
         for refused in self.changes.extract_if(.., |c| !c.joint && c.at.is_some_and(|at| at <= index)) {
-            let what = "another change of membership was under way; try again";
+            let what = "another membership change was in progress; try again";
             refused.completer.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
         }
     }
 
-    /// A configuration came into force at `index`.
+    /// The configuration of entry `index` is in force.
     pub(super) fn applied_change(&mut self, index: EntryIndex, joint: bool) {
         for pending in std::mem::take(&mut self.changes) {
             let ours = pending.at.is_some_and(|at| at == index || (pending.joint && at < index));
@@ -175,7 +178,7 @@ impl Asks {
         }
     }
 
-    /// Nothing more will come of any of them.
+    /// Fails all of them.
     pub(super) fn fail_all(&mut self, error: &Error) {
         for (completer, outcome) in self.done.drain(..) {
             completer.answer(outcome);
@@ -190,17 +193,17 @@ impl Asks {
         }
     }
 
-    /// This replica leads no more: what it was asked as a leader is not known to come about.
+    /// This replica lost leadership: the outcome of its pending changes is unknown.
     pub(super) fn lead_lost(&mut self) {
         for pending in self.changes.drain(..) {
-            let what = "this replica ceased to lead: whether the change was made is not known; the status of the new leader tells, and to ask for the change again does no harm";
+            let what = "this replica lost leadership: it is not known whether the change was made; the new leader's status shows it, and the change can safely be requested again";
             pending.completer.answer(Outcome::Failed(Error::new(ErrorKind::Unavailable, what)));
         }
     }
 }
 
 impl Replica {
-    /// Takes a question.
+    /// Takes a request.
     pub(crate) fn ask(
         &mut self,
         ask: AdminRequest,
@@ -217,7 +220,7 @@ impl Replica {
                     return Ok(());
                 }
                 if self.asks.barriers() >= BARRIERS_MAX {
-                    let what = format!("{BARRIERS_MAX} barriers wait already; try again");
+                    let what = format!("{BARRIERS_MAX} barriers already wait; try again");
                     completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
                     return Ok(());
                 }
@@ -271,19 +274,23 @@ impl Replica {
         }
         self.raw.transfer_leader(to.0);
         if let Some((_, _, earlier)) = self.asks.transfer.replace((to, until, completer)) {
-            refuse(earlier, ErrorKind::Unavailable, format!("the lead was then asked to go to node {to}"));
+            refuse(
+                earlier,
+                ErrorKind::Unavailable,
+                format!("a later request transfers leadership to node {to}"),
+            );
         }
     }
 
-    /// Lets another lead, without anybody waiting for it.
+    /// Transfers leadership to another voter. No caller waits for it.
     pub(crate) fn step_aside(&mut self) {
         if let Some(successor) = self.successor() {
-            tracing::warn!(node = %self.node(), to = %successor, "steps aside: its disk is slow");
+            tracing::warn!(node = %self.node(), to = %successor, "transfers leadership: its disk is slow");
             self.raw.transfer_leader(successor.0);
         }
     }
 
-    /// Answers who asked for a transfer, once somebody else leads or time is up.
+    /// Answers a transfer once another node leads or its time is up.
     fn answer_transfer(&mut self, now: Moment) {
         let leader = self.leader().filter(|l| *l != self.node());
         let over = |(_, until, _): &(NodeId, Moment, Completer)| leader.is_some() || *until <= now;
@@ -293,8 +300,8 @@ impl Replica {
                 && self.raw.raft.lead_transferee.is_none()
                 && self.raw.raft.prs().get(to.0).is_some_and(|p| p.recent_active)
             {
-                // The message was lost, or came before the other was ready for it; raft gives up after a while. No
-                // appends are taken meanwhile: so not for one of whom nothing is heard.
+                // The message was lost, or arrived before the other node was ready for it. Raft gives up after a while.
+                // A leader takes no appends during a transfer, so it does not retry for a node that it does not hear.
                 self.raw.transfer_leader(to.0);
             }
             return;
@@ -307,19 +314,19 @@ impl Replica {
                 Outcome::Failed(Error::new(ErrorKind::Unavailable, what))
             }
             None => {
-                let what = format!("node {to} did not take the lead in time");
+                let what = format!("node {to} did not become leader in time");
                 Outcome::Failed(Error::new(ErrorKind::Timeout, what))
             }
         };
         self.asks.done.push((completer, outcome));
     }
 
-    /// Sends barriers that were not sent, or not heard of.
+    /// Sends new barriers, and those without an answer again.
     pub(super) fn ask_again(&mut self, now: Moment) {
         self.answer_transfer(now);
         let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
         for (_, barrier) in self.asks.confirmed.extract_if(.., |(_, b)| b.until <= now) {
-            barrier.completer.answer(late("this replica did not come as far as the leader in time"));
+            barrier.completer.answer(late("this replica did not catch up with the leader in time"));
         }
         if let Some(flight) = self.asks.inflight.take_if(|f| f.again <= now) {
             self.asks.next.splice(0..0, flight.barriers);
@@ -330,7 +337,7 @@ impl Replica {
                 barrier.completer.answer(late("no majority answered in time"));
             }
         }
-        // While a ready waits for room, raft would keep the question in memory.
+        // While a ready waits for room, raft would keep the request in memory.
         if self.asks.inflight.is_some() || self.asks.next.is_empty() || self.is_held().is_some() {
             return;
         }
@@ -370,12 +377,12 @@ impl Replica {
                     }
                     _ => match self.awaited() {
                         Some(what) if pending.at.is_some() => what,
-                        Some(what) => format!("an earlier change is not in force: {what}"),
+                        Some(what) => format!("an earlier change has not taken effect: {what}"),
                         None if pending.at.is_some() => {
-                            "the change was not in force in time; it may still come: the status tells, and to ask for it again does no harm".to_owned()
+                            "the change did not take effect in time, and still may; the status shows it, and the change can safely be requested again".to_owned()
                         }
                         None => {
-                            "the change could not be proposed in time, and is dropped; try again".to_owned()
+                            "the change could not be proposed in time, and was not made; try again".to_owned()
                         }
                     },
                 };
@@ -386,23 +393,24 @@ impl Replica {
         }
         let proposed = self.asks.changes.iter().any(|c| c.at.is_some());
         let here = proposed || self.membership.is_joint() || !self.unapplied.is_empty();
-        // A new leader takes all that came before it for a change, and raft refuses one until that is applied.
+        // A new leader treats all earlier entries as a possible change. Raft refuses another change until they are
+        // applied.
         let under_way = here || self.raw.raft.has_pending_conf();
         let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
-        // The first configuration in the log has to be one with a voter: this one.
+        // The first configuration in the log has to contain a voter: this replica.
         if under_way || !in_step || !self.can_propose() || !self.knows_itself() {
             return;
         }
         let Some(n) = self.next_change(now) else { return };
         match self.propose_change(n, writer) {
-            Ok(None) => {} // its file is being made
+            Ok(None) => {} // its file is being prepared
             Ok(at) => self.asks.changes[n].at = at,
             Err(error) => self.asks.changes.remove(n).completer.answer(Outcome::Failed(error)),
         }
     }
 
-    /// The first change that can be proposed now. Those that [`Self::check_heard`] refuses are answered once the voters that
-    /// are not heard had the time to answer.
+    /// The first change that can be proposed now. A change that [`Self::check_heard`] refuses is answered only after
+    /// the unheard voters had time to answer.
     fn next_change(&mut self, now: Moment) -> Option<usize> {
         let mut n = 0;
         loop {
@@ -421,13 +429,13 @@ impl Replica {
         }
     }
 
-    /// Whether a majority of the voters that a change leads to is heard, and the change takes no vote of a node that is heard
-    /// while another one, which keeps its vote, is not.
+    /// Checks that a majority of the new voters is heard, and that the change does not take the vote of a node that is
+    /// heard while another node, which keeps its vote, is not.
     ///
     /// # Errors
-    /// `Membership`: names the voters of which nothing is heard.
+    /// `Membership`: names the voters that are not heard.
     fn check_heard(&self, pending: &Pending, now: Moment) -> Result<()> {
-        let Ok(next) = self.membership.after(&pending.changes) else { return Ok(()) }; // refused where it is proposed
+        let Ok(next) = self.membership.after(&pending.changes) else { return Ok(()) }; // refused when it is proposed
         let (voters, present) = (next.voters(), self.membership.voters());
         if pending.forced || voters == present {
             return Ok(());
@@ -441,7 +449,7 @@ impl Replica {
         if !next.is_majority(&heard) {
             let what = format!(
                 "the voters would be {}, and nothing is heard of {}: without a majority of them there would be no leader, \
-                 perhaps for good. Nothing was changed: start what is away, or remove that first, or force the change",
+                 perhaps for good. Nothing was changed: start the silent nodes, or remove them first, or force the change",
                 list(&voters),
                 list(&pick(&voters, &|node| !is_heard(node)))
             );
@@ -460,7 +468,7 @@ impl Replica {
         Err(Error::new(ErrorKind::Membership, what))
     }
 
-    /// Why a change would make a voter of a node that cannot take the log's options.
+    /// The reason why a change must not make a node a voter yet: the node cannot take the log's options.
     fn cannot_vote_yet(&self, changes: &[Change]) -> Option<Error> {
         changes.iter().find_map(|change| match change {
             Change::Promote(node) => self.cannot_take_options(*node),
@@ -468,7 +476,7 @@ impl Replica {
         })
     }
 
-    /// The first node that a change promotes and that has not caught up, and what it lacks.
+    /// The first node that a change promotes and that has not caught up, and the number of entries that it lacks.
     fn lagging(&self, changes: &[Change]) -> Option<(NodeId, u64)> {
         let committed = self.raw.raft.raft_log.committed;
         changes.iter().find_map(|change| {
@@ -479,7 +487,7 @@ impl Replica {
         })
     }
 
-    /// Proposes the pending change `n`. None: a file for it is being made.
+    /// Proposes the pending change `n`. None: a file for it is being prepared.
     fn propose_change(&mut self, n: usize, writer: &mut Writer) -> Result<Option<EntryIndex>> {
         let changes = &self.asks.changes[n].changes;
         let result = self.membership.after(changes)?;
@@ -491,12 +499,12 @@ impl Replica {
         Ok(Some(EntryIndex(self.raw.raft.raft_log.last_index())))
     }
 
-    /// Whether there is room for a change of membership and all that it brings: the entry that leaves a joint
-    /// configuration, and for each of the two a word of commit. Raft cannot give the change back. False: a file is being
-    /// made.
+    /// Whether there is room for a membership change and all that follows it: the entry that leaves a joint
+    /// configuration, and a commit record for each of the two. Raft cannot take the change back. False: a file is being
+    /// prepared.
     ///
     /// # Errors
-    /// `Full`: no file is to be had; or what hinders it.
+    /// `Full`: no file is available. Or the error of preparing one.
     fn has_room_for_change(&self, change: &Entry, writer: &mut Writer) -> Result<bool> {
         let mut leave = Entry::default();
         leave.set_entry_type(EntryType::EntryConfChangeV2);
@@ -506,27 +514,27 @@ impl Replica {
             writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
         match fit.why {
             Some(why) => {
-                let what = format!("no room for a change of membership, which was not made: {why}");
+                let what = format!("the membership change was not made: there is no room for it: {why}");
                 Err(Error::new(why.kind(), what))
             }
             None => Ok(!fit.is_coming),
         }
     }
 
-    /// Whether raft takes proposals: of a leader, and not while it hands over the lead.
+    /// Whether raft accepts proposals: in a leader, except during a transfer of leadership.
     pub(super) fn can_propose(&self) -> bool {
         self.is_leader() && self.raw.raft.lead_transferee.is_none() && self.is_held().is_none()
     }
 
-    /// Whether the membership has this replica as it is.
+    /// Whether the membership has this replica's current directory and address.
     fn knows_itself(&self) -> bool {
         let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
         self.options.cluster.is_none()
             || self.sequencer.membership_at_end().get(self.node()).is_none_or(right)
     }
 
-    /// A leader that the membership knows without directory or under another address says so: a log that was on
-    /// its own, a new cluster, or a node that moved.
+    /// Makes a leader correct its own directory and address in the membership: after a log was on its own, in a new
+    /// cluster, or when the node has moved.
     pub(super) fn confirm_self(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
         if self.knows_itself() || !self.can_propose() || self.membership.is_joint() || !settled {
@@ -537,14 +545,14 @@ impl Replica {
         let change = Change::SetAddress { node, address: self.cluster.address.clone() };
         let entry = entry_of_change(&[change], &result)?;
         if !self.has_room_for_change(&entry, writer).unwrap_or(false) {
-            return Ok(()); // later
+            return Ok(()); // a later step retries
         }
         self.propose_entry(entry)?;
         self.process(now, writer)
     }
 }
 
-/// The entry that changes the membership so that `result` comes of it.
+/// The entry that changes the membership to `result`.
 fn entry_of_change(changes: &[Change], result: &Membership) -> Result<Entry> {
     let change = raft_message::conf_change(changes, result);
     let bytes = change
@@ -562,7 +570,7 @@ mod tests {
     use super::*;
     use crate::sync::completion::Ticket;
 
-    /// A change that was proposed at this entry.
+    /// Adds a change that was proposed as this entry.
     fn proposed(asks: &mut Asks, at: u64) -> Ticket {
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
@@ -598,7 +606,7 @@ mod tests {
         assert!(asks.has_changes());
         for another in [4, 6] {
             asks.applied_change(EntryIndex(another), false);
-            assert!(!is_done(&mut asks, &ticket), "entry {another} is not its own");
+            assert!(!is_done(&mut asks, &ticket), "entry {another} is not the change's own");
         }
         asks.applied_change(EntryIndex(5), false);
         assert!(!asks.has_changes());
@@ -612,13 +620,13 @@ mod tests {
         asks.applied_change(EntryIndex(5), true);
         assert!(asks.has_changes());
         asks.applied_others(EntryIndex(5));
-        assert!(asks.has_changes(), "raft has taken it");
+        assert!(asks.has_changes(), "raft has accepted it");
         asks.applied_change(EntryIndex(6), false);
         assert!(is_done(&mut asks, &ticket));
     }
 
     #[test]
-    fn change_that_raft_refused_is_answered_as_refused() {
+    fn change_that_raft_refused_fails() {
         let mut asks = Asks::new(Duration::from_secs(1), 0);
         let ticket = proposed(&mut asks, 5);
         asks.applied_others(EntryIndex(4));
@@ -628,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_wait_hear_why_nothing_comes_of_it() {
+    fn every_pending_request_fails_with_the_reason() {
         let mut asks = Asks::new(Duration::from_secs(1), 0);
         let until = Moment::START.plus(Duration::from_secs(1));
         let mut tickets = vec![proposed(&mut asks, 5)];

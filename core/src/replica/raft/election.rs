@@ -1,9 +1,9 @@
-//! Ticking: raft's clock, and when a voter stands for election.
+//! Election timer: raft's clock, and when a voter starts an election.
 //!
-//! Raft draws an election time-out at random, from one to two times the shortest. Here each voter has a place of its own,
-//! so that two rarely stand at once and the first one does soon; if they do, one gives way before any vote is given; and
-//! who asked in vain asks again soon. All this costs nobody anything, for it is before the election, when the others are only
-//! asked whether they would vote (pre-vote). The election itself waits for disks, and has a whole time-out.
+//! Raft draws an election timeout at random, from one to two times the shortest. Here each voter has a rank of its own,
+//! so that two voters rarely start at the same time and the first one starts soon. If two do, one withdraws before any
+//! vote is cast. A voter that gets no majority soon retries. None of this disturbs the cluster, because it happens
+//! during pre-vote, when no vote is cast. The election itself waits for disks, and has a whole timeout.
 
 use super::Replica;
 use crate::cluster::options::Cluster;
@@ -16,18 +16,18 @@ use std::time::Duration;
 
 /// Raft's clock.
 pub(super) struct Ticks {
-    /// When the next tick is due, and how far they are apart.
+    /// When the next tick is due. `interval` is the time between two.
     pub(super) next: Moment,
     pub(super) interval: Duration,
-    /// The shortest election time-out, in ticks.
+    /// The shortest election timeout, in ticks.
     pub(super) election: usize,
     chance: SplitMix,
-    /// This voter's place among the voters, and how many there are; 0 of 0 for everybody else.
+    /// This voter's position among the voters, and the number of voters; 0 of 0 for a replica that is no voter.
     place: (usize, usize),
     timeout: usize,
-    /// For which term, role and place among the voters the time-out was drawn.
+    /// The term, role and position for which the timeout was drawn.
     drawn_for: (u64, StateRole, (usize, usize)),
-    /// Ticks since this voter asked whether it would be voted for.
+    /// Ticks since this voter sent pre-vote requests.
     asking: usize,
 }
 
@@ -46,7 +46,7 @@ impl Ticks {
     }
 }
 
-/// A sequence of numbers from a seed. Sebastiano Vigna's SplitMix64.
+/// A sequence of pseudorandom numbers from a seed. Sebastiano Vigna's SplitMix64.
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
@@ -68,13 +68,14 @@ impl Replica {
         self.await_answers();
         self.ask_whether_removed();
         let log = &self.raw.raft.raft_log;
-        // While its ready waits for room, a leader of several voters steps down by itself: it hears nobody. A sole voter is
-        // its own majority and leads on; its heartbeats would stay in memory.
+        // While its ready waits for room, a leader of several voters processes no messages, so raft makes it step down.
+        // A sole voter is its own majority and stays leader; its heartbeats would pile up in memory.
         let steps_down = self.is_leader() && !self.raw.raft.prs().is_singleton();
         if self.out.is_some() || (self.is_held().is_some() && !steps_down) {
             return;
         }
-        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
+        // A replica starts no election while its log is not durable, or while it may have lost entries that it once
+        // had.
         if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
             self.raw.tick();
             self.ask_again_for_votes();
@@ -82,8 +83,8 @@ impl Replica {
         }
     }
 
-    /// Who asked whether it would be voted for, and found neither enough nor a leader, asks again before its time-out has
-    /// passed a second time: the others may have waited for a leader that they had heard a little later.
+    /// Repeats a pre-vote that found neither a majority nor a leader, before a second timeout has passed. The others
+    /// may have heard the leader a little later, and so have refused.
     fn ask_again_for_votes(&mut self) {
         if self.raw.raft.state != StateRole::PreCandidate {
             self.ticks.asking = 0;
@@ -94,13 +95,13 @@ impl Replica {
         let again = (self.ticks.election / 3).max(2) + self.turn(place, voters);
         if self.ticks.asking >= again {
             self.ticks.asking = 0;
-            // Refused only while a change of membership has to be applied first.
+            // Fails only while a membership change has to be applied first.
             let _ = self.raw.campaign();
         }
     }
 
-    /// Gives way to another voter that asks for votes at the same time, if that one comes first and this one would vote
-    /// for it: else each could get half of the votes.
+    /// Withdraws in favor of another voter that requests pre-votes at the same time, if that voter has a lower rank and
+    /// this one would vote for it. Otherwise each could get half of the votes.
     pub(super) fn give_way(&mut self, question: &Message) {
         let raft = &mut self.raw.raft;
         let asks = question.get_msg_type() == MessageType::MsgRequestPreVote;
@@ -119,28 +120,30 @@ impl Replica {
         }
     }
 
-    /// Stands for election at once: the only voter.
+    /// Starts an election at once, in the only voter.
     pub(crate) fn campaign(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         self.raw.campaign().map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         self.steady();
         self.process(now, writer)
     }
 
-    /// The voters have changed.
+    /// Updates this voter's position after a change of the voters.
     pub(super) fn find_place(&mut self) {
         let voters = self.membership.voters();
         let place = voters.iter().position(|v| *v == self.node().0);
         self.ticks.place = place.map_or((0, 0), |place| (place, voters.len()));
     }
 
-    /// Whose turn it is to stand for election first: 0 for that voter, 1 for the next. Another one each term.
+    /// The voter's rank: 0 for the voter that starts an election first, 1 for the next. The ranks rotate with each
+    /// term.
     fn turn(&self, place: usize, voters: usize) -> usize {
         (place + self.raw.raft.term as usize) % voters.max(1)
     }
 
-    /// How many ticks this voter waits behind the shortest time-out: one, for the others to have given the leader up as
-    /// well, and those in which it lets others go first. The others heard the leader at the same moment but tick at moments
-    /// of their own, and who has not given it up yet does not answer. Who has no place waits for as long as chance says.
+    /// The ticks that this voter waits after the shortest timeout. One tick, so that the others have given up the
+    /// leader as well; and the ticks of its rank. All voters heard the leader at the same moment, but their ticks
+    /// differ, and a voter that has not given up the leader does not answer. A replica without a rank waits for a
+    /// random number of ticks.
     fn wait_limit(&mut self, (place, voters): (usize, usize)) -> usize {
         if voters == 0 {
             return self.ticks.chance.below(self.ticks.election);
@@ -149,7 +152,7 @@ impl Replica {
         (1 + self.turn(place, voters) * apart).min(self.ticks.election - 1)
     }
 
-    /// Keeps the election time-out of our own: raft draws another one on every change.
+    /// Sets this replica's own election timeout: raft draws another one on every change.
     pub(super) fn steady(&mut self) {
         let place = self.ticks.place;
         let now_for = (self.raw.raft.term, self.raw.raft.state, place);

@@ -1,4 +1,4 @@
-//! Fixtures: messages that tests and directed scenarios hand a replica.
+//! Fixtures: messages that tests and directed scenarios send to a replica.
 
 use super::storage::encode_snapshot;
 use crate::cluster::membership::{Member, Membership};
@@ -9,7 +9,7 @@ use crate::store::format::segment::{HardState, Opening};
 use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term, Timestamp};
 use raft::eraftpb::{Message, MessageType};
 
-/// The snapshot of a leader of term 1 whose log begins behind entry 50 and record 99.
+/// The snapshot of a leader of term 1 whose log begins after entry 50 and record 99.
 pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) -> Message {
     let membership = Membership::of([Member::voter(leader, directory, "")]);
     let opening = Opening {

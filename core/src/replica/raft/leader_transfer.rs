@@ -1,4 +1,4 @@
-//! Handover: a leader without room for records lets a voter lead that has some.
+//! Leader transfer: a leader without room for records transfers leadership to a voter that has room.
 //!
 //! ```text
 //! leader                                      voters
@@ -6,16 +6,17 @@
 //! no file for an append: it is refused as Full
 //! Room(bytes) ------------------------------> room for that many bytes of records?
 //!                                 <---------- HasRoom(bytes): yes. No room, or an older version: no answer
-//! those with room are a majority of the voters:
-//! the one of them that lacks least may lead
+//! voters with room are a majority:
+//! the one of them that lacks the fewest entries may lead
 //! ```
 //!
-//! The lead does not go back and forth. Only a voter with room gets it, and only if its entries can be committed without
-//! the voters that have none. Otherwise the leader keeps the lead and refuses: it accepts nothing that could not be committed.
+//! Leadership does not go back and forth. Only a voter with room gets it, and only if its entries can be committed
+//! without the voters that have none. Otherwise the leader stays leader and refuses appends, so that it accepts nothing
+//! that could not be committed.
 //!
 //! Invariants:
-//! - voters are asked only when an append was refused for want of room, and once in an election time-out at most;
-//! - the answers of one question alone decide.
+//! - the leader asks only when it refused an append because it had no room, and at most once in an election timeout;
+//! - only the answers to the last request count.
 
 use super::Replica;
 use crate::cluster::membership::Member;
@@ -28,14 +29,14 @@ use crate::sync::clock::Moment;
 use crate::types::NodeId;
 use std::collections::BTreeSet;
 
-/// Whether others have room.
+/// The requests for room and their answers.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
-    /// The last question of this leader, while it lacks room.
+    /// This leader's last request, while it lacks room.
     asked: Option<Asked>,
-    /// When it asked last.
+    /// When it sent its last request.
     asked_at: Option<Moment>,
-    /// The leader's question to this replica.
+    /// The leader's request to this replica.
     question: Option<(NodeId, u64)>,
 }
 
@@ -46,12 +47,12 @@ struct Asked {
 }
 
 impl Replica {
-    /// This leader has taken records: it has room.
+    /// This leader has accepted records: it has room.
     pub(super) fn has_taken(&mut self) {
         self.handover.asked = None;
     }
 
-    /// This leader has refused records of that many bytes: asks whether others could take them.
+    /// This leader has refused records of `bytes` bytes: asks whether others have room for them.
     pub(super) fn has_refused(&mut self, bytes: usize, why: &Error, now: Moment) {
         let again = self.handover.asked_at.map(|at| at.plus(self.cluster.election_timeout));
         let lacks_room = matches!(why.kind(), ErrorKind::Full | ErrorKind::Io);
@@ -68,17 +69,17 @@ impl Replica {
         }
     }
 
-    /// A leader asks for room. [`Self::answer_room`] answers once all that came before is planned.
+    /// Receives a leader's request for room. [`Self::answer_room`] answers it once all earlier messages are planned.
     pub(super) fn asked_for_room(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let bytes = parse(body)?;
         if from.0 != self.raw.raft.leader_id {
-            return Err("a question for room from a node that does not lead");
+            return Err("request for room from a node that does not lead");
         }
         self.handover.question = Some((from, bytes));
         Ok(())
     }
 
-    /// Answers if there is room for the records that the leader has none for. Never waits for a file.
+    /// Answers if there is room for the records that the leader has no room for. Never waits for a file.
     pub(super) fn answer_room(&mut self, writer: &mut Writer) {
         let Some((from, bytes)) = self.handover.question.take() else { return };
         let may = self.membership.get(self.node()).is_some_and(may_lead)
@@ -90,12 +91,12 @@ impl Replica {
         }
     }
 
-    /// A voter has room for what was asked.
+    /// Receives a voter's answer that it has room.
     pub(super) fn told_of_room(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let bytes = parse(body)?;
         let can_go = self.can_propose() && self.membership.get(from).is_some_and(may_lead);
         let Some(asked) = self.handover.asked.as_mut().filter(|a| can_go && a.bytes == bytes) else {
-            return Err("room that nobody asked for");
+            return Err("answer about room that was not requested");
         };
         asked.has_room.insert(from);
         if !self.membership.is_majority(&asked.has_room) {
@@ -104,7 +105,7 @@ impl Replica {
         let has_room = std::mem::take(&mut asked.has_room);
         self.handover.asked = None;
         if let Some(to) = self.successor_of(|node| has_room.contains(&node)) {
-            tracing::warn!(node = %self.node(), %to, "hands over the lead: it has no room for records, and a majority has");
+            tracing::warn!(node = %self.node(), %to, "transfers leadership: this replica has no room for records, and a majority has");
             self.raw.transfer_leader(to.0);
         }
         Ok(())
@@ -116,11 +117,11 @@ fn may_lead(member: &Member) -> bool {
 }
 
 fn parse(body: &[u8]) -> Result<u64, Malformed> {
-    let body: &[u8; 8] = body.try_into().map_err(|_| "question for room has another length")?;
+    let body: &[u8; 8] = body.try_into().map_err(|_| "request for room has an unexpected length")?;
     let bytes = u64::from_le_bytes(*body);
-    // Headers and padding are added to it.
+    // The room for headers and padding is added to this number.
     if bytes > u32::MAX.into() {
-        return Err("question for more room than any block takes");
+        return Err("request for more room than the largest block takes");
     }
     Ok(bytes)
 }

@@ -1,11 +1,11 @@
-//! Applying: changes of membership that are committed come into force.
+//! Membership changes: how committed changes take effect.
 //!
 //! Invariants:
 //! - Raft's configuration and [`Replica::membership`] change together, entry by entry.
-//! - A leader brings no change into force, and answers nobody, before a majority of the voters that the change leads to has
-//!   a durable word that it is committed. After a power cut of all, any majority of these voters then includes one that
-//!   knows them, and needs none that has left. A replica therefore tells others of no commit that it only remembers
-//!   ([`Replica::durably_known`]).
+//! - A leader puts a change into force, and answers its callers, only after a majority of the new voters has durably
+//!   recorded that the change is committed. After a power cut of all nodes, any majority of these voters then contains
+//!   one that knows the new voters, and needs none that has left. So a replica reports no commit to others that it has
+//!   not recorded durably ([`Replica::durably_known`]).
 
 use super::Replica;
 use super::propose::unknown_outcome;
@@ -19,9 +19,9 @@ use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use std::collections::BTreeSet;
 
 impl Replica {
-    /// Entries that are committed and durable here: changes of membership come into force.
+    /// Puts membership changes into force that are committed and durable here.
     ///
-    /// True if anything was applied.
+    /// Returns true if anything was applied.
     pub(super) fn apply(&mut self) -> Result<bool> {
         let before = self.raw.raft.raft_log.applied;
         let mut applied = before;
@@ -47,7 +47,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// The membership that a change leads to.
+    /// The membership after a change.
     fn membership_of(&self, change: &Entry) -> Result<Membership> {
         if change.data.is_empty() {
             return Ok(self.membership.left());
@@ -69,7 +69,7 @@ impl Replica {
             return Err(wrong_change(entry, "raft and the log disagree about the voters"));
         }
         tracing::info!(node = %self.node(), at = %index, %membership, "the membership has changed");
-        // What comes from before its time may speak of the directory that was there before it.
+        // An earlier membership may contain this node with an earlier directory.
         let is_it = |m: &Member| m.directory.0 == 0 || m.directory == self.me.directory;
         let was_member = self.membership.get(self.node()).is_some_and(is_it);
         self.membership = membership;
@@ -80,24 +80,25 @@ impl Replica {
         }
         if was_member && self.membership.get(self.node()).is_none() {
             self.leave("it was removed from the cluster");
-            self.answers_on = true; // those who ask for votes: [`Self::tell_commit`]
+            self.answers_on = true; // to vote requests: [`Self::tell_commit`]
         }
         Ok(())
     }
 
-    /// A removed replica tells a voter that asks for its vote what is committed, its own removal included.
+    /// In a removed replica: sends a voter that requests its vote the commit index, which covers the removal.
     ///
-    /// A voter that has the change and does not know that it is committed still counts this replica in. A vote would not do:
-    /// what is elected with it would need acknowledgements too. Any log that could win the vote has all that is committed, so
-    /// the voter can bring the change into force, and needs this replica no more. Raft takes a commit from a refusal.
+    /// A voter that has the change in its log, and does not know that it is committed, still counts this replica as a
+    /// voter. A vote would not help it, because the elected leader would need this replica's acknowledgements too. Any
+    /// log that could win the vote has all committed entries. So the voter can put the change into force, and does not
+    /// need this replica any more. Raft accepts a commit index with a rejected vote.
     ///
-    /// Only questions before an election are answered: that promises nothing, whatever this disk holds.
+    /// Only pre-votes are answered: the answer promises nothing, whatever this disk holds.
     pub(super) fn tell_commit(&mut self, question: &Message) {
         if question.get_msg_type() != MessageType::MsgRequestPreVote || planted!(43) {
             return;
         }
         let (commit, commit_term) = self.raw.raft.raft_log.commit_info();
-        // The asker's own term: it asks in the name of the next one.
+        // The requester's own term: a pre-vote carries the next one.
         let term = question.term.saturating_sub(1);
         let (from, to) = (self.node().0, question.from);
         let mut answer = Message { from, to, term, reject: true, commit, commit_term, ..Message::default() };
@@ -105,8 +106,8 @@ impl Replica {
         self.send(vec![answer]);
     }
 
-    /// Whether a majority of the voters of `membership`, of each half of a joint one, durably knows that `index` is
-    /// committed.
+    /// Whether a majority of the voters of `membership` (in a joint one: of each half) has durably recorded that
+    /// `index` is committed.
     fn is_known(&self, index: EntryIndex, membership: &Membership) -> bool {
         let ignorant = self.ignorant(index, membership);
         let majority = |voters: Vec<u64>| {
@@ -116,7 +117,7 @@ impl Replica {
         majority(membership.voters()) && (outgoing.is_empty() || majority(outgoing))
     }
 
-    /// The voters of `membership` that are not known to know durably that `index` is committed.
+    /// The voters of `membership` that are not known to have durably recorded that `index` is committed.
     fn ignorant(&self, index: EntryIndex, membership: &Membership) -> BTreeSet<NodeId> {
         let knows = |node: u64| {
             let progress = || self.raw.raft.prs().get(node).is_some_and(|p| p.committed_index >= index.0);
@@ -126,8 +127,9 @@ impl Replica {
         voters.filter(|n| !knows(*n)).map(NodeId).collect()
     }
 
-    /// A message as it may leave. An answer to a leader speaks of no commit that a power cut would take from this replica. A
-    /// leader's heartbeat tells, where raft has no use for it, how far its own disk is: nobody else would remember.
+    /// Adapts a message before it is sent. An answer to a leader reports only a commit index that would survive a power
+    /// cut of this replica. A leader's heartbeat carries, in a field that raft does not use, how far its own disk is:
+    /// only the followers can remember this.
     pub(super) fn durably_known(&self, mut message: Message) -> Message {
         match message.get_msg_type() {
             MessageType::MsgAppendResponse | MessageType::MsgHeartbeatResponse => {
@@ -139,15 +141,15 @@ impl Replica {
         message
     }
 
-    /// What a change that is committed waits for before it comes into force, in words.
+    /// Describes what the next committed change waits for before it takes effect.
     pub(super) fn awaited(&self) -> Option<String> {
         let change = self.unapplied.front()?;
         let membership = self.membership_of(change).ok()?;
         let nodes: Vec<String> =
             self.ignorant(EntryIndex(change.index), &membership).iter().map(NodeId::to_string).collect();
         Some(format!(
-            "the change of entry {} is committed, and comes into force once a majority of the voters that it leads \
-             to has that on its disk; this was not heard of node {}; no other change can be made before",
+            "the change of entry {} is committed, and takes effect once a majority of the new voters has recorded \
+             this on disk; missing: node {}; until then no other change can be made",
             change.index,
             nodes.join(" and node ")
         ))
@@ -161,13 +163,13 @@ impl Replica {
         self.tell_transport();
     }
 
-    /// Tells the transport where the members are.
+    /// Gives the transport the members' addresses.
     pub(super) fn tell_transport(&self) {
         self.cluster.transport.members(&self.all_members());
     }
 
-    /// A leader that has left the voters lets another lead; raft itself would go on, and asserts that it is among
-    /// the members.
+    /// Transfers leadership, in a leader that is no longer a voter. Raft would continue to lead, and asserts that it is
+    /// a member.
     fn stop_leading(&mut self) {
         if self.is_leader() && !planted!(26) {
             self.abdicate();
@@ -177,7 +179,7 @@ impl Replica {
         }
     }
 
-    /// Takes no part any more.
+    /// Stops taking part, for good.
     pub(super) fn leave(&mut self, why: &str) {
         let what = format!("node {} takes no part any more: {why}; its data can still be read", self.node());
         tracing::warn!("{what}");

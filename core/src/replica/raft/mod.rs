@@ -1,25 +1,25 @@
-//! Replica: raft-rs, the sequencer and the questions of the program as one state machine. What goes in: the time,
-//! messages, proposals, questions, and the news that something is durable. What comes out: a plan of what is to be
-//! written, messages to send, and answers. No clock, no thread, no chance but what its seed gives.
+//! Replica: raft-rs, the sequencer and the program's requests as one state machine. Inputs: the time, messages,
+//! proposals, requests, and how far the log is durable. Outputs: a plan of what to write, messages to send, and
+//! answers. No clock, no thread, and no randomness except from its seed.
 //!
 //! ```text
 //!  messages ──> receive ──┐                        ┌──> plan: blocks, rolls, readies
 //!  appends  ──> propose ──┤ RawNode, in lockstep   ├──> outgoing: messages that may leave now
 //!  time     ──> advance ──┤ with the Sequencer     ├──> answers to appends, once committed and written
-//!  synced   ──> persisted ┘                        └──> news: membership, leader
+//!  synced   ──> persisted ┘                        └──> changes of membership and leader
 //! ```
 //!
 //! Invariants:
-//! - the sequencer's end is raft's last entry whenever a step is over: every entry that raft makes or takes goes
-//!   through the sequencer, in order;
-//! - a message that speaks for what this replica has leaves only once that is durable: a follower's after its ready
-//!   and all before are synced, a leader's once its term is (a sole voter leads before its term is durable, and could
-//!   otherwise lead the same term twice);
-//! - an append is answered when its entry is committed; of one that was ordered and lost its leader the outcome is unknown;
-//! - nothing that a peer sends can panic: what raft asserts is checked before.
+//! - the sequencer's end is raft's last entry after every step: every entry that raft makes or accepts goes through the
+//!   sequencer, in order;
+//! - a message that promises state of this replica is sent only once that state is durable. A follower's message waits
+//!   until its ready and all earlier ones are synced. A leader's message waits until its term is durable: a sole voter
+//!   becomes leader before its term is durable, and could otherwise lead twice in the same term;
+//! - an append is answered when its entry is committed. If its leader is lost after it was proposed, its outcome is
+//!   unknown;
+//! - no input from a peer panics: everything that raft asserts is checked before.
 //!
-//! The one thing it does to the disk is in `rollback`: what is planned has to be in the files before the state is
-//! replayed from them.
+//! It accesses the disk only in `rollback` and `jump`: the plan has to be in the files before the state is replaced.
 
 mod admission;
 mod asks;
@@ -76,54 +76,54 @@ pub(crate) struct Replica {
     options: Options,
     cluster: Cluster,
     me: Identity,
-    /// What raft's applied entries lead to.
+    /// The membership in force: the result of the applied entries.
     membership: Membership,
     ticks: Ticks,
-    /// The clock of the entries that it orders.
+    /// The clock of the entries that it proposes.
     clock: LogClock,
     durability: Durability,
     /// Appends and commands whose entries are not committed, in the order of the log.
     waiting: VecDeque<Waiting>,
-    /// Blocks that this leader ordered and raft has not handed back yet.
+    /// Blocks that this leader proposed and that raft has not returned in a ready yet.
     staged: VecDeque<NewBlock>,
-    /// Changes of membership that are committed and durable here and not in force.
+    /// Membership changes that are committed and durable here, and not in force yet.
     unapplied: VecDeque<Entry>,
     /// The last entry that is committed and durable here.
     settled: EntryIndex,
-    /// Bodies that came with messages of this step.
+    /// Bodies that arrived with the messages of this step.
     arrived: BTreeMap<(EntryIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
     asks: Asks,
     option_changes: OptionChanges,
     newcomers: Newcomers,
     peers: Peers,
-    /// Of a replica that has started on a directory that was there: the answers of the others.
+    /// In a replica that has started on an existing directory: the answers of the other replicas.
     introduction: Option<Introduction>,
     admission: Admission,
-    /// Raft's next ready waits for room, and why; None inside: a file is being made.
+    /// The reason why raft's next ready waits for room. The inner None: a file is being prepared.
     short: Option<Option<Error>>,
     handover: Handover,
-    /// Answers of followers that are behind that were given nothing more.
+    /// The number of heartbeat answers, of followers that lag behind, after which they were sent nothing.
     paced: u64,
-    /// Whether entries were cut off, or jumped over, since it was last asked.
+    /// Whether entries were truncated, or skipped by a snapshot, since the last [`Self::take_turned`].
     turned: bool,
-    /// Records cut off at conflicts since it was last asked.
+    /// Records truncated because of conflicts since the last [`Self::take_truncated_records`].
     truncated_records: u64,
-    /// The term that it leads, as far as it was noted.
+    /// The term that it was leader in when this was last noted.
     led: Option<Term>,
     lending: repair_service::Lending,
-    /// When this replica ceased to lead while appends waited.
+    /// When this replica lost leadership while appends waited.
     lost_lead: Option<Moment>,
-    /// Why it takes no part any more.
+    /// The reason why it takes no part any more.
     out: Option<Error>,
-    /// It was removed, and still answers those who ask for its vote: they may not know.
+    /// It was removed, and still answers vote requests of members that may not know this.
     answers_on: bool,
-    /// Why it takes no part as long as the cluster takes another directory for this node's.
+    /// The reason why it takes no part while the cluster knows this node with another directory.
     misplaced: Option<Error>,
 }
 
 impl Replica {
-    /// A replica as its log's blocks leave it.
+    /// A replica in the state of its log's blocks.
     ///
     /// # Errors
     /// `Corrupt`: raft finds that the state contradicts itself.
@@ -152,22 +152,23 @@ impl Replica {
             max_inflight_msgs: cluster.messages_inflight_max.into(),
             check_quorum: true,
             pre_vote: true,
-            max_uncommitted_size: raft::NO_LIMIT, // the node stops taking appends before
+            max_uncommitted_size: raft::NO_LIMIT, // the node stops taking appends earlier
             max_committed_size_per_ready: 4096 * raft_message::DESCRIPTOR_BYTES as u64,
             ..raft::Config::default()
         };
-        let raw = RawNode::new(&config, entries, &logger())
-            .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
+        let raw = RawNode::new(&config, entries, &logger()).map_err(|e| {
+            Error::new(ErrorKind::Corrupt, format!("raft refuses the state of this log: {e}"))
+        })?;
         let ticks = Ticks::new(now, &cluster, election, seed);
         let wall = options.clock.now();
-        // A wall clock behind the newest entry would hold the log's time up until it comes there.
+        // If the clock began behind the newest entry, the log's time would stop until the clock has reached that entry.
         let clock = LogClock::new(now, wall.max(sequencer.last_timestamp()));
         let ahead = Duration::from_millis(sequencer.last_timestamp().0.saturating_sub(wall.0));
         if ahead > Duration::from_secs(60) {
             tracing::warn!(
                 newest_ms = sequencer.last_timestamp().0,
                 wall_ms = wall.0,
-                "the newest entry is stamped ahead of the wall clock: new ones get its time until the clock is as far"
+                "the newest entry's time is ahead of the wall clock: new entries get that time until the clock has reached it"
             );
         }
         let first_attempt = SplitMix(seed ^ wall.0.rotate_left(32)).next();
@@ -210,7 +211,7 @@ impl Replica {
         Ok(replica)
     }
 
-    // ---- what it is ----
+    // ---- state ----
 
     pub(crate) fn node(&self) -> NodeId {
         self.cluster.node
@@ -220,7 +221,7 @@ impl Replica {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// The log's time: the one of an entry that would be ordered now.
+    /// The log's time: the timestamp of an entry that is proposed now.
     pub(crate) fn time(&self, now: Moment) -> Timestamp {
         let shown = self.clock.peek(now, self.options.clock.now());
         shown.max(self.sequencer.last_timestamp())
@@ -246,7 +247,7 @@ impl Replica {
         }
     }
 
-    /// Why it takes no part.
+    /// The reason why it takes no part.
     fn exclusion(&self) -> Option<&Error> {
         self.out.as_ref().or(self.misplaced.as_ref())
     }
@@ -255,17 +256,17 @@ impl Replica {
         &self.membership
     }
 
-    /// Whether nobody else has a part in this log.
+    /// Whether no other replica has a part in this log.
     pub(crate) fn is_alone(&self) -> bool {
         self.membership.is_alone(self.node()) && self.membership.members().nth(1).is_none()
     }
 
-    /// The last entry known committed, written here or not.
+    /// The last entry known to be committed, written here or not.
     pub(crate) fn committed(&self) -> EntryIndex {
         EntryIndex(self.raw.raft.raft_log.committed)
     }
 
-    /// What is in memory of an entry, for whoever watches.
+    /// The part of an entry that is in memory, for checks.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn in_memory(
         &self,
@@ -274,7 +275,7 @@ impl Replica {
         self.raw.store().in_memory(raft)
     }
 
-    /// Entries that are committed and wait to come into force.
+    /// The number of committed entries that are not in force yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn changes_not_in_force(&self) -> usize {
         self.unapplied.len()
@@ -286,16 +287,16 @@ impl Replica {
         self.raw.raft.vote
     }
 
-    /// The body of an entry as it goes to another replica.
+    /// The body of an entry as it is sent to another replica.
     ///
     /// # Errors
-    /// It is not there in this term, or cannot be read.
+    /// The log has no such entry of this term, or it cannot be read.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(crate) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         self.raw.store().body(raft, term)
     }
 
-    /// Messages that may leave now.
+    /// Takes the messages that may be sent now.
     pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
         std::mem::take(&mut self.outgoing)
     }
@@ -310,39 +311,40 @@ impl Replica {
         Some(asks.map_or(self.ticks.next, |d| d.min(self.ticks.next)))
     }
 
-    /// Whether it takes no part, and does not wait to be introduced to those whom it still answers either.
+    /// Whether it takes no part, and is not waiting for answers about peers to which it still replies either.
     fn needs_no_clock(&self) -> bool {
         self.out.is_some() && !(self.answers_on && self.introduction.is_some())
     }
 
-    /// Whether entries were cut off, or jumped over, since the last time.
+    /// Whether entries were truncated, or skipped by a snapshot, since the last call.
     pub(crate) fn take_turned(&mut self) -> bool {
         std::mem::take(&mut self.turned)
     }
 
-    /// Records cut off at conflicts since the last time.
+    /// Records truncated because of conflicts since the last call.
     pub(crate) fn take_truncated_records(&mut self) -> u64 {
         std::mem::take(&mut self.truncated_records)
     }
 
-    /// What could not be read for a peer since the last time.
+    /// The error of a read for a peer since the last call.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.raw.store().take_failure()
     }
 
-    // ---- what goes in ----
+    // ---- inputs ----
 
-    /// Lets the time come.
+    /// Advances the time.
     pub(crate) fn advance(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         if now >= self.ticks.next {
-            // One that leads later has caught up with its wall clock by then.
+            // Keeps the clock corrected, so that it agrees with the wall clock when this replica becomes leader.
             self.clock.look(now, self.options.clock.now());
         }
         self.step_held(now, writer)?;
         self.answer_room(writer);
         let alone = self.is_alone() && self.is_leader();
         if self.needs_no_clock() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
-            // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.
+            // Without peers there is nothing to tick for. After a sleep of this process, the inbox is newer than the
+            // clock.
             if !alone && !self.needs_no_clock() && now >= self.ticks.next {
                 self.tick();
             }
@@ -363,10 +365,10 @@ impl Replica {
         self.process(now, writer)
     }
 
-    /// Takes a message from another replica, or drops it.
+    /// Receives a message of another replica, or drops it.
     ///
     /// # Errors
-    /// What the replica dies of. It is not the message's fault.
+    /// A fatal error of this replica. The message is not its cause.
     pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writer: &mut Writer) -> Result<()> {
         if self.out.is_some() && !self.answers_on {
             return Ok(());
@@ -386,13 +388,13 @@ impl Replica {
         self.raw.mut_store().written(raft);
     }
 
-    /// The store's oldest files were dropped.
+    /// The store's oldest files were removed.
     pub(crate) fn dropped_to(&mut self, base: Base) {
         self.raw.mut_store().dropped_to(base);
     }
 }
 
-/// Raft's own log lines, for whoever listens at debug level.
+/// Sends raft's own log lines to the program's log, at debug level.
 fn logger() -> slog::Logger {
     slog::Logger::root(ToTracing, slog::o!())
 }

@@ -1,25 +1,25 @@
-//! Options of the log: a leader changes them once all other members have said that they know them.
+//! Options of the log: a leader changes them once all other members have reported that they know them.
 //!
 //! ```text
 //! leader                                      members
 //! ------                                      -------
-//! options are to be changed
+//! the options are to be changed
 //! Version ----------------------------------> which version of the format do you read, how large are your segments?
 //!                                 <---------- ReadsVersion(2, 64 MiB). An older version: no answer
-//! all know them and have room: the command is ordered
+//! all know them and have room: the leader proposes the command
 //! ```
 //!
-//! A replica of an older version would not understand the command: it would have to stop where it stands. A replica whose
-//! segments are too small for the records that an option allows could not write them, and commits would stop. So each
-//! change asks again: what a node said before its program or its options were replaced says nothing.
+//! A replica of an older version would not understand the command, and would have to stop. A replica whose segments are
+//! too small for the records that an option allows could not write them, and commits would stop. So each change sends
+//! new requests: an answer is void once the node's program or options may have been replaced.
 //!
-//! A member that joins later is asked as well, once it is a member: before that its address is not known. It begins as a
-//! learner, which counts for no majority. Until it has said that it knows the options that the log has, and has room for
-//! them, it is not promoted, and the program's log names it.
+//! A member that is added later is asked as well, once it is a member: before that its address is not known. It starts
+//! as a learner, which counts for no majority. It is not promoted until it has reported that it knows the log's options
+//! and has room for them. The program's log names learners that have not.
 //!
 //! Invariants:
-//! - the command holds all options, those that are not changed as well, as of the entry before it;
-//! - members are asked only while a change waits, and learners while the log has options.
+//! - the command holds all options as of the entry before it, including the unchanged ones;
+//! - members are asked only while a change waits, and learners only while the log has options.
 
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,33 +36,35 @@ use crate::sync::completion::Outcome;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The version of the format that holds options of the log.
+/// The version of the format that introduced options of the log.
 const OPTIONS_VERSION: u32 = 2;
-/// The number of changes that may wait: their callers can be gone.
+/// The maximum number of changes that wait. A caller can give up its wait, so the number of callers does not bound
+/// them.
 const CHANGES_MAX: usize = 1024;
 
-/// Why a change ran out of time.
+/// The error of a change that timed out while it waited for a file.
 const NO_FILE: &str = "no file was ready in time; nothing was changed";
 
 /// A member's own [`Options::segment_bytes`].
 type SegmentBytes = u32;
 
-/// Changes of the log's options that wait for the members' word.
+/// Changes of the log's options that wait for the members' answers.
 #[derive(Debug, Default)]
 pub(super) struct OptionChanges {
     pending: Vec<Pending>,
     /// The answers of members that know the log's options.
     know: BTreeMap<NodeId, SegmentBytes>,
-    /// When the members were asked first, and last.
+    /// When the members were first asked, and when last.
     asked: Option<(Moment, Moment)>,
 }
 
-/// What learners have said of the versions that they read, since this replica leads.
+/// The version answers of learners, since this replica leads.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
-    /// The answers of learners that know the log's options, with their times: a learner can be restarted with other segments.
+    /// The answers of learners that know the log's options, with their times: a learner can restart with other
+    /// segments.
     know: BTreeMap<NodeId, (SegmentBytes, Moment)>,
-    /// When each of the others was asked first, and whether it was named since.
+    /// When each of the others was first asked, and whether it was named in the log since.
     asked: BTreeMap<NodeId, (Moment, bool)>,
     again: Moment,
 }
@@ -75,7 +77,7 @@ struct Pending {
 }
 
 impl Replica {
-    /// Options of the log are to be changed.
+    /// Takes a request to change options of the log.
     pub(super) fn ask_to_set_options(
         &mut self,
         changes: Vec<(LogOption, Option<u64>)>,
@@ -85,7 +87,7 @@ impl Replica {
         writer: &mut Writer,
     ) -> Result<()> {
         if self.option_changes.pending.len() >= CHANGES_MAX {
-            let what = format!("{CHANGES_MAX} changes of the log's options wait already; try again");
+            let what = format!("{CHANGES_MAX} changes of the log's options already wait; try again");
             completer.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
             return Ok(());
         }
@@ -93,14 +95,14 @@ impl Replica {
         self.set_options_once_known(now, writer)
     }
 
-    /// Orders the changes that wait once every member is known to know them, and refuses those whose time is up.
+    /// Proposes the waiting changes once every member is known to know the options, and refuses those that timed out.
     pub(super) fn set_options_once_known(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         if self.option_changes.pending.is_empty() {
             return Ok(());
         }
         if let Some(refusal) = self.refusal() {
             if self.is_leader() && matches!(self.is_held(), Some(None)) {
-                // The file that raft's ready waits for is being made.
+                // The file that raft's ready waits for is being prepared.
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
             } else {
                 self.refuse_options(&refusal);
@@ -115,21 +117,21 @@ impl Replica {
         let is_there = waits_for.iter().find(|node| self.is_heard(**node, now));
         if let Some(node) = is_there.filter(|_| is_silent) {
             let what = format!(
-                "node {node} does not say that it knows options of the log: it runs an older version; nothing was \
-                 changed; bring all members to this version first"
+                "node {node} does not report that it knows options of the log: it runs an older version; nothing was \
+                 changed; upgrade all members to this version first"
             );
             self.refuse_options(&Error::new(ErrorKind::Unsupported, what));
             return Ok(());
         }
         let what = format!(
-            "nothing was heard of node {node}, which may run a version that knows no options of the log; nothing was \
+            "node {node} did not answer, and may run a version that does not know options of the log; nothing was \
              changed; start it, or remove it from the cluster"
         );
         self.give_up_options(now, ErrorKind::Unsupported, &what);
         Ok(())
     }
 
-    /// Refuses changes whose time is up.
+    /// Refuses changes that timed out.
     fn give_up_options(&mut self, now: Moment, kind: ErrorKind, why: &str) {
         for late in self.option_changes.pending.extract_if(.., |p| p.until <= now) {
             late.completer.answer(Outcome::Failed(Error::new(kind, why)));
@@ -137,21 +139,21 @@ impl Replica {
         self.rest_when_done();
     }
 
-    /// When changes that wait are to be looked at.
+    /// When waiting changes need the next step.
     pub(super) fn options_deadline(&self) -> Option<Moment> {
         self.option_changes.pending.iter().map(|p| p.until).min()
     }
 
-    /// Orders the changes: nobody has to be waited for.
+    /// Proposes the changes: all members have answered.
     fn order_options(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         while !self.option_changes.pending.is_empty() {
             self.lockstep(now, writer)?;
-            // What the lockstep finds out can have them refused.
+            // The lockstep before it can refuse the changes.
             let Some(pending) = self.option_changes.pending.first() else { break };
             let set = self.sequencer.options_at_end().with(&pending.changes);
             let command = Command::SetOptions(set);
             if writer.plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
-                // The helper tells when it is there.
+                // The preparer notifies the node when the file is ready.
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
@@ -166,7 +168,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether every other member's segments have room for what these options allow.
+    /// Checks that every other member's segments have room for the records that these options allow.
     fn check_room_of_members(&self, set: &LogOptions, changed: &[LogOption]) -> Result<()> {
         self.all_members().into_iter().try_for_each(|member| {
             match self.option_changes.know.get(&member.node) {
@@ -176,7 +178,7 @@ impl Replica {
         })
     }
 
-    /// Asks those that have not answered, with every heartbeat.
+    /// Asks the members that have not answered, with every heartbeat.
     fn ask_versions(&mut self, now: Moment) {
         let due = |(_, last): (Moment, Moment)| now >= last.plus(self.cluster.heartbeat);
         if !self.option_changes.asked.is_none_or(due) {
@@ -189,8 +191,8 @@ impl Replica {
         }
     }
 
-    /// Asks learners of a log that has options whether they know them, with every heartbeat, and forgets what was said long
-    /// ago; names those that do not say so.
+    /// In a log with options: asks learners with every heartbeat whether they know them, and discards old answers.
+    /// Names learners that do not report it.
     pub(super) fn ask_newcomers(&mut self, now: Moment) {
         if !self.is_leader() || self.sequencer.options_at_end().is_empty() {
             self.newcomers = Newcomers::default();
@@ -216,15 +218,16 @@ impl Replica {
                 *named = true;
                 tracing::warn!(
                     %node,
-                    "the learner does not say that it knows the log's options: it runs an older version, cannot follow this \
-                     log, and is not promoted; bring it to this version, with an empty directory and a new number if \
-                     it has stopped"
+                    "the learner does not report that it knows the log's options: it runs an older version, cannot \
+                     follow this log, and is not promoted; upgrade it to this version, with an empty directory and a \
+                     new number if it has stopped"
                 );
             }
         }
     }
 
-    /// Why this learner cannot vote in a log with these options: it has not said that it knows them, or lacks room.
+    /// The reason why this learner cannot vote in a log with options: it has not reported that it knows them, or lacks
+    /// room.
     pub(super) fn cannot_take_options(&self, node: NodeId) -> Option<Error> {
         let options = self.sequencer.options_at_end();
         if options.is_empty() || !self.member(node).is_some_and(|m| m.is_learner()) {
@@ -232,35 +235,36 @@ impl Replica {
         }
         let Some((segment_bytes, _)) = self.newcomers.know.get(&node) else {
             let what = format!(
-                "node {node} does not say that it knows options of the log, which this log has: it runs an older version, \
-                 or is away. Nothing was changed: bring it to this version, and promote it then"
+                "node {node} does not report that it knows options of the log, which this log has: it runs an older \
+                 version, or does not answer. Nothing was changed: upgrade it to this version, then promote it"
             );
             return Some(Error::new(ErrorKind::Unsupported, what));
         };
         options.check_room_of(node, *segment_bytes, &LogOption::ALL, &self.options).err()
     }
 
-    /// The other members, those of changes that are not in force included, that have not said that they know the options.
+    /// The other members, including those of changes that are not in force, that have not reported that they know the
+    /// options.
     fn those_who_may_not_know(&self) -> Vec<NodeId> {
         let others = self.all_members().into_iter().map(|m| m.node).filter(|node| *node != self.node());
         others.filter(|node| !self.option_changes.know.contains_key(node)).collect()
     }
 
-    /// Another replica asks which version of the format this one reads.
+    /// Receives a request for the version of the format that this replica reads.
     pub(super) fn asked_for_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         if !body.is_empty() {
-            return Err("question for a version has another length");
+            return Err("version request has an unexpected length");
         }
         self.post(from, raft_message::reads_version(self.options.segment_bytes));
         Ok(())
     }
 
-    /// A member says which version of the format it reads. The next step orders what waits for it.
+    /// Receives the version of the format that a member reads. The next step proposes the changes that wait for it.
     pub(super) fn told_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let (version, segment_bytes) = raft_message::parse_reads_version(body)?;
         let is_newcomer = self.newcomers.asked.contains_key(&from);
         if self.option_changes.pending.is_empty() && !is_newcomer {
-            return Err("a version that nobody asked for");
+            return Err("version answer that was not requested");
         }
         if version >= OPTIONS_VERSION {
             if !self.option_changes.pending.is_empty() {
@@ -273,7 +277,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Nothing more will come of the changes that wait: none of them is in the log.
+    /// Refuses all waiting changes: none of them is in the log.
     pub(super) fn refuse_options(&mut self, refusal: &Error) {
         for pending in std::mem::take(&mut self.option_changes).pending {
             pending.completer.answer(Outcome::Failed(refusal.clone()));

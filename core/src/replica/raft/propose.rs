@@ -1,7 +1,7 @@
-//! Ordering: appends and commands become entries of the log, or are refused; and who waits for them is answered once they
-//! are committed, or nobody can tell any more.
+//! Proposals: appends and commands become entries of the log, or are refused. Their callers are answered once the
+//! entries are committed, or once the outcome cannot be known any more.
 //!
-//! Invariant: what is refused is not in the log; of what was ordered, that it is not there is never said.
+//! Invariant: a refused append is not in the log. An append that was proposed is never reported as absent.
 
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,13 +21,13 @@ use crate::types::{EntryIndex, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 
-/// Room that a command's block needs, generously.
+/// Room for a command's block, rounded up generously.
 const COMMAND_BODY_BYTES: usize = 64;
-/// As much for the options of the log, all of them.
+/// Room for a command that sets all options of the log.
 const OPTIONS_BODY_BYTES: usize = SET_OPTIONS_BYTES + LogOption::ALL.len() * LOG_OPTION_BYTES;
 
-/// Bytes that must fit before a command is ordered: its block; for a session's also that of the one that may have to go; for a
-/// discard also the word that it is committed, without which its files stay.
+/// The bytes of room that a command needs before it is proposed. For opening a session: also for the close of the
+/// session that may have to be closed. For a discard: also for the commit record, without which its files stay.
 pub(crate) fn body_bytes_of(command: &Command) -> usize {
     match command {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
@@ -37,7 +37,7 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
     }
 }
 
-/// An append that waits for its entry's commit.
+/// An append that waits until its entry is committed.
 pub(super) struct Waiting {
     pub(super) raft: EntryIndex,
     pub(super) completer: Completer,
@@ -45,7 +45,7 @@ pub(super) struct Waiting {
 }
 
 impl Replica {
-    /// Orders an appended block, or refuses it. Nothing of a refused one is in the log.
+    /// Proposes a block of appends, or refuses it. No part of a refused block is in the log.
     pub(crate) fn propose(
         &mut self,
         gathered: BlockBuilder,
@@ -73,8 +73,8 @@ impl Replica {
         Ok(true)
     }
 
-    /// The purpose of the room for a command: the reserve is for commands that can make room. Other options leave it alone,
-    /// for without it nothing could be discarded from a full log.
+    /// The purpose of the room for a command. The reserve is for commands that can make room. Other commands do not use
+    /// it, because without it nothing could be discarded from a full log.
     pub(crate) fn purpose_of(&self, command: &Command) -> Purpose {
         use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
         match command {
@@ -89,9 +89,9 @@ impl Replica {
         }
     }
 
-    /// Orders a command, or answers it. When a session is to be opened and there is no room, one that never appended goes:
-    /// whoever opens sessions and does nothing with them keeps nobody out. That is a command in the log as any other, so
-    /// that every replica, whatever its options, has the same sessions.
+    /// Proposes a command, or answers it. To open a session when the table is full, first closes a session that never
+    /// appended: a client that opens sessions without using them keeps no other client out. The close is a command in
+    /// the log like any other, so that every replica has the same sessions, whatever its options.
     pub(crate) fn command(
         &mut self,
         command: Command,
@@ -104,7 +104,7 @@ impl Replica {
         if let Command::OpenSession { .. } = command
             && self.refusal().is_none()
             && let Some(id) = self.sequencer.session_to_go(time)
-            // Room for both, or none goes for nothing.
+            // Only if there is room for both, so that no session is closed without effect.
             && writer.plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
         {
             self.command(Command::CloseSession { id }, None, now, writer)?;
@@ -112,7 +112,7 @@ impl Replica {
         }
         let room = match command {
             Command::Discard { .. } | Command::SetOptions(_) => body_bytes_of(&command),
-            _ => COMMAND_BODY_BYTES, // there was room for the one that had to go
+            _ => COMMAND_BODY_BYTES, // room for the close was made above
         };
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
@@ -141,25 +141,25 @@ impl Replica {
         self.process(now, writer)
     }
 
-    /// The time of what is ordered now.
+    /// The timestamp of an entry that is proposed now.
     fn look_at_clock(&mut self, now: Moment) -> Timestamp {
         self.clock.look(now, self.options.clock.now())
     }
 
-    /// Why this replica orders nothing now. A leader whose ready waits for room refuses discards as well: what raft has already
-    /// taken comes before them.
+    /// The reason why this replica proposes nothing now. A leader whose ready waits for room refuses discards as well:
+    /// entries that raft has accepted are written before them.
     pub(crate) fn refusal(&self) -> Option<Error> {
         if let Some(why) = self.exclusion() {
             return Some(why.clone());
         }
         if let Some(why) = self.is_held().filter(|_| self.is_leader()) {
-            let what = "the replica has no room for what raft writes; the append is not in the log";
+            let what = "this replica has no room for raft's entries; the append is not in the log";
             return Some(why.cloned().unwrap_or_else(|| Error::new(ErrorKind::Full, what)));
         }
         if self.is_leader() {
             let to = self.raw.raft.lead_transferee?;
             let what = format!(
-                "node {} hands over the lead to node {to}; try again; the append is not in the log",
+                "node {} is transferring leadership to node {to}; the append is not in the log; try again",
                 self.node()
             );
             return Some(Error::new(ErrorKind::NotLeader, what));
@@ -171,13 +171,13 @@ impl Replica {
                 }
                 _ => format!("node {leader} leads"),
             },
-            None => "nobody leads just now".to_owned(),
+            None => "no leader is known here".to_owned(),
         };
         let what = format!("node {} is not the leader: {who}; the append is not in the log", self.node());
         Some(Error::new(ErrorKind::NotLeader, what))
     }
 
-    /// Before the sequencer orders anything it has to know what raft put into the log by itself.
+    /// Gives the sequencer all entries that raft added by itself. Required before the sequencer orders anything.
     pub(super) fn lockstep(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         if self.raw.raft.raft_log.last_index() != self.sequencer.end().raft.0 {
             self.process(now, writer)?;
@@ -197,8 +197,8 @@ impl Replica {
         message.set_msg_type(MessageType::MsgPropose);
         message.set_entries(vec![entry].into());
         self.raw.raft.step(message).map_err(|e| {
-            // The leader, with nothing under way, has no reason to: the sequencer would be out of step.
-            Error::new(ErrorKind::Poisoned, format!("raft refused a proposal of its leader: {e}"))
+            // A leader with room and without a transfer never refuses. If it does, the sequencer is out of step.
+            Error::new(ErrorKind::Poisoned, format!("raft refused a proposal at its leader: {e}"))
         })
     }
 
@@ -207,8 +207,8 @@ impl Replica {
         self.waiting.push_back(Waiting { raft, completer, outcome });
     }
 
-    /// Entries up to `raft` are committed and written: they take effect, and who waits for them is answered by
-    /// the caller, after the positions have moved.
+    /// Entries up to `raft` are committed and written: applies them. Returns the answers of their callers, to be given
+    /// after the positions have moved.
     pub(crate) fn commit_to(&mut self, raft: EntryIndex) -> Vec<(Completer, Outcome)> {
         self.sequencer.commit_to(raft);
         let committed = self.sequencer.committed();
@@ -223,25 +223,26 @@ impl Replica {
         due
     }
 
-    /// Whether anybody waits for an entry to be committed.
+    /// Whether any caller waits for an entry to be committed.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Nothing more will come of what is under way.
+    /// Fails everything that is pending.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         for w in self.waiting.drain(..) {
             w.completer.answer(Outcome::Failed(error.clone()));
         }
     }
 
-    /// Nobody will answer what the program asks.
+    /// Fails all pending requests of the program.
     pub(crate) fn fail_asks(&mut self, error: &Error) {
         self.asks.fail_all(error);
         self.refuse_options(error);
     }
 
-    /// Ceasing to lead, and hearing of no other leader: nobody waits for ever.
+    /// Fails the waiting appends of a replica that lost leadership and hears no other leader, so that no caller waits
+    /// forever.
     pub(super) fn give_up_waiting(&mut self) {
         self.lost_lead = None;
         for w in self.waiting.drain(..) {
@@ -254,9 +255,9 @@ impl Replica {
     }
 }
 
-/// A leader was lost before it was known what became of an append.
+/// The error of an append whose leader was lost before its outcome was known.
 pub(super) fn unknown_outcome() -> Error {
-    let what = "outcome unknown: this replica ceased to lead; the append may or may not be in the log. In a session it \
-                can be sent again without harm";
+    let what = "outcome unknown: this replica lost leadership; the append may or may not be in the log. Within a session \
+                it can safely be sent again";
     Error::new(ErrorKind::Unavailable, what)
 }

@@ -1,15 +1,17 @@
-//! Readies: what raft wants written, sent and taken note of, in its order; and what follows once it is durable.
+//! Readies: raft's batches of entries to write, messages to send and state to record, in raft's order; and the actions
+//! once they are durable.
 //!
 //! ```text
-//! raft ──> ready ──> take_ready ──┬──> plan: a turn, a term and vote, entries
-//!                                 ├──> messages: at once, or held until this ready or this term is durable
+//! raft ──> ready ──> take_ready ──┬──> plan: a roll, a term and vote, entries
+//!                                 ├──> messages: now, or held until this ready or this term is durable
 //!                                 └──> committed entries, for apply
-//! synced ──> on_persisted ──> raft, and the messages that waited
+//! synced ──> on_persisted ──> raft, and the held messages
 //! ```
 //!
-//! Invariant: a ready is taken only when there is room for all that it writes, and for one more word of commit behind it: a
-//! discard needs that word before its files can go. Without the room raft keeps the ready, and this replica hears and says
-//! nothing of raft's until there is some ([`Replica::make_room_for_ready`]). Others see a replica that is away.
+//! Invariant: a ready is taken only when there is room for everything that it writes and for one commit record after
+//! it, because a discard needs that record before its files can be removed. Without that room raft keeps the ready, and
+//! this replica neither processes nor sends raft messages until there is room ([`Replica::make_room_for_ready`]). To
+//! the others it looks unreachable.
 
 use super::Replica;
 use super::admission::{body_of, options_in};
@@ -35,30 +37,30 @@ use raft::Ready;
 use raft::eraftpb::{Entry, EntryType, Message};
 use std::collections::VecDeque;
 
-/// What is durable of what raft wanted so.
+/// How far raft's readies are durable.
 #[derive(Default)]
 pub(super) struct Durability {
-    /// The last ready with anything to write, and the last one that is durable.
+    /// `planned`: the last ready that writes anything. `persisted`: the last one that is durable.
     pub(super) planned: u64,
     pub(super) persisted: u64,
-    /// The last ready of all.
+    /// The last ready.
     pub(super) last: u64,
-    /// A jump on its way to the disk: its ready, and the entry that it leads to.
+    /// A snapshot that is being written: its ready, and its last entry.
     pub(super) jump: Option<(u64, EntryIndex)>,
-    /// Terms on their way to the disk, by ready; and the last that is there.
+    /// Terms that are being written, with their readies. `term` is the last durable one.
     pub(super) terms: VecDeque<(u64, Term)>,
     pub(super) term: Term,
-    /// How far the log is durably known here to be committed: what a restart finds.
-    /// Moves: only in [`Replica::persisted`], when a block that says so is synced.
+    /// The durably recorded commit index: a restart finds it.
+    /// Moves: only in [`Replica::persisted`], when a block that records it is synced.
     pub(super) commit: EntryIndex,
-    /// Messages that wait for a ready.
+    /// Messages held until a ready is durable.
     pub(super) held: VecDeque<(u64, Vec<Message>)>,
-    /// A leader's messages that wait for its term.
+    /// A leader's messages, held until its term is durable.
     pub(super) gated: Vec<Message>,
 }
 
 impl Replica {
-    /// Ready `number` and all before are durable, and a word for it that the log is committed up to `known`.
+    /// Ready `number` and all earlier ones are durable, and so is a block that records the commit index `known`.
     pub(crate) fn persisted(
         &mut self,
         number: u64,
@@ -67,7 +69,7 @@ impl Replica {
         writer: &mut Writer,
     ) -> Result<()> {
         self.durability.commit = self.durability.commit.max(known);
-        // Those that came after the last one with anything to write are then as well.
+        // Later readies that write nothing are then durable as well.
         let number = if number >= self.durability.planned { self.durability.last } else { number };
         self.on_persisted(number);
         self.process(now, writer)
@@ -83,7 +85,7 @@ impl Replica {
         if let Some((_, to)) = self.durability.jump.take_if(|(n, _)| *n <= number)
             && self.raw.raft.raft_log.applied < to.0
         {
-            self.raw.advance_apply_to(to.0); // what a jump leads to is all in force
+            self.raw.advance_apply_to(to.0); // the state of a snapshot is all in force
         }
         let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
@@ -96,7 +98,7 @@ impl Replica {
         }
     }
 
-    /// Carries out what raft has ready, until there is nothing more.
+    /// Processes raft's readies until there are none.
     pub(super) fn process(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
         self.note_lead();
         loop {
@@ -120,15 +122,15 @@ impl Replica {
         self.confirm_self(now, writer)
     }
 
-    /// Sees to the room for what raft's next ready writes: a term and vote or a turn, its entries, and a word of commit.
-    /// Never waits for a file.
+    /// Makes room for everything that raft's next ready writes: a term and vote or a roll, its entries, and a commit
+    /// record. Never waits for a file.
     fn make_room_for_ready(&mut self, writer: &mut Writer) -> bool {
         let log = &self.raw.raft.raft_log.unstable;
         let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
         let turns = log.snapshot.is_some() || log.entries.first().is_some_and(|e| e.index < ordered.0);
         let state = self.sequencer.hard_state();
         let votes = (self.raw.raft.term, self.raw.raft.vote) != (state.term.0, state.vote);
-        // An opening says the vote as well.
+        // An opening holds the vote as well.
         let vote = (votes && !turns).then_some(HARD_STATE_BYTES);
         let writes = turns || votes || !log.entries.is_empty();
         let word = writes.then_some(HARD_STATE_BYTES);
@@ -145,31 +147,31 @@ impl Replica {
         self.short.is_none() || planted!(65)
     }
 
-    /// Tells once when a ready finds no room, and once when it has found some. `Some(None)`: a file is being made.
+    /// Logs once when a ready finds no room, and once when it has found some. `Some(None)`: a file is being prepared.
     fn note_held(&mut self, short: Option<Option<Error>>) {
         let node = self.node();
         match (&self.short, &short) {
             (None | Some(None), Some(Some(why))) => {
-                tracing::error!(%node, %why, "no room for a term, a vote or a change: this replica is silent until there is");
+                tracing::error!(%node, %why, "no room for a term, a vote or a change: this replica is silent until there is room");
             }
-            (Some(Some(_)), None) => tracing::info!(%node, "there is room again: this replica goes on"),
+            (Some(Some(_)), None) => tracing::info!(%node, "there is room again: this replica continues"),
             _ => {}
         }
         self.short = short;
     }
 
-    /// Why raft's next ready has to wait, if it has to. None inside: a file for it is being made.
+    /// The reason why raft's next ready has to wait. The inner None: a file for it is being prepared.
     pub(crate) fn is_held(&self) -> Option<Option<&Error>> {
         self.short.as_ref().map(Option::as_ref)
     }
 
-    /// What was asked of the leader of a term that it leads no more will not be answered by what the next one does.
+    /// Fails the requests to this leader once its term as leader is over: entries of the next term do not answer them.
     fn note_lead(&mut self) {
         let leads = self.is_leader().then(|| self.term());
         if self.led.is_some() && self.led != leads {
             self.asks.lead_lost();
             let what =
-                "this replica ceased to lead before it could change the log's options; nothing was changed";
+                "this replica lost leadership before it could change the log's options; nothing was changed";
             self.refuse_options(&Error::new(ErrorKind::NotLeader, what));
         }
         self.led = leads;
@@ -192,7 +194,7 @@ impl Replica {
             rolled = true;
         }
         let entries = ready.take_entries();
-        // What this leader ordered itself, the sequencer knows already.
+        // The sequencer already has the entries that this leader proposed itself.
         let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
         if let Some(first) = entries.first().filter(|e| e.index < ordered.0) {
             self.rollback(EntryIndex(first.index - 1), writer)?;
@@ -205,7 +207,7 @@ impl Replica {
             self.durability.terms.push_back((number, term));
             let block = self.sequencer.hard_state_block(term, if planted!(3) { 0 } else { vote });
             writes = true;
-            // An opening says it too.
+            // An opening holds it too.
             if !rolled {
                 let room = writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
                 if room == Room::Here {
@@ -230,7 +232,7 @@ impl Replica {
             writer.plan.ready(number);
         }
         let free = ready.take_messages();
-        // Questions before an election, and the answers, promise nothing but the term that they are asked in.
+        // Pre-votes and their answers promise only the term that they are sent in.
         let is_told = self.durability.term == self.term();
         let (asides, held): (Vec<Message>, Vec<Message>) =
             ready.take_persisted_messages().into_iter().partition(|m| is_told && is_aside(m));
@@ -258,15 +260,17 @@ impl Replica {
         if let Some(last) = committed.last() {
             self.settled = EntryIndex(last.index);
         }
-        // All else has its effect through the sequencer: of many that wait for one nothing is kept.
+        // All other entries take effect through the sequencer. Keep only the changes: the entries would pile up while
+        // one change waits.
         let changes = committed.into_iter().filter(|e| e.get_entry_type() == EntryType::EntryConfChangeV2);
         self.unapplied.extend(changes);
         Ok(())
     }
 
-    /// Who has a change of membership in its log has to know, as durably, that the one before is committed: a change is
-    /// proposed only then, and majorities of memberships that are two changes apart need not meet. So that is written
-    /// first, and a torn write cannot keep the change and lose it.
+    /// Plans a commit record before a membership change. A replica with a change in its log has to know, as durably,
+    /// that the previous change is committed. Reason: a leader proposes a change only after the previous one is
+    /// committed, and majorities of memberships two changes apart need not intersect. The record is written first, so a
+    /// torn write cannot keep the change and lose the record.
     fn keep_commit_before(&mut self, change: &Entry, writer: &mut Writer) -> Result<()> {
         let committed = self.raw.raft.raft_log.committed.min(change.index - 1);
         self.sequencer.note_committed(EntryIndex(committed));
@@ -277,14 +281,13 @@ impl Replica {
         Ok(())
     }
 
-    /// An entry that raft has taken into the log: its block is planned.
+    /// Plans the block of an entry that raft has accepted into the log.
     fn take_entry(&mut self, entry: Entry, writer: &mut Writer) -> Result<()> {
-        let malformed =
-            |why| Error::new(ErrorKind::Corrupt, format!("entry {} of raft's: {why}", entry.index));
+        let malformed = |why| Error::new(ErrorKind::Corrupt, format!("raft's entry {}: {why}", entry.index));
         let at = (EntryIndex(entry.index), Term(entry.term));
         let own = self.staged.pop_front_if(|b| (b.raft_index, b.term) == at);
         let block = match own {
-            // Its room was made before it was ordered.
+            // Room for it was made before it was proposed.
             Some(block) => block,
             None => {
                 self.staged.clear();
@@ -301,22 +304,22 @@ impl Replica {
                     }
                     EntryKind::Block(header) => match self.arrived.remove(&at) {
                         Some(body) => self.sequencer.follow(&header, body),
-                        None => Err("its body did not come with it"),
+                        None => Err("its body did not arrive with it"),
                     },
                 };
                 block.map_err(malformed)?
             }
         };
-        assert_eq!((block.raft_index, block.term), at, "sequencer and raft are in lockstep");
+        assert_eq!((block.raft_index, block.term), at, "sequencer and raft differ in their last entry");
         self.raw.mut_store().push(header_of(&block), &block.body);
         writer.plan.push(block);
         Ok(())
     }
 
-    /// Entries beyond `to` are void: another leader put others there.
+    /// Truncates the entries after `to`: another leader has replaced them.
     fn rollback(&mut self, to: EntryIndex, writer: &mut Writer) -> Result<()> {
         let committed = self.sequencer.committed().raft;
-        assert!(to >= committed, "a committed entry is never cut off");
+        assert!(to >= committed, "a committed entry would be truncated");
         let was = self.sequencer.end();
         writer.settle()?;
         let state = self.sequencer.hard_state();
@@ -336,17 +339,17 @@ impl Replica {
             committed,
         );
         let end = self.sequencer.end();
-        assert_eq!(end.raft, to, "the log was replayed to where it is cut");
+        assert_eq!(end.raft, to, "the replay did not end where the log is truncated");
         let records = was.next.0.saturating_sub(end.next.0);
         self.truncated_records += records;
         tracing::warn!(
             node = %self.node(), entries = was.raft.0 - to.0, records, from = %to.next(), committed = %committed,
-            "cuts off entries that are not known committed here: another leader has others in their place"
+            "truncates entries that are not known to be committed here: another leader has replaced them"
         );
         self.raw.mut_store().truncate(end);
         self.turned = true;
         self.staged.clear();
-        // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
+        // The outcome is unknown: another replica can have these entries, become leader, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
             if planted!(25) {
                 w.completer.answer(w.outcome);
@@ -357,9 +360,9 @@ impl Replica {
         Ok(())
     }
 
-    /// The leader has discarded what this replica lacks: it goes on behind.
+    /// Installs a snapshot: the leader has discarded entries that this replica lacks. The log continues after it.
     fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writer: &mut Writer) -> Result<()> {
-        // So that the new segment begins with the next write: what is committed must not run ahead of what is there.
+        // So that the next write begins the new segment: the committed position must not be ahead of the files.
         if !planted!(19) {
             writer.settle()?;
         }

@@ -1,6 +1,7 @@
-//! Lending: what other replicas need to mend damage, and what they bring to mend ours.
+//! Repair service: sends other replicas the entries that they need for a repair, and receives the entries for a repair
+//! here.
 //!
-//! Every byte is checked before it leaves, by the archive, and when it arrives: damage does not travel.
+//! The archive checks every byte before it is sent, and the receiver checks it again, so damage does not spread.
 
 use super::Replica;
 use crate::error::ErrorKind;
@@ -16,68 +17,69 @@ use crate::types::{EntryIndex, NodeId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// An answer costs as much as a message to a replica that catches up: a peer gets so many in a heartbeat.
+/// The number of answers that a peer gets in a heartbeat interval. An answer costs as much as a message to a replica
+/// that catches up.
 const ANSWERS_A_HEARTBEAT: u32 = 8;
 
-/// What is lent, and borrowed.
+/// The state of requests from other replicas, and of the answers to our own.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
-    /// When a peer gets its next answer.
+    /// When a peer may get its next answer.
     next: BTreeMap<NodeId, Moment>,
-    /// What came.
+    /// Received entries.
     brought: Vec<BlockCopy>,
-    /// Which replicas have which entry damaged as well, as they said since the last time.
+    /// The replicas that reported an entry as damaged since the last call, and that entry.
     damaged: BTreeMap<NodeId, EntryIndex>,
 }
 
 impl Replica {
-    /// Whom this replica can ask.
+    /// The replicas that can be asked.
     pub(crate) fn others(&self) -> Vec<NodeId> {
         let node = self.node();
         self.membership.members().map(|m| m.node).filter(|n| *n != node).collect()
     }
 
-    /// Those of them that vote.
+    /// Those of them that are voters.
     pub(crate) fn other_voters(&self) -> Vec<NodeId> {
         let node = self.node();
         self.membership.members().filter(|m| m.is_voter() && m.node != node).map(|m| m.node).collect()
     }
 
-    /// Asks another replica for entries.
+    /// Requests entries from another replica.
     pub(crate) fn borrow(&mut self, from: NodeId, fetch: &Fetch) {
         self.post(from, fetch.encode());
     }
 
-    /// What other replicas have brought since the last time.
+    /// Takes the entries received since the last call.
     pub(crate) fn take_brought(&mut self) -> Vec<BlockCopy> {
         std::mem::take(&mut self.lending.brought)
     }
 
-    /// Which replicas have said since the last time that they have an entry damaged as well.
+    /// Takes the reports of entries that are damaged at other replicas as well, since the last call.
     pub(crate) fn take_damaged(&mut self) -> BTreeMap<NodeId, EntryIndex> {
         std::mem::take(&mut self.lending.damaged)
     }
 
-    /// Another replica has what it was asked for damaged as well.
+    /// Receives a report that the requested entry is damaged at another replica as well.
     pub(super) fn has_it_damaged(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         self.lending.damaged.insert(from, parse_damaged(body)?);
         Ok(())
     }
 
-    /// Takes an answer.
+    /// Receives an answer.
     pub(super) fn brought(&mut self, body: &[u8], bodies: Vec<Bytes>) -> Result<(), Malformed> {
         let spares = parse_blocks(body, bodies)?;
         if self.lending.brought.len() > BLOCKS_MAX {
-            return Err("more entries than anybody asked for");
+            return Err("more entries than were requested");
         }
         self.lending.brought.extend(spares);
         Ok(())
     }
 
-    /// Answers another replica's question, as far as this one can stand for the answer: through the last entry wanted if
-    /// it has the anchor, else through the last one that it knows committed. If it knows none of them, it gives that last
-    /// committed one alone, which tells the asker that the cluster is no further. To a question for committed entries
-    /// the anchor does not matter.
+    /// Answers another replica's request with the entries that this one can vouch for. With the anchor: up to the last
+    /// requested entry. Without it: up to the last entry that it knows to be committed. If it knows none of them to be
+    /// committed, it sends only its last committed entry, which shows the requester that the cluster has committed no
+    /// further. For a request for committed entries, the anchor does not matter.
     pub(super) fn lend(
         &mut self,
         to: NodeId,
@@ -87,7 +89,7 @@ impl Replica {
     ) -> Result<(), Malformed> {
         let fetch = Fetch::parse(body)?;
         if self.lending.next.get(&to).is_some_and(|next| now < *next) {
-            return Err("a question too soon after the last one");
+            return Err("request too soon after the last one");
         }
         let archive = self.raw.store().archive();
         let base = archive.first().raft;
@@ -120,7 +122,7 @@ impl Replica {
                 self.post(to, encode_damaged(wanted));
                 return Ok(());
             }
-            return Err("a question for entries that are not here");
+            return Err("request for entries that are not here");
         }
         self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
         let head = encode_blocks(answer, found.0.iter().map(|(header, _)| header));
@@ -130,7 +132,7 @@ impl Replica {
     }
 }
 
-/// The entries asked for, as many as may go, and what stood in the way of more.
+/// The requested entries, up to `bytes_max`; and the error that prevented more.
 fn collect(archive: &Archive, fetch: &Fetch, bytes_max: usize) -> (Vec<BlockCopy>, crate::error::Result<()>) {
     let mut spares: Vec<BlockCopy> = Vec::new();
     let mut bytes = 0;

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Invariants:
-//! - `recent` has no gaps and ends with the last entry; what it does not have is written;
-//! - an entry leaves `recent` only when it is written, and the bodies only when nobody is likely to need them.
+//! - `recent` has no gaps and ends with the last entry; all earlier entries are written;
+//! - an entry leaves `recent` only once it is written, and its body only when no peer is likely to need it.
 //!
-//! A file that cannot be read is no reason to panic: raft is told that the entries are not to be had just now, and
-//! the error is kept for the node to act upon.
+//! A failed read does not panic: raft gets the error that the entries are temporarily unavailable, and the error is
+//! kept for the node.
 
 use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,16 +27,16 @@ use raft::{RaftState, StorageError};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Bodies kept in memory for followers: the newest ones.
+/// The maximum bytes of bodies kept in memory for followers: the newest ones.
 const RECENT_BYTES_MAX: usize = 16 << 20;
-/// Entries kept in memory: raft asks for their terms all the time.
+/// The maximum number of entries kept in memory: raft often reads their terms.
 const RECENT_ENTRIES_MAX: usize = 4096;
 
 /// An entry in memory.
 #[derive(Debug)]
 struct Recent {
     header: BlockHeader,
-    /// None: to be read from the files.
+    /// None: the body has to be read from the files.
     body: Option<Vec<Bytes>>,
 }
 
@@ -44,20 +44,20 @@ struct Recent {
 #[derive(Debug)]
 pub(crate) struct Entries {
     archive: Archive,
-    /// What comes just before the first entry.
+    /// The position before the first entry.
     base: Base,
     recent: VecDeque<Recent>,
     recent_bytes: usize,
     /// The last entry that is written.
     written: EntryIndex,
-    /// Whether anybody might ask for bodies: a log on its own keeps none.
+    /// Whether bodies are kept for peers. A log on its own keeps none.
     keep_bodies: bool,
     start: (HardState, Membership),
     failure: RefCell<Option<Error>>,
 }
 
 impl Entries {
-    /// All entries are in the files, up to `end`.
+    /// A log whose entries up to `end` are all in the files.
     pub(crate) fn new(archive: Archive, end: Base, state: HardState, membership: Membership) -> Self {
         let base = archive.first();
         let mut entries = Self {
@@ -74,7 +74,7 @@ impl Entries {
         entries
     }
 
-    /// Without entries in memory; the last one is remembered by its position alone.
+    /// Drops all entries from memory. Only the position of the last one is kept.
     fn end_at(&mut self, end: Base) {
         self.recent.clear();
         self.recent_bytes = 0;
@@ -87,7 +87,7 @@ impl Entries {
         self.keep_bodies = keep;
     }
 
-    /// The next entry, which is to be written.
+    /// Adds the next entry, which is to be written.
     pub(crate) fn push(&mut self, header: BlockHeader, body: &[Bytes]) {
         assert_eq!(header.raft_index, self.last().next(), "entries have no gaps");
         let body = self.keep_bodies.then(|| body.to_vec());
@@ -95,7 +95,7 @@ impl Entries {
         self.recent.push_back(Recent { header, body });
     }
 
-    /// Entries up to `raft` are written: memory may forget.
+    /// Entries up to `raft` are written, so they may be dropped from memory.
     pub(crate) fn written(&mut self, raft: EntryIndex) {
         self.written = raft;
         while self.recent_bytes > RECENT_BYTES_MAX || self.recent.len() > RECENT_ENTRIES_MAX {
@@ -109,7 +109,7 @@ impl Entries {
         }
     }
 
-    /// Entries beyond `end` are void.
+    /// Truncates the entries after `end`.
     pub(crate) fn truncate(&mut self, end: Base) {
         while self.recent.back().is_some_and(|r| r.header.raft_index > end.raft) {
             if let Some(Recent { header, body: Some(_) }) = self.recent.pop_back() {
@@ -122,14 +122,14 @@ impl Entries {
         self.written = self.written.min(end.raft);
     }
 
-    /// All is void; the log goes on behind `base`.
+    /// Drops all entries. The log continues after `base`.
     pub(crate) fn jump(&mut self, base: Base) {
         self.base = base;
         self.written = base.raft;
         self.end_at(base);
     }
 
-    /// Files were dropped: entries up to `base` are not to be had any more.
+    /// Files were removed: entries up to `base` are no longer available.
     pub(crate) fn dropped_to(&mut self, base: Base) {
         if base.raft <= self.base.raft {
             return;
@@ -146,19 +146,19 @@ impl Entries {
         self.recent.back().map_or(self.base.raft, |r| r.header.raft_index)
     }
 
-    /// What could not be read since the last time.
+    /// The first error of a read since the last call.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }
 
-    /// What is in the files.
+    /// The entries in the files.
     pub(super) fn archive(&self) -> &Archive {
         &self.archive
     }
 
-    /// Remembers that something could not be read, for the node to act upon.
+    /// Keeps the error of a read for the node.
     pub(super) fn note(&self, error: Error) {
-        // Of damage the repair tells, once a place.
+        // The repair logs damage, once for each place.
         if error.kind() != ErrorKind::Corrupt {
             tracing::error!(%error, "an entry of the log cannot be read");
         }
@@ -170,17 +170,17 @@ impl Entries {
         self.recent.get(usize::try_from(raft.0.checked_sub(first.0)?).ok()?)
     }
 
-    /// What is in memory of an entry, for whoever watches.
+    /// The part of an entry that is in memory, for checks.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn in_memory(&self, raft: EntryIndex) -> Option<(BlockHeader, Option<Vec<Bytes>>)> {
         let Recent { header, body } = self.recent(raft).filter(|r| r.header.length > 0)?;
         Some((*header, body.clone()))
     }
 
-    /// Of the entry `raft`, as it was in `term`: its body.
+    /// The body of the entry `raft` of the term `term`.
     ///
     /// # Errors
-    /// It is not there, or cannot be read.
+    /// The log has no such entry, or it cannot be read.
     pub(crate) fn body(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         if let Some(Recent { header, body: Some(body) }) = self.recent(raft)
             && header.term == term
@@ -189,7 +189,7 @@ impl Entries {
         }
         match self.archive.body(raft)? {
             Some((header, body)) if header.term == term || planted!(40) => Ok(vec![body]),
-            _ => Err(Error::new(ErrorKind::NotFound, format!("entry {raft} of term {term} is not there"))),
+            _ => Err(Error::new(ErrorKind::NotFound, format!("the log has no entry {raft} of term {term}"))),
         }
     }
 
@@ -218,7 +218,7 @@ impl Entries {
         let mut entries = Vec::new();
         let mut bytes = 0u64;
         if self.recent(low).is_none_or(|r| r.header.length == 0) {
-            // The first in memory can be a mere position: then it is read from the files as well.
+            // If only the position of the first entry in memory is known, it is read from the files as well.
             let upto = self.recent.front().map_or(high, |r| match r.header.length {
                 0 => r.header.raft_index.next().min(high),
                 _ => r.header.raft_index.min(high),
@@ -252,7 +252,7 @@ impl Entries {
     }
 }
 
-/// What stands for an entry of which only the position is known: its length is 0.
+/// A header for an entry of which only the position is known: its length is 0.
 fn header_at(end: Base) -> BlockHeader {
     BlockHeader {
         length: 0,
@@ -268,7 +268,7 @@ fn header_at(end: Base) -> BlockHeader {
     }
 }
 
-/// What a positions-only snapshot holds: the next record's index and the opening block of the oldest segment.
+/// The contents of a positions-only snapshot: the next record's index and the opening block of the oldest segment.
 pub(crate) fn encode_snapshot(header: &BlockHeader, opening: &[u8]) -> Bytes {
     let mut b = BytesMut::with_capacity(16 + opening.len());
     b.put_u64_le(header.first.0);
@@ -324,7 +324,7 @@ impl raft::Storage for Entries {
             self.note(error);
             unavailable()
         })?;
-        // A jump of our own is not written yet; or nothing was ever discarded.
+        // This replica's own snapshot is not written yet, or nothing was ever discarded.
         if header.raft_index != self.base.raft || header.raft_index.0 == 0 {
             return Err(unavailable());
         }

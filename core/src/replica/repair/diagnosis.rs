@@ -1,8 +1,8 @@
-//! Diagnosis: what is wrong with a log that does not open, where recovery says that something is, and what the files beside
-//! the damage tell of it. It repairs at once what needs no other replica.
+//! Diagnosis: finds the damage in a log that does not open, starting where recovery reports it, and what the files
+//! around it tell. It repairs at once damage that needs no other replica.
 //!
-//! Recovery alone decides what is damage; this only looks where it points. A file that is missing or too short counts as
-//! absent: its neighbours are the nearest files that open.
+//! Only recovery decides what is damage; the diagnosis looks where it points. A file that is missing or too short
+//! counts as absent: its neighbors are the nearest files that open.
 //!
 //! Must not know: other replicas, time.
 
@@ -27,33 +27,34 @@ use crate::store::whole_segments::{make_whole, mend_header, set_aside};
 use crate::types::{EntryIndex, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Read at a time.
+/// The bytes that are read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The outcome of a diagnosis.
 pub(crate) enum Diagnosis {
-    /// Nothing: the log is open.
+    /// Nothing is wrong any more: the log is open.
     RecoveredLog(Box<RecoveredLog>),
     Found(Box<Finding>),
 }
 
-/// Damage that other replicas have to help with.
+/// Damage whose repair needs other replicas.
 pub(crate) struct Finding {
     pub(crate) gap: Gap,
-    /// The segment's opening block, if that is gone.
+    /// The segment's opening block, rebuilt, if it is lost.
     pub(crate) opening: Option<BlockCopy>,
-    /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
+    /// Whether the gap may have held a hard state that no later one replaces, if there is room for one.
     pub(crate) state_lost: bool,
 }
 
-/// Finds what is wrong where recovery says that something is. It repairs at once what needs no other replica.
+/// Finds the damage that recovery reports. Repairs at once damage that needs no other replica.
 ///
 /// # Errors
 /// The error of recovery, if nothing can be repaired; `Io`.
 pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
     loop {
         let why = damaged.why.clone();
-        let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
+        let place =
+            why.location().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
         let Some((number, at)) = place else { return Err(why) };
         let Some(opened) = find_file(damaged, number)? else {
             let is_in_header = at < SEGMENT_HEADER_BYTES as u64;
@@ -73,7 +74,7 @@ pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
         if gap.is_opening()
             && let Some(before) = end_before(damaged, number, upto)?
         {
-            // The opening is made of what stands before it, so that has to be sound first.
+            // The opening is rebuilt from the entries before it, so they have to be sound first.
             match examine(damaged, &before.place)? {
                 Some(found) => {
                     (gap, probe) = found;
@@ -81,7 +82,7 @@ pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
                 }
                 None => {
                     place.base = Some(before.base);
-                    // The hole stays as it was found: what is sound behind it is nowhere taken for lost.
+                    // The gap keeps its extent: sound blocks after it never count as lost.
                     let found =
                         examine(damaged, &place)?.filter(|(found, _)| found.to == gap.to || planted!(73));
                     let Some(found) = found else { return Err(why) };
@@ -102,14 +103,14 @@ pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
     }
 }
 
-/// Gives a segment file that is missing or too short its length again: what it lacks is fetched then. Only of one that
-/// another segment follows: that one begins where this one ended, and holds a later hard state. Nothing tells what this
-/// replica acknowledged in the last one, nor how it voted there.
+/// Restores the length of a segment file that is missing or too short, so that its entries can be fetched. Only if
+/// another segment follows: that one begins where this one ended, and holds a later hard state. Of the last segment it
+/// is not known what this replica acknowledged and voted there.
 ///
-/// Of files next to each other that are missing, the last one takes the place of all, with their bytes together. It
-/// begins where the sound blocks before it end. A file that is too short and has no sound opening counts as missing: with it
-/// it has lost the place where those before it ended, and in which term. It is kept under another name until the log opens:
-/// nobody else need have what it holds.
+/// If several consecutive files are missing, the last one replaces all of them, with the sum of their sizes. It begins
+/// where the sound blocks before it end. A file that is too short and has no sound opening counts as missing: it has
+/// lost where the previous ones ended, and in which term. The old file is kept under another name until the log
+/// opens, because possibly no other replica has its entries.
 ///
 /// # Errors
 /// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
@@ -119,7 +120,7 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
         let what = format!(
             "{why}; {what}: remove this node from the cluster, and add a new one with an empty directory"
         );
-        Err(Error::caused(ErrorKind::Corrupt, what, why))
+        Err(Error::with_source(ErrorKind::Corrupt, what, why))
     };
     let all = numbers(damaged)?;
     let behind = alive_behind(damaged, number)?;
@@ -130,9 +131,11 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
             none_begun &= file?.scanner().later(SEGMENT_HEADER_BYTES)?.end == 0;
         }
         return refuse(match none_begun {
-            true => "no segment follows it, so nothing tells what this replica acknowledged and voted there",
+            true => {
+                "no segment follows it, so it is not known what this replica acknowledged and voted there"
+            }
             false => {
-                "the opening of the segment behind it is damaged too, so nothing tells where this one ended"
+                "the opening of the segment after it is damaged too, so it is not known where this one ended"
             }
         });
     };
@@ -142,21 +145,20 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
     let (disk, log) = (&*damaged.disk, damaged.identity.log);
     let one = next_bytes.max(damaged.options.segment_bytes).max(before.as_ref().map_or(0, |b| b.bytes));
     if is_there && !make_whole(disk, log, number, one)? {
-        return refuse("nothing tells what stood there");
+        return refuse("its contents cannot be determined");
     }
     let file = find_file(damaged, number)?;
     let begins = file.as_ref().map(base_of).transpose()?.flatten().is_some();
-    // Of one without a footer nothing tells how much of it is missing.
+    // If the segment before has no footer, it is not known how much of it is missing.
     let missing = before.as_ref().map_or(1, |b| number - b.number + u64::from(b.end.is_none()));
     if !is_there || missing > 1 && !begins {
         if before.is_none() {
-            return refuse("the segments before it do not tell where it began");
+            return refuse("the segments before it do not show where it began");
         }
         let bytes = u64::from(one) * missing;
         let Some(bytes) = u32::try_from(bytes).ok().filter(|b| missing == 1 || *b <= SEGMENT_BYTES_MAX)
         else {
-            let what =
-                format!("{missing} segments are missing next to each other, more than one file can hold");
+            let what = format!("{missing} consecutive segments are missing, more than one file can hold");
             return refuse(&what);
         };
         set_aside(disk, number)?;
@@ -165,12 +167,12 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
     tracing::warn!(
         segment = number,
         missing,
-        "a segment file was missing or too short: it is filled with what others have"
+        "a segment file was missing or too short: its entries are fetched from other replicas"
     );
     Ok(())
 }
 
-/// The first wound of a segment, if there is any about which something can be told.
+/// The first gap of a segment whose extent can be determined.
 fn examine(damaged: &DamagedLog, place: &Place) -> Result<Option<(Gap, Probe)>> {
     let mut probe = Probe::new(&*damaged.disk, place.clone(), PIECE_BYTES)?;
     let gap = match probe.look_on()? {
@@ -186,14 +188,14 @@ pub(crate) fn numbers(damaged: &DamagedLog) -> Result<BTreeSet<u64>> {
     Ok(names.iter().filter_map(|n| file_number(n)).collect())
 }
 
-/// Where the segment behind `number` begins, if that can be told. Files that do not open are passed over.
+/// The position where the segment after `number` begins, if it can be determined. Files that do not open are skipped.
 fn applier(damaged: &DamagedLog, number: u64) -> Result<Option<Base>> {
     Ok(alive_behind(damaged, number)?.first().and_then(|file| file.1))
 }
 
-/// The files behind `number` that open, in order, and where they begin, if their opening or their footer is sound. Without
-/// those that are dead: a conflict cut them off, so a later one begins where they do, or before. None stays open: there can be
-/// more than a process may have.
+/// The files after `number` that open, in order, with the positions where they begin, if their opening or footer is
+/// sound. Without dead files: those that a conflict truncated, so that a later file begins at the same position or
+/// earlier. The files are not kept open, because there can be more of them than a process may open.
 fn alive_behind(damaged: &DamagedLog, number: u64) -> Result<Vec<(SegmentHeader, Option<Base>)>> {
     let mut alive = Vec::new();
     let mut next: Option<Base> = None;
@@ -210,8 +212,8 @@ fn alive_behind(damaged: &DamagedLog, number: u64) -> Result<Vec<(SegmentHeader,
     Ok(alive)
 }
 
-/// Whether all segments behind a hole go with its end, which these committed entries contradict. A file that does not tell
-/// where it begins does if it holds no sound blocks.
+/// Whether all segments after a gap are superseded together with its end, which these committed entries contradict. A
+/// file whose beginning is not known counts as superseded if it holds no sound blocks.
 ///
 /// # Errors
 /// `Io`.
@@ -231,19 +233,19 @@ pub(crate) fn all_behind_goes(damaged: &DamagedLog, gap: &Gap, committed: &[Bloc
     Ok(true)
 }
 
-/// The end of a segment, as the place where the next one begins.
+/// The end of a segment, as the position where the next one begins.
 struct End {
     place: Place,
     base: Base,
-    /// The last entry that the segment says is committed.
+    /// The last entry that the segment records as committed.
     committed: EntryIndex,
-    /// Whether the next one surely began there. Else a conflict can have cut off the entry at the end.
+    /// Whether the next segment certainly began there. Otherwise a conflict can have truncated the last entry.
     is_sure: bool,
 }
 
-/// The end of the segment before `number`, which begins behind entry `upto` at the latest: by its footer, or else behind
-/// its last sound block. All that it holds behind entry `upto` is dead. The segment is the nearest one that opens and has begun;
-/// one that begins at that entry or behind it is left of segments that a conflict cut off.
+/// The end of the segment before `number`, if `number` begins after entry `upto` or earlier. Taken from the footer, or
+/// else from the last sound block. All blocks after entry `upto` in that segment are dead. It is the nearest segment
+/// that opens and begins before `upto`: a segment that begins there or later was truncated because of a conflict.
 fn end_before(damaged: &DamagedLog, number: u64, upto: EntryIndex) -> Result<Option<End>> {
     let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
     let alive =
@@ -271,10 +273,10 @@ fn unlearnt(damaged: &DamagedLog) -> Sequencer {
     Sequencer::new(Owner::Node(damaged.cluster.node), Membership::default(), &damaged.options)
 }
 
-/// Mends a segment's header, if the file is there and enough is left that tells what stood there.
+/// Repairs a segment's header, if the file exists and enough is left to determine the contents. Returns whether it did.
 ///
 /// # Errors
-/// `Io`: whether it is mended is not known.
+/// `Io`: it is not known whether the header was repaired.
 fn is_header_mended(damaged: &DamagedLog, number: u64) -> Result<bool> {
     if !numbers(damaged)?.contains(&number) {
         return Ok(false);
@@ -285,7 +287,7 @@ fn is_header_mended(damaged: &DamagedLog, number: u64) -> Result<bool> {
     }
 }
 
-/// A segment file whose fixed parts are sound, if it is there and they are.
+/// Opens a segment file. None: it is missing, or its fixed parts are damaged.
 ///
 /// # Errors
 /// As [`open_file`].
@@ -293,11 +295,11 @@ fn find_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::
     if numbers(damaged)?.contains(&number) { open_file(damaged, number) } else { Ok(None) }
 }
 
-/// The segment file of this number, if its fixed parts are sound. One that could not be read says nothing of the log, and may
-/// well be the one that tells most.
+/// The segment file of this number, if its fixed parts are sound. A file that cannot be read is an error, because it
+/// may hold the most important information.
 ///
 /// # Errors
-/// `Io`; `Unsupported`: a newer version wrote it.
+/// `Io`; `Unsupported`: a newer version wrote the file.
 fn open_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::Opened>> {
     let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
     match files.open(number, false) {
@@ -306,7 +308,7 @@ fn open_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::
     }
 }
 
-/// Those of these segment files that [`open_file`] opens, one at a time.
+/// The segment files of these numbers that [`open_file`] opens, one at a time.
 fn open_files(
     damaged: &DamagedLog,
     numbers: impl Iterator<Item = u64>,
@@ -314,7 +316,7 @@ fn open_files(
     numbers.filter_map(|number| open_file(damaged, number).transpose())
 }
 
-/// Where a segment begins, if its opening block is sound.
+/// The position where a segment begins, if its opening block is sound.
 ///
 /// # Errors
 /// `Io`.
@@ -327,7 +329,7 @@ fn base_of(file: &segment_files::Opened) -> Result<Option<Base>> {
     })
 }
 
-/// The state behind the last entry before a hole, from the opening of the segment that holds that entry.
+/// The state after the last entry before a gap, from the opening of the segment that holds that entry.
 ///
 /// # Errors
 /// `Io`.
@@ -342,13 +344,13 @@ pub(crate) fn state_before(damaged: &DamagedLog, gap: &Gap) -> Result<Option<Seq
     Ok((sequencer.end().raft == to).then_some(sequencer))
 }
 
-/// The highest term that blocks from the one before a hole on tell of, and the vote in it, if one was given; 0: no block
-/// tells of one. A segment's opening repeats the hard state, so earlier segments say no more.
+/// The highest term in sound blocks, from the block before a gap on, and the vote in it, if one was cast; 0: the blocks
+/// hold none. A segment's opening repeats the hard state, so earlier segments hold no more.
 ///
 /// # Errors
 /// `Io`.
 pub(crate) fn newest_state(damaged: &DamagedLog, gap: &Gap) -> Result<Option<HardState>> {
-    // The opening can be in the hole.
+    // The opening can be in the gap.
     let from = gap.made_of.unwrap_or(gap.place.number);
     let mut newest = None;
     for number in numbers(damaged)?.into_iter().filter(|n| *n >= from) {
@@ -361,8 +363,9 @@ pub(crate) fn newest_state(damaged: &DamagedLog, gap: &Gap) -> Result<Option<Har
     Ok(newest)
 }
 
-/// The last entry that the changes of membership in a log say is committed, `entries` that are put back into a hole included:
-/// a change is written only behind the word that the one before is committed. A repair that loses such a word keeps what it said.
+/// The last entry that the log's membership changes show to be committed, including the `entries` that are restored in
+/// a gap. A change is written only after a record that the previous one is committed. A repair that loses such a record
+/// keeps what it said.
 ///
 /// # Errors
 /// `Io`.
@@ -374,7 +377,7 @@ pub(crate) fn committed_by_changes(
     let change = |h: &BlockHeader| (h.kind == Kind::Configuration).then_some(h.raft_index);
     let mut changes: BTreeSet<EntryIndex> = entries.iter().filter_map(|(header, _)| change(header)).collect();
     let from = gap.made_of.unwrap_or(gap.place.number);
-    // Entries that a conflict cut off stand behind the place where a later segment begins.
+    // Entries that a conflict truncated are after the position where a later segment begins.
     let mut upto = EntryIndex(u64::MAX);
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n >= from)) {
         let file = file?;
@@ -392,8 +395,8 @@ pub(crate) fn committed_by_changes(
     Ok(changes.into_iter().rev().nth(1).unwrap_or_default())
 }
 
-/// The last membership that sound blocks tell of, and the entry that it is of. If this replica is the only voter in it, that
-/// need not be committed: then it is the one before, as long as no sound block says that the change is committed.
+/// The last membership in sound blocks, and its entry. If this replica is the only voter in it, the change need not be
+/// committed. Then the membership before it counts, unless a sound block records that the change is committed.
 ///
 /// # Errors
 /// `Io`.
@@ -419,8 +422,8 @@ pub(crate) fn membership_on(damaged: &DamagedLog) -> Result<(Membership, EntryIn
     Ok(last)
 }
 
-/// The sound blocks of a segment that tell of a membership, or how far the log is committed: the entry that each is of, or
-/// behind, and both.
+/// The sound blocks of a segment that hold a membership or a commit index: the entry that each block is, or follows,
+/// and both.
 ///
 /// # Errors
 /// `Io`.
@@ -456,7 +459,7 @@ fn told_in(
     Ok(told)
 }
 
-/// The last membership that any sound block tells of, and the entry that it is of; empty when none does.
+/// The last membership in any sound block, and its entry. Empty if there is none.
 fn last_membership(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
     let mut later = Vec::new();
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
@@ -479,7 +482,7 @@ fn last_membership(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
     Ok((Membership::default(), EntryIndex(0)))
 }
 
-/// Follows the sound configuration blocks of a segment.
+/// Reads the sound configuration blocks of a segment.
 fn configurations(scanner: &mut Scanner, id: SegmentId, last: &mut (Membership, EntryIndex)) -> Result<()> {
     let mut at = SEGMENT_HEADER_BYTES;
     while at + BLOCK_HEADER_BYTES <= scanner.limit() {

@@ -1,7 +1,8 @@
-//! Mender: gathers the entries that belong into a wound, from whoever has them. Pure: told the time, it says whom to
-//! ask for what.
+//! Repair fetcher: collects the entries of a gap from the other replicas. Pure: given the time, it decides which
+//! replica to ask for which entries.
 //!
-//! One peer is asked at a time; who does not answer in time loses its turn, and who answers is asked on.
+//! It asks one peer at a time. If the peer does not answer in time, the next one is asked; if it answers, it is asked
+//! again.
 //!
 //! Must not know: files, raft.
 
@@ -12,23 +13,23 @@ use crate::types::{EntryIndex, NodeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A wound, and what has come for it.
+/// A gap, and the entries received for it.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     pub(crate) gap: Gap,
-    /// The entries from the first that is missing on.
+    /// The entries, from the first missing one on.
     spares: Vec<BlockCopy>,
-    /// Whose turn it is, and until when.
+    /// The peer that is asked now, and until when it may answer.
     turn: usize,
     until: Option<Moment>,
     wait_limit: Duration,
     bytes_max: u32,
-    /// Peers that have the entry that is missing next damaged as well.
+    /// Peers that have the next missing entry damaged as well.
     damaged: BTreeSet<NodeId>,
 }
 
 impl Fetcher {
-    /// Nothing is there yet. A peer has `patience` to answer.
+    /// No entry was received yet. A peer has `patience` to answer.
     pub(crate) fn new(gap: Gap, wait_limit: Duration, bytes_max: u32) -> Self {
         Self {
             gap,
@@ -41,8 +42,8 @@ impl Fetcher {
         }
     }
 
-    /// The next entry that is missing; None when all are there. Before them the one before the hole is asked for, if others
-    /// have to say that it is that one. If it is another one, nothing can be put back.
+    /// The next missing entry; None if there is none. If others have to confirm the entry before the gap, that one is
+    /// requested first. If they have another one there, nothing can be restored.
     pub(crate) fn missing(&self) -> Option<EntryIndex> {
         if self.gap.presumed().is_some() || self.gap.is_refuted() {
             return self.gap.presumed();
@@ -51,17 +52,17 @@ impl Fetcher {
         (next <= self.gap.upto).then_some(next)
     }
 
-    /// The entries, when all are there.
+    /// The received entries.
     pub(crate) fn spares(&self) -> &[BlockCopy] {
         &self.spares
     }
 
-    /// When [`Self::ask`] wants to be called again.
+    /// When [`Self::ask`] has to be called again.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
         self.until.unwrap_or(now)
     }
 
-    /// Whom to ask for what, if it is time to.
+    /// The peer to ask now, and the request. None: it is too early, or there is nothing to ask.
     pub(crate) fn ask(&mut self, now: Moment, peers: &[NodeId]) -> Option<(NodeId, Fetch)> {
         let first = self.missing()?;
         if self.until.is_some_and(|until| now < until) {
@@ -77,19 +78,19 @@ impl Fetcher {
         Some((peer, Fetch { first, last, anchor, bytes_max }))
     }
 
-    /// A peer says that it has an entry damaged as well. The next one is asked at once.
+    /// A peer has an entry damaged as well. The next peer is asked at once.
     pub(crate) fn has_it_damaged(&mut self, peer: NodeId, entry: EntryIndex) {
         if self.missing() == Some(entry) && self.damaged.insert(peer) {
             self.until = None;
         }
     }
 
-    /// Whether all of `peers` have said that they have the next entry damaged; of nobody: false.
+    /// Whether all of `peers` have reported the next entry as damaged. False if there are no peers.
     pub(crate) fn is_lost_to(&self, peers: &[NodeId]) -> bool {
         !peers.is_empty() && peers.iter().all(|peer| self.damaged.contains(peer))
     }
 
-    /// Takes what came, as far as it is missing. The peer that sent it may be asked on at once.
+    /// Takes received entries, as far as they are missing. Their sender may be asked again at once.
     pub(crate) fn take(&mut self, spares: impl IntoIterator<Item = BlockCopy>) {
         for (header, body) in spares {
             if self.missing() != Some(header.raft_index) {
@@ -112,7 +113,7 @@ mod tests {
     use crate::store::format::segment::digest_of_bytes;
     use crate::types::{Index, Term, Timestamp};
 
-    /// Entries 10 to 12 are missing behind entry 9 of term 2, which segment 1 says they follow, and before entry 13 of term 3.
+    /// Entries 10 to 12 are missing. Segment 1 has entry 9 of term 2 before them, and entry 13 of term 3 follows.
     fn behind_segment(committed: u64) -> Fetcher {
         let mut gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
         gap.begin_behind(1, EntryIndex(committed), false);
@@ -139,13 +140,13 @@ mod tests {
         (header, Vec::new())
     }
 
-    /// The entry that others have at the end of the segment before decides whether anything is put back behind it.
+    /// The others' last entry of the segment before decides whether anything is restored after it.
     #[test]
-    fn entry_before_an_opening_is_asked_for_unless_it_is_committed() {
+    fn entry_before_an_opening_is_requested_unless_it_is_committed() {
         let mut fetcher = behind_segment(8);
         assert_eq!(fetcher.missing(), Some(EntryIndex(9)));
         fetcher.take([no_op(10, 2)]);
-        assert_eq!(fetcher.missing(), Some(EntryIndex(9)), "only its own entry tells");
+        assert_eq!(fetcher.missing(), Some(EntryIndex(9)), "only that entry can confirm it");
         fetcher.take([no_op(9, 2), no_op(10, 2)]);
         assert_eq!((fetcher.missing(), fetcher.spares().len()), (Some(EntryIndex(11)), 1));
         assert!(fetcher.gap.is_founded(&[]));
@@ -160,9 +161,10 @@ mod tests {
         assert_eq!(behind_segment(9).missing(), Some(EntryIndex(10)));
     }
 
-    /// The others may have discarded the entry before the hole: then a replica that knew it committed ended for nothing.
+    /// The others may have discarded the entry before the gap. A replica that knew it to be committed failed
+    /// needlessly.
     #[test]
-    fn rivals_are_asked_for_from_the_first_entry_that_is_not_known_committed() {
+    fn rivals_are_requested_from_the_first_entry_not_known_to_be_committed() {
         let question = |committed| fetcher(behind_segment(committed).gap.rivals());
         assert_eq!(question(8).missing(), Some(EntryIndex(9)));
         assert_eq!(question(9).missing(), Some(EntryIndex(10)));
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(
             fetcher(empty.rivals()).missing(),
             Some(EntryIndex(9)),
-            "no entry behind it need ever be there"
+            "possibly no replica ever has an entry after it"
         );
         let applier = |committed| behind_segment(committed).gap.applier(&[no_op(10, 4)]).len();
         assert_eq!([applier(8), applier(9)], [0, 1]);

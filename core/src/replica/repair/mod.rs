@@ -1,5 +1,5 @@
-//! Damage: full segments are scrubbed while the replica runs, and a log that does not open is repaired from other
-//! replicas before it runs.
+//! Repair: full segments are scrubbed while the replica runs. A log that does not open is repaired from other replicas
+//! before it runs.
 
 pub(crate) mod diagnosis;
 pub(crate) mod fetcher;

@@ -1,27 +1,27 @@
-//! Tending: keeps full segments sound. A scrub goes through them at a set pace and checks every byte; where it finds
-//! damage, what is missing is fetched from other replicas and put back in place. Damage that a reader, `verify` or the
-//! archive has met is looked at at once, whatever the scrub's pace, and where it is; the scrub comes back to what it left.
+//! Scrubber: keeps full segments sound. A scrub reads them at a set pace and checks every byte. Where it finds damage,
+//! the missing entries are fetched from other replicas and written in place. Damage that a reader, `verify` or the
+//! archive has found is examined at once, whatever the scrub's pace and position. The scrub then resumes where it was.
 //!
 //! ```text
-//!   due, or suspected ──> look (errand) ──> sound: on to the next piece
+//!   due, or suspected ──> look (job) ──> sound: next piece
 //!                           ^   │
-//!                           │   └─> wound ──> ask others, one by one ──> fill ──> mend (errand) ──┐
-//!                           └─────────────────────────────────────────────────────────────────────┘
+//!                           │   └─> gap ──> ask others, one by one ──> fill ──> repair (job) ──┐
+//!                           └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What nobody can repair now is tried again after a while, which grows from [`AGAIN_MIN`] to [`AGAIN_MAX`]. If every other
-//! voter has said that it has the same entries damaged, readers are told that nobody can repair them.
+//! A repair that fails is retried later, after a delay that grows from [`AGAIN_MIN`] to [`AGAIN_MAX`]. If every other
+//! voter has reported the same entries as damaged, readers get the error that no replica can repair them.
 //!
-//! The replica goes on meanwhile: what it acknowledged it knows, only bytes of committed entries are missing. It
-//! cannot ship them, for the archive checks what it reads.
+//! The replica continues meanwhile: its acknowledgements hold, and only bytes of committed entries are missing. It
+//! cannot send them, because the archive checks what it reads.
 //!
-//! All reading and syncing is an errand of the helper thread; the node only decides. Without that thread (in a
-//! simulation) errands are run where they are given.
+//! All reading and syncing is done in background jobs of the helper thread. The node only decides. Without that thread
+//! (in a simulation) a job runs at once.
 //!
 //! Invariants:
-//! - the segment that grows is left alone: a node that meets damage in it goes on in another one first;
-//! - what is not committed is left alone: it may be cut off at any time;
-//! - a segment that is looked at is held, so that its file is not reused meanwhile.
+//! - the growing segment is not repaired: a node that finds damage in it first rolls to another one;
+//! - uncommitted entries are not repaired: they may be truncated at any time;
+//! - a segment is held while it is examined, so that its file is not reused.
 //!
 //! Must not know: elections, the network.
 
@@ -51,17 +51,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Read at a time.
+/// The bytes that one job reads.
 const PIECE_BYTES: usize = 256 << 10;
-/// Between the end of one pass over all segments and the beginning of the next.
+/// The time between the end of one pass over all segments and the start of the next.
 const REST: Duration = Duration::from_secs(60);
-/// Each peer is asked so often for an entry before it is put off.
+/// The number of requests to each peer before a repair is postponed.
 const ROUNDS_MAX: u32 = 20;
-/// Between two attempts to repair a segment: after the first, and at most.
+/// The delay before a repair is retried: the initial and the maximum one.
 const AGAIN_MIN: Duration = Duration::from_secs(5);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 
-/// The state of the log's health.
+/// The state of scrub and repair.
 #[derive(Debug)]
 pub(crate) struct Tending {
     disk: Arc<dyn Disk>,
@@ -71,18 +71,18 @@ pub(crate) struct Tending {
     options: Options,
     cluster: Cluster,
     doing: Doing,
-    /// What the errand under way has brought.
+    /// The result of the job that was running.
     done: Arc<Mutex<Option<Done>>>,
-    /// Segments to be looked at first.
+    /// Segments to be examined first.
     suspects: BTreeSet<u64>,
-    /// Segments in which something could not be repaired, and when that is tried again.
+    /// Segments in which a repair failed, and when it is retried.
     given_up: BTreeMap<u64, GivenUp>,
-    /// The last segment that this pass has looked at.
+    /// The last segment that this pass has examined.
     passed: u64,
     due: Moment,
 }
 
-/// When a segment is looked at again, and how long was waited for that.
+/// When the repair of a segment is retried, and the delay before that.
 #[derive(Clone, Copy, Debug)]
 struct GivenUp {
     at: Moment,
@@ -93,19 +93,19 @@ struct GivenUp {
 enum Doing {
     Nothing,
     Looking(Box<Looking>),
-    /// An errand is under way.
+    /// A job is running.
     Away,
     Asking(Box<Asking>),
 }
 
-/// A look at one segment.
+/// The examination of one segment.
 #[derive(Debug)]
 struct Looking {
     probe: Probe,
     segment: Arc<Segment>,
-    /// Damage was met here: not at the scrub's pace.
+    /// Damage was found here: the scrub's pace does not apply.
     urgent: bool,
-    /// Where the last wound was mended.
+    /// Where the last gap was repaired.
     mended: Option<usize>,
 }
 
@@ -120,16 +120,16 @@ struct Asking {
 #[derive(Debug)]
 enum Done {
     Looked { looking: Box<Looking>, bytes: usize, found: Result<Option<Hurt>> },
-    Mended { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
+    CheckedAuthority { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
 }
 
-/// What a look has found.
+/// The result of an examination.
 #[derive(Debug)]
 enum Hurt {
-    /// Nothing, to the segment's end.
+    /// No damage, up to the segment's end.
     None,
     Gap(Box<Gap>, Option<BlockCopy>),
-    /// Damage about which nothing can be told.
+    /// Damage whose extent cannot be determined.
     Hopeless(Error),
 }
 
@@ -157,12 +157,12 @@ impl Tending {
         }
     }
 
-    /// A log on its own has nobody to ask; it is verified on demand.
+    /// Whether there is no scrub. A log on its own has no replica to ask; it is verified on demand.
     fn is_off(&self) -> bool {
         self.options.cluster.is_none()
     }
 
-    /// When [`Self::turn`] wants to be called.
+    /// When [`Self::turn`] has to be called. None: when there is an event.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         match &self.doing {
             _ if self.is_off() => None,
@@ -178,12 +178,12 @@ impl Tending {
         }
     }
 
-    /// Whether damage was met in a segment that can be repaired now.
+    /// Whether damage was found in a segment that can be repaired now.
     fn has_suspect(&self) -> bool {
         self.suspects.iter().any(|n| self.is_full(*n))
     }
 
-    /// Takes note of who could repair what is damaged here.
+    /// Records whether other replicas could repair damage here.
     pub(crate) fn learn(&self, replica: &Replica) {
         let alone = self.is_off() || replica.others().is_empty();
         let helpers = if alone { Helpers::Nobody } else { Helpers::Replicas };
@@ -202,20 +202,20 @@ impl Tending {
         self.last().is_some_and(|last| number < last)
     }
 
-    /// Whether damage was met in the segment that grows: the log should go on in the next one.
+    /// Whether damage was found in the growing segment: the log should roll to the next one.
     pub(crate) fn wants_roll(&self) -> bool {
         self.last().is_some_and(|last| self.suspects.contains(&last))
     }
 
-    /// There is no file to go on in: the damage stays until the segment is full.
+    /// There is no file to roll to: the damage stays until the segment is full.
     pub(crate) fn cannot_roll(&mut self, error: &Error) {
         if let Some(last) = self.last() {
-            tracing::warn!(%error, segment = last, "damage in the segment that grows is repaired once that is full");
+            tracing::warn!(%error, segment = last, "damage in the growing segment: it is repaired once that segment is full");
             self.suspects.remove(&last);
         }
     }
 
-    /// Does what there is to do.
+    /// Makes one step.
     pub(crate) fn turn(&mut self, now: Moment, replica: &mut Replica, counters: &Counters) {
         self.learn(replica);
         if self.is_off() {
@@ -226,7 +226,7 @@ impl Tending {
         let is_repaired = self.segments.damage().is_repaired();
         for (number, given_up) in &mut self.given_up {
             if is_repaired && given_up.at <= now {
-                given_up.at = now.plus(given_up.waited); // if nothing comes of it
+                given_up.at = now.plus(given_up.waited); // in case this attempt has no result
                 self.suspects.insert(*number);
             }
         }
@@ -244,7 +244,7 @@ impl Tending {
         }
     }
 
-    /// Chooses a segment to look at.
+    /// Chooses a segment to examine.
     fn begin(&mut self, now: Moment) -> bool {
         let list = self.segments.snapshot();
         let Some((last, full)) = list.split_last() else { return false };
@@ -281,7 +281,7 @@ impl Tending {
             base: Some(segment.base),
             end: Some((Some(data_end), end)),
         };
-        debug_assert!(index.is_some(), "it is one of them");
+        debug_assert!(index.is_some(), "the segment is in the list");
         let piece = PIECE_BYTES.min(usize::try_from(self.pace()).unwrap_or(usize::MAX)).max(4096);
         match Probe::new(&*self.disk, place, if urgent { PIECE_BYTES } else { piece }) {
             Ok(probe) => {
@@ -297,7 +297,7 @@ impl Tending {
         let waited = last.map_or(AGAIN_MIN, |last| last.waited.saturating_mul(2).min(AGAIN_MAX));
         match last {
             None => {
-                tracing::error!(%error, segment = number, "damage that could not be repaired; it will be tried again");
+                tracing::error!(%error, segment = number, "damage could not be repaired; the repair will be retried");
             }
             Some(_) => {
                 tracing::debug!(%error, segment = number, ?waited, "damage still could not be repaired")
@@ -307,24 +307,24 @@ impl Tending {
         self.suspects.remove(&number);
     }
 
-    /// A segment is sound, or left the log.
+    /// A segment is sound, or has left the log.
     fn is_well(&mut self, number: u64) {
         self.given_up.remove(&number);
         self.segments.damage().is_well(number);
     }
 
-    /// Whether the segment is still the log's.
+    /// Whether the segment still belongs to the log.
     fn is_there(&self, segment: &Arc<Segment>) -> bool {
         self.segments.contains(segment)
     }
 
-    /// Looks at a piece, when it is time to.
+    /// Examines a piece, if it is due.
     fn look(&mut self, now: Moment, mut looking: Box<Looking>) -> bool {
         if !self.is_there(&looking.segment) {
             return true;
         }
         if !looking.urgent && self.has_suspect() {
-            self.passed = looking.segment.number.saturating_sub(1); // the scrub comes back to it
+            self.passed = looking.segment.number.saturating_sub(1); // the scrub will examine it again
             return true;
         }
         if !looking.urgent && now < self.due {
@@ -341,7 +341,7 @@ impl Tending {
         self.send_off(move || {
             let from = looking.probe.at;
             let found = looking.look(&maker).or_else(|error| {
-                // Bytes that are missing at the file's end cannot be read.
+                // Bytes that are missing at the end of the file cannot be read.
                 if !allocator.restore_length(&looking.segment)? {
                     return Err(error);
                 }
@@ -354,7 +354,7 @@ impl Tending {
         true
     }
 
-    /// Has an errand run.
+    /// Starts a background job.
     fn send_off(&mut self, job: impl FnOnce() -> Done + Send + 'static) {
         let (done, queue) = (self.done.clone(), self.queue.clone());
         self.doing = Doing::Away;
@@ -380,7 +380,7 @@ impl Tending {
                     Ok(Some(Hurt::None)) => {
                         self.is_well(number);
                     }
-                    // What is not committed can be cut off at any time; and was cut off, perhaps.
+                    // Uncommitted entries may have been truncated.
                     Ok(Some(Hurt::Gap(gap, _)))
                         if !self.is_there(&looking.segment)
                             || gap.to.is_none_or(|to| to > looking.segment.readable()) => {}
@@ -401,7 +401,7 @@ impl Tending {
                         self.doing = Doing::Asking(Box::new(asking));
                     }
                     Ok(Some(Hurt::Hopeless(error))) | Err(error) => {
-                        let at = error.place().map_or(0, |(_, offset)| offset);
+                        let at = error.location().map_or(0, |(_, offset)| offset);
                         if self.segments.damage().found(number, at..at + 1, None) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
                         }
@@ -409,13 +409,13 @@ impl Tending {
                     }
                 }
             }
-            Done::Mended { mut looking, gap, result } => match result {
+            Done::CheckedAuthority { mut looking, gap, result } => match result {
                 Ok(()) => {
                     counters.repaired.fetch_add(1, Ordering::Relaxed);
                     self.segments.damage().mended(looking.segment.number, &bytes_of(&gap), &gap.records());
                     tracing::warn!(
                         file = %gap.path(&*self.disk).display(), offset = gap.from, records = ?gap.records(),
-                        "damage was repaired with what another replica has"
+                        "damage was repaired with entries of another replica"
                     );
                     looking.mended = Some(gap.from);
                     looking.probe.again();
@@ -427,7 +427,7 @@ impl Tending {
         true
     }
 
-    /// Fetches what is missing; once it is there, has it written.
+    /// Fetches the missing entries. Once all have arrived, starts the job that writes them.
     fn ask(&mut self, now: Moment, mut asking: Box<Asking>, replica: &mut Replica) -> bool {
         let number = asking.looking.segment.number;
         asking.fetcher.take(replica.take_brought());
@@ -444,7 +444,7 @@ impl Tending {
                     let disk = self.disk.clone();
                     self.send_off(move || {
                         let result = fetcher.gap.mend(&*disk, &bytes);
-                        Done::Mended { looking, gap: Box::new(fetcher.gap), result }
+                        Done::CheckedAuthority { looking, gap: Box::new(fetcher.gap), result }
                     });
                 }
                 Err(why) => {
@@ -456,7 +456,7 @@ impl Tending {
         }
         let others = replica.others();
         let rounds = asking.asked / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
-        // A learner that has them whole is asked on; where nobody else votes, learners are all there is.
+        // A learner that may have them whole is still asked. If there are no other voters, the learners decide.
         let fetcher = &asking.fetcher;
         let is_lost = fetcher.is_lost_to(&replica.other_voters()) || fetcher.is_lost_to(&others);
         if is_lost {
@@ -481,13 +481,13 @@ impl Tending {
     }
 }
 
-/// The bytes of its segment that a wound takes.
+/// The bytes of the segment that a gap covers.
 fn bytes_of(gap: &Gap) -> Range<u64> {
     gap.from as u64..gap.to.unwrap_or(gap.place.bytes as usize) as u64
 }
 
 impl Looking {
-    /// Looks at a piece. None: it was sound, and there is more.
+    /// Examines a piece. None: it was sound, and there is more.
     fn look(&mut self, maker: &Maker) -> Result<Option<Hurt>> {
         match self.probe.look()? {
             Look::More => Ok(None),
@@ -496,7 +496,7 @@ impl Looking {
         }
     }
 
-    /// What is to be done about a break in the chain.
+    /// Finds the gap at a break in the chain of blocks.
     fn examine(&mut self, why: crate::record::batch::Malformed, maker: &Maker) -> Result<Hurt> {
         let Some(mut gap) = self.probe.gap(why)? else {
             return Ok(Hurt::Hopeless(Error::corrupt(self.probe.path(), self.probe.at as u64, why)));
@@ -513,7 +513,7 @@ impl Looking {
     }
 }
 
-/// Makes opening blocks again.
+/// Rebuilds opening blocks.
 struct Maker {
     segments: Arc<Segments>,
     options: Options,
@@ -521,8 +521,8 @@ struct Maker {
 }
 
 impl Maker {
-    /// The opening block of `segment`, from what the segment before leads to. Its hard state can be an older one: a
-    /// segment that another one follows is not asked for it.
+    /// The opening block of `segment`, from the state after the segment before it. Its hard state can be older than the
+    /// original's: recovery reads the hard state only of the last segment.
     fn opening(&self, segment: &Arc<Segment>) -> Result<Option<BlockCopy>> {
         let list = self.segments.snapshot();
         let before = list.iter().take_while(|s| s.number < segment.number).last();

@@ -1,18 +1,20 @@
-//! Log clock: the time that a leader gives its entries. It follows the wall clock, and bounds how far one entry can move
-//! the log's time: sessions expire by that time, and it never goes back.
+//! Log clock: the time that a leader gives its entries. It follows the wall clock and bounds how far one entry can move
+//! the log's time. Sessions expire by that time, and it never goes back.
 //!
 //! ```text
-//! opened: wall ──> each look: what it showed + what passed on the process's clock, corrected toward the wall
+//! opened: wall ──> each look: time at the last look + time passed since, corrected toward the wall
 //! ```
 //!
 //! Invariants:
 //! - it never goes back;
-//! - between two looks it moves by what passed on the process's own clock, plus at most as much again, and at most
-//!   [`CORRECTION_MAX`] a look. So since the log was opened it has moved at most twice as far as time has passed.
+//! - between two looks it advances by the time that passed on the process's monotonic clock. The correction adds or
+//!   subtracts at most that time again, and at most [`CORRECTION_MAX`] a look. So since the log was opened it has
+//!   advanced at most twice as far as time has passed.
 //!
-//! Limits (`docs/positions.md` tells them): the wall clock is believed when the log is opened, because a log can have
-//! been at rest for years; and replicas whose clocks differed when they were opened move the time by that difference when
-//! the lead goes from one to the other.
+//! Limits (see `docs/positions.md`):
+//! - the wall clock is trusted when the log is opened, because a log can have been closed for years;
+//! - if the clocks of two replicas differed when they were opened, the log's time moves by that difference when
+//!   leadership passes from one to the other.
 //!
 //! Must not know: any real clock, entries.
 
@@ -20,29 +22,29 @@ use crate::sync::clock::Moment;
 use crate::types::Timestamp;
 use std::time::Duration;
 
-/// The most that one look takes over of a difference from the wall clock.
+/// The largest correction toward the wall clock in one look.
 const CORRECTION_MAX: Duration = Duration::from_secs(60);
-/// A larger difference is told.
+/// A larger difference from the wall clock is logged.
 const NOTICED: Duration = Duration::from_secs(60);
 
 /// The clock of the entries that this process orders.
 #[derive(Debug)]
 pub(crate) struct LogClock {
-    /// When it was last looked at.
+    /// When [`Self::look`] last ran.
     at: Moment,
-    /// The time that it showed then, since 1970. Finer than the log's timestamps: many looks fall into one millisecond.
+    /// The time that it showed then, since 1970. Finer than the log's timestamps: one millisecond can hold many looks.
     shown: Duration,
-    /// Whether it differs from the wall clock by so much that it was told.
+    /// Whether the difference from the wall clock is large enough that it was logged.
     is_off: bool,
 }
 
 impl LogClock {
-    /// Begins with the wall clock's time.
+    /// A clock that starts with the wall clock's time.
     pub(crate) fn new(now: Moment, wall: Timestamp) -> Self {
         Self { at: now, shown: Duration::from_millis(wall.0), is_off: false }
     }
 
-    /// The time that a look would show. Changes nothing.
+    /// The time that [`Self::look`] would return. Changes nothing.
     pub(crate) fn peek(&self, now: Moment, wall: Timestamp) -> Timestamp {
         let shown = self.corrected(now, wall);
         Timestamp(u64::try_from(shown.as_millis()).unwrap_or(u64::MAX))
@@ -63,7 +65,7 @@ impl LogClock {
         Duration::from_millis(wall.0).clamp(expected - correction, expected.saturating_add(correction))
     }
 
-    /// Tells once when the two clocks differ, and once when they agree again.
+    /// Logs once when the two clocks differ, and once when they agree again.
     fn tell(&mut self, wall: Timestamp) {
         let difference = Duration::from_millis(wall.0).abs_diff(self.shown);
         let before = std::mem::replace(&mut self.is_off, difference > NOTICED);
@@ -71,8 +73,8 @@ impl LogClock {
             (false, true) => tracing::warn!(
                 wall_ms = wall.0,
                 log_ms = u64::try_from(self.shown.as_millis()).unwrap_or(u64::MAX),
-                "the wall clock has jumped: the log's time follows at most twice as fast as time passes, or stands \
-                 still; check the clock"
+                "the wall clock has jumped: the log's time advances at most twice as fast as time passes, or stops, \
+                 until the two agree; check the clock"
             ),
             (true, false) => tracing::info!("the log's time agrees with the wall clock again"),
             _ => {}
@@ -115,7 +117,7 @@ mod tests {
         for ms in (0..3_600_000).step_by(100) {
             assert_eq!(look(&mut clock, ms, TRUE + ms + ahead), TRUE + 2 * ms);
         }
-        // Put right: time stands still until it is there, and goes on.
+        // The wall clock is right again: the log's time stops until the wall clock has reached it, then goes on.
         let ahead = look(&mut clock, 3_600_000, TRUE + 3_600_000) - TRUE;
         assert!((3_600_000..=2 * 3_600_000).contains(&ahead));
         for ms in (3_600_000..8_000_000).step_by(100) {
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_after_long_rest_is_a_minute_off_at_most() {
+    fn look_after_a_long_rest_is_off_by_at_most_a_minute() {
         let rest = 30 * DAY_MS;
         assert_eq!(look(&mut opened(), rest, TRUE + rest + 400 * DAY_MS), TRUE + rest + 60_000);
         assert_eq!(look(&mut opened(), rest, 0), TRUE + rest - 60_000);
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn any_clock_is_bearable() {
+    fn extreme_clocks_do_not_overflow() {
         let mut clock = LogClock::new(after(5), Timestamp(u64::MAX));
         assert_eq!(look(&mut clock, u64::MAX, u64::MAX), u64::MAX);
         assert_eq!(look(&mut clock, 0, 0), u64::MAX);
@@ -153,7 +155,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// For any wall clock, looked at any number of times.
+        /// For any wall clock and any number of looks.
         #[test]
         fn time_moves_at_most_twice_as_fast_and_never_back(
             looks in proptest::collection::vec((0..200_000u64, any::<u64>()), 1..100),

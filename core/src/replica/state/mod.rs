@@ -1,4 +1,4 @@
-//! The replicated state: what the entries of the log make of it, and its bytes. Pure.
+//! The replicated state: the result of applying the log's entries, and its encoding. Pure.
 
 pub(crate) mod log_clock;
 pub(crate) mod sequencer;

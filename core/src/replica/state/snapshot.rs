@@ -1,21 +1,21 @@
-//! Snapshot: the state behind an entry, from which a copy of the log begins where no entries can lead it.
+//! Snapshot: the state after an entry. A copy of the log starts from it where the entries before it cannot be read.
 //!
-//! Its body is that of an opening block: positions, membership, sessions, options of the log.
+//! Its body is the body of an opening block: positions, membership, sessions, options of the log.
 //!
-//! Must not know: how it travels.
+//! Must not know: how it is sent.
 
 use crate::store::format::block::BlockHeader;
 use crate::store::segment::Base;
 use crate::types::{EntryIndex, Index, LogId, Term, Timestamp};
 use bytes::Bytes;
 
-/// Where a follower begins: behind an entry, with all that the entries before led to.
+/// The state from which a follower starts: an entry, and the result of all entries up to it.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let Some(chiplog::FollowMessage::State(state)) = log.feed(chiplog::FollowFrom::Newest)?.next(0)? else { panic!() };
+/// let Some(chiplog::FollowMessage::State(state)) = log.follow(chiplog::FollowFrom::Newest)?.next(0)? else { panic!() };
 /// assert_eq!((state.log(), state.next().get()), (log.info().log_id, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -25,7 +25,7 @@ pub struct FollowSnapshot {
     pub(crate) committed: EntryIndex,
     pub(crate) kept: Index,
     pub(crate) header: BlockHeader,
-    /// An opening block's.
+    /// The body of an opening block.
     pub(crate) body: Bytes,
 }
 
@@ -40,7 +40,7 @@ impl FollowSnapshot {
         self.committed
     }
 
-    /// The entry that it stands behind.
+    /// The last entry that the state includes.
     pub fn raft(&self) -> EntryIndex {
         self.header.raft_index
     }
@@ -50,17 +50,17 @@ impl FollowSnapshot {
         self.header.term
     }
 
-    /// The record that comes next: a follower that begins here has none before it.
+    /// The next record's index. A follower that starts here has no records before it.
     pub fn next(&self) -> Index {
         self.header.first
     }
 
-    /// When the last block before was written.
+    /// The timestamp of the last block up to that entry.
     pub fn timestamp(&self) -> Timestamp {
         self.header.timestamp
     }
 
-    /// Where it stands.
+    /// The position after that entry.
     pub(crate) fn base(&self) -> Base {
         Base { raft: self.raft(), term: self.term(), next: self.next() }
     }

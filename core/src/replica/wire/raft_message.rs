@@ -1,8 +1,7 @@
-//! What raft's types look like on their way: an entry's descriptor, a change of membership, a message between
-//! replicas. Bytes only.
+//! The encoding of raft's types between replicas: an entry's descriptor, a change of membership, a message. Bytes only.
 //!
-//! Raft orders *descriptors*, 40 bytes each; the blocks' bodies ride beside, in an envelope's bodies, and are never
-//! copied or held by raft:
+//! Raft orders *descriptors* of 40 bytes each. The bodies of the blocks are sent beside them, in an envelope's bodies.
+//! Raft never copies or holds them:
 //!
 //! ```text
 //! Envelope { head: | crc32c | kind | 0 | raft's message: entries with descriptors |,  bodies: | body | body | … }
@@ -21,8 +20,8 @@
 //! | 24 | 8 | first record |
 //! | 32 | 8 | timestamp, ms |
 //!
-//! Invariant: what comes from a peer is checked here, checksums of bodies included, before raft sees it. Nothing
-//! in it can panic.
+//! Invariant: input from a peer is checked here, including the checksums of bodies, before raft sees it. No input
+//! panics.
 //!
 //! Must not know: who sends, files.
 
@@ -38,41 +37,41 @@ use bytes::{Buf, Bytes, BytesMut};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, Message};
 
-/// Bytes of a descriptor.
+/// The size of a descriptor in bytes.
 pub(crate) const DESCRIPTOR_BYTES: usize = 40;
-/// Bytes before what a head says.
+/// The bytes of a head before its contents.
 const HEAD_BYTES: usize = 8;
 
-/// What a head is.
+/// The kind of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadKind {
-    /// A message of raft's.
+    /// A raft message.
     Raft = 1,
-    /// The receiver is not a member any more.
+    /// The receiver is no longer a member.
     Removed = 2,
-    /// The sender has just started, and says where its log ends.
+    /// The sender has just started; this is the end of its log.
     Hello = 3,
-    /// How far the receiver of a hello was known to be.
+    /// The answer to a hello: how far the receiver's log was known to reach.
     Known = 4,
-    /// Asks for blocks, to mend damage.
+    /// Requests blocks, to repair damage.
     Fetch = 5,
-    /// Blocks that were asked for.
+    /// The requested blocks.
     Blocks = 6,
-    /// A leader without room for records asks whether there is some. Older versions drop it.
+    /// A leader without room for records asks whether the receiver has some. Older versions drop it.
     Room = 7,
-    /// There is.
+    /// The sender has room for records.
     HasRoom = 8,
-    /// Of the entries that were asked for, those up to here were discarded. Older versions drop it.
+    /// The requested entries up to this one were discarded. Older versions drop it.
     Gone = 9,
-    /// Asks for committed entries alone. Older versions drop it.
+    /// Requests committed entries only. Older versions drop it.
     FetchCommitted = 10,
-    /// Committed entries that were asked for. Older versions drop it.
+    /// The requested committed entries. Older versions drop it.
     Committed = 11,
-    /// Asks which version of the format the receiver reads. Older versions drop it.
+    /// Requests the version of the format that the receiver reads. Older versions drop it.
     Version = 12,
-    /// The version of the format that the sender reads, and how large its segments are.
+    /// The version of the format that the sender reads, and its segment size.
     ReadsVersion = 13,
-    /// The first of the entries that were asked for is damaged here as well. Older versions drop it.
+    /// The first requested entry is damaged here as well. Older versions drop it.
     DamagedLog = 14,
 }
 
@@ -95,11 +94,11 @@ impl HeadKind {
     ];
 }
 
-/// Where a head says of which kind it is.
+/// The offset of the kind in a head.
 #[cfg(any(test, feature = "sim"))]
 pub(crate) const KIND_AT: usize = 4;
 
-/// A head that says `body`, checksummed.
+/// A head with these contents, and its checksum.
 pub(crate) fn head(kind: HeadKind, body: &[u8]) -> Bytes {
     let mut b = BytesMut::with_capacity(HEAD_BYTES + body.len());
     b.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
@@ -109,25 +108,26 @@ pub(crate) fn head(kind: HeadKind, body: &[u8]) -> Bytes {
     b.freeze()
 }
 
-/// What a head says, its checksum checked.
+/// The kind and contents of a head. Checks its checksum.
 pub(crate) fn parse_head(head: &Bytes) -> Result<(HeadKind, Bytes), Malformed> {
     if head.len() < HEAD_BYTES {
-        return Err("message is cut off");
+        return Err("message head is cut off");
     }
     if crc32c(&head[4..]) != u32_at(head, 0) && !planted!(15) {
         return Err("message checksum does not match");
     }
-    let kind = HeadKind::ALL.into_iter().find(|k| *k as u8 == head[4]).ok_or("message of an unknown kind")?;
+    let kind =
+        HeadKind::ALL.into_iter().find(|k| *k as u8 == head[4]).ok_or("message is of an unknown kind")?;
     if head[5..8] != [0; 3] {
         return Err("message has fields of a newer version");
     }
     Ok((kind, head.slice(HEAD_BYTES..)))
 }
 
-/// Bytes of the answer to a question for the version: the version, the sender's segment bytes.
+/// The size of a version answer in bytes: the version, the sender's segment bytes.
 const READS_VERSION_BYTES: usize = 8;
 
-/// The answer of a replica with segments of this size to the question for its version.
+/// The answer to a request for the version, by a replica with segments of this size.
 pub(crate) fn reads_version(segment_bytes: u32) -> Bytes {
     let mut body = [0; READS_VERSION_BYTES];
     body[..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -135,19 +135,19 @@ pub(crate) fn reads_version(segment_bytes: u32) -> Bytes {
     head(HeadKind::ReadsVersion, &body)
 }
 
-/// What such an answer's body says: the version, and the sender's segment bytes.
+/// Decodes a version answer: the version, and the sender's segment bytes.
 pub(crate) fn parse_reads_version(body: &[u8]) -> Result<(u32, u32), Malformed> {
     if body.len() != READS_VERSION_BYTES {
-        return Err("version has another length");
+        return Err("version answer has an unexpected length");
     }
     let segment_bytes = u32_at(body, 4);
     if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
-        return Err("segments of a size that no log has");
+        return Err("version answer has an impossible segment size");
     }
     Ok((u32_at(body, 0), segment_bytes))
 }
 
-/// The header of a new block as it travels: what depends on a file is left out.
+/// The header of a new block as it is sent. Fields that depend on a file are left out.
 pub(crate) fn header_of(block: &NewBlock) -> BlockHeader {
     BlockHeader {
         length: (BLOCK_HEADER_BYTES + block.body.iter().map(Bytes::len).sum::<usize>()) as u32,
@@ -163,7 +163,7 @@ pub(crate) fn header_of(block: &NewBlock) -> BlockHeader {
     }
 }
 
-/// An entry for raft to order. A configuration's `body` is raft's own.
+/// An entry for raft to order. The `body` of a configuration is raft's own encoding.
 pub(crate) fn entry(header: &BlockHeader, body: impl FnOnce() -> Bytes) -> Entry {
     let mut entry = Entry { index: header.raft_index.0, term: header.term.0, ..Entry::default() };
     match header.kind {
@@ -189,21 +189,21 @@ fn descriptor(header: &BlockHeader) -> Bytes {
     Bytes::copy_from_slice(&b)
 }
 
-/// Bytes of a block's body.
+/// The size of a block's body in bytes.
 pub(crate) fn body_bytes(header: &BlockHeader) -> usize {
     header.length as usize - BLOCK_HEADER_BYTES
 }
 
-/// What an entry is to the log.
+/// The meaning of an entry to the log.
 #[derive(Debug)]
 pub(crate) enum EntryKind {
     NoOp,
     Configuration,
-    /// Its body rides beside.
+    /// A block, whose body is sent beside the entry.
     Block(BlockHeader),
 }
 
-/// Reads an entry of raft's.
+/// Decodes a raft entry.
 pub(crate) fn kind_of(entry: &Entry) -> Result<EntryKind, Malformed> {
     match entry.get_entry_type() {
         EntryType::EntryConfChangeV2 => {
@@ -212,16 +212,16 @@ pub(crate) fn kind_of(entry: &Entry) -> Result<EntryKind, Malformed> {
             }
             return Ok(EntryKind::Configuration);
         }
-        EntryType::EntryConfChange => return Err("entry of an unknown type"),
+        EntryType::EntryConfChange => return Err("entry is of an unknown type"),
         EntryType::EntryNormal => {}
     }
     if entry.data.is_empty() {
         return Ok(EntryKind::NoOp);
     }
     let d: &[u8; DESCRIPTOR_BYTES] =
-        entry.data[..].try_into().map_err(|_| "descriptor has another length")?;
+        entry.data[..].try_into().map_err(|_| "descriptor has an unexpected length")?;
     let kind = [Kind::Data, Kind::Command].into_iter().find(|k| *k as u8 == d[0]);
-    let kind = kind.ok_or("descriptor of an unknown kind")?;
+    let kind = kind.ok_or("descriptor is of an unknown kind")?;
     if d[1..4] != [0; 3] {
         return Err("descriptor has fields of a newer version");
     }
@@ -241,30 +241,30 @@ pub(crate) fn kind_of(entry: &Entry) -> Result<EntryKind, Malformed> {
     }))
 }
 
-/// A message of raft's as a head. The bodies of its entries go beside it.
+/// Encodes a raft message as a head. The bodies of its entries are sent beside it.
 pub(crate) fn encode_message(message: &Message) -> Result<Bytes, Malformed> {
     let bytes = message.write_to_bytes().map_err(|_| "message cannot be encoded")?;
     Ok(head(HeadKind::Raft, &bytes))
 }
 
-/// A block that came with a message: whose body was checked, in pieces that each hold whole batches.
+/// A received block. Its body was checked, and consists of pieces that each hold whole batches.
 pub(crate) type Arrived = (BlockHeader, Vec<Bytes>);
 
-/// Reads a message of raft's, and the bodies that came with it.
+/// Decodes a raft message and the bodies that were sent with it.
 pub(crate) fn decode_message(body: &[u8], bodies: Vec<Bytes>) -> Result<(Message, Vec<Arrived>), Malformed> {
     let message = Message::parse_from_bytes(body).map_err(|_| "message cannot be decoded")?;
     let mut bodies = Pieces::new(bodies);
     let mut arrived = Vec::new();
     let mut before: Option<(u64, u64)> = None;
     for entry in message.get_entries() {
-        // Messages that ask or forward carry contexts, not entries of the log.
+        // Read requests and forwarded proposals carry contexts, not entries of the log.
         if message.get_msg_type() != raft::eraftpb::MessageType::MsgAppend {
             break;
         }
         let follows = before
             .is_none_or(|(index, term)| Some(entry.index) == index.checked_add(1) && entry.term >= term);
         if !follows || entry.index == 0 || entry.term > message.term {
-            return Err("entries of a message do not follow each other");
+            return Err("entries of a message are not consecutive");
         }
         before = Some((entry.index, entry.term));
         if let EntryKind::Block(header) = kind_of(entry)? {
@@ -274,7 +274,7 @@ pub(crate) fn decode_message(body: &[u8], bodies: Vec<Bytes>) -> Result<(Message
     if bodies.is_empty() { Ok((message, arrived)) } else { Err("message has more bodies than entries") }
 }
 
-/// Bodies one after the other, in pieces as they came.
+/// A queue of bodies, in pieces as they were received.
 pub(crate) struct Pieces(std::collections::VecDeque<Bytes>);
 
 impl Pieces {
@@ -282,12 +282,13 @@ impl Pieces {
         Self(bodies.into())
     }
 
-    /// Whether all were taken.
+    /// Whether all bodies were taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next body, checked against its header: in pieces that each hold whole batches, or, of another kind, in one.
+    /// The next body, checked against its header. A data body comes in pieces that each hold whole batches, any other
+    /// body in one piece.
     pub(crate) fn take(&mut self, header: &BlockHeader) -> Result<Vec<Bytes>, Malformed> {
         let mut left = body_bytes(header);
         let mut body = Vec::new();
@@ -307,7 +308,7 @@ impl Pieces {
         let checked = check_pieces(header, body.iter().map(|p| &p[..]), true);
         let is_whole = header.kind == Kind::Data && checked.is_ok();
         if body.len() > 1 && !is_whole {
-            // A batch can lie across two pieces; and what is no batch is read as one.
+            // A batch can span two pieces, and a body without batches has to be in one piece.
             let mut whole = BytesMut::with_capacity(body_bytes(header));
             for mut piece in body {
                 whole.extend_from_slice(piece.chunk());
@@ -321,13 +322,13 @@ impl Pieces {
     }
 }
 
-/// The membership that a change leads to, from the change as raft encodes it.
+/// The membership after a change, from raft's encoding of the change.
 pub(crate) fn membership_of_change(body: &[u8]) -> Result<Membership, Malformed> {
-    let change = ConfChangeV2::parse_from_bytes(body).map_err(|_| "change of membership is malformed")?;
+    let change = ConfChangeV2::parse_from_bytes(body).map_err(|_| "membership change cannot be decoded")?;
     Membership::decode(&change.context)
 }
 
-/// The change as raft takes it, from what is asked for and what it leads to.
+/// Converts a change to raft's type, from the requested changes and the membership after them.
 pub(crate) fn conf_change(changes: &[Change], result: &Membership) -> ConfChangeV2 {
     let mut change = ConfChangeV2 { context: result.encode_whole().into(), ..ConfChangeV2::default() };
     for wanted in changes {
@@ -335,7 +336,7 @@ pub(crate) fn conf_change(changes: &[Change], result: &Membership) -> ConfChange
             Change::AddLearner { .. } | Change::Demote(_) => ConfChangeType::AddLearnerNode,
             Change::Promote(_) => ConfChangeType::AddNode,
             Change::Remove(_) => ConfChangeType::RemoveNode,
-            // What it is already: raft has nothing to change.
+            // The node keeps its role: raft has nothing to change.
             Change::SetAddress { node, .. } => match result.get(*node) {
                 Some(member) if member.is_voter() => ConfChangeType::AddNode,
                 _ => ConfChangeType::AddLearnerNode,
@@ -348,7 +349,7 @@ pub(crate) fn conf_change(changes: &[Change], result: &Membership) -> ConfChange
     change
 }
 
-/// Raft's own form of a membership.
+/// Converts a membership to raft's type.
 pub(crate) fn conf_state(membership: &Membership) -> ConfState {
     ConfState {
         voters: membership.voters(),

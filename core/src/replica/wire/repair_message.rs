@@ -1,28 +1,29 @@
-//! Fetch: how a replica asks another for entries that it has lost to damage, and the answer. Bytes only.
+//! Repair messages: how a replica requests entries that it has lost to damage, and the answers. Bytes only.
 //!
-//! A question, little-endian; every byte counts:
+//! A request, little-endian; every byte counts:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 8 | first entry wanted |
-//! | 8 | 8 | last entry wanted |
-//! | 16 | 8 | anchor: an entry that the asker still has, or knows it had, from the last one wanted on |
+//! | 0 | 8 | first requested entry |
+//! | 8 | 8 | last requested entry |
+//! | 16 | 8 | anchor: an entry at or after the last requested one that the requester has, or knows it had |
 //! | 24 | 8 | anchor's term |
-//! | 32 | 4 | at most so many bytes of bodies; one entry is always given |
+//! | 32 | 4 | the maximum bytes of bodies; the answer always has one entry |
 //! | 36 | 4 | 0 |
 //!
-//! The anchor says which log the entries are to be of. Two logs that have an entry of the same index and term are the
-//! same up to it: a replica that has the anchor can give what stands before it, committed or not. Any other gives those
-//! that it knows committed. If it knows none of them, it gives its last committed entry, which stands before the first
-//! wanted: if that one's term is later than the anchor's, other entries replaced the anchor.
+//! The anchor identifies the log of the requested entries. By log matching, two logs that have an entry of the same
+//! index and term are equal up to it. So a replica that has the anchor can send the entries before it, committed or
+//! not. Any other replica sends those that it knows to be committed. If it knows none of them to be committed, it sends
+//! its last committed entry, which is before the first requested one. If that entry's term is later than the anchor's,
+//! other entries replaced the anchor.
 //!
-//! An answer: a count (4 bytes), 0 (4 bytes), and so many block headers as they stand in the files, checksummed under
-//! the salt 0, with `durable upto` 0. The bodies go beside, one after the other.
+//! An answer: a count (4 bytes), 0 (4 bytes), and that number of block headers as in the files, with checksums under
+//! the salt 0 and `durable upto` 0. The bodies are sent beside it, one after the other.
 //!
-//! Of a question whose first entry was discarded the answer is another one: up to which entry (8 bytes). Of one whose first
-//! entry is damaged as well: that entry (8 bytes).
+//! If the first requested entry was discarded, the answer is the last discarded entry (8 bytes). If it is damaged as
+//! well, the answer is that entry (8 bytes).
 //!
-//! Invariant: what comes from a peer is checked here, checksums of bodies included. Nothing in it can panic.
+//! Invariant: input from a peer is checked here, including the checksums of bodies. No input panics.
 //!
 //! Must not know: who asks whom, files.
 
@@ -35,12 +36,12 @@ use bytes::Bytes;
 
 const FETCH_BYTES: usize = 40;
 const COUNT_BYTES: usize = 8;
-/// The most entries in an answer.
+/// The maximum number of entries in an answer.
 pub(crate) const BLOCKS_MAX: usize = 4096;
-/// The salt of headers on their way.
+/// The salt of headers that are sent.
 const NO_SEGMENT: SegmentId = SegmentId(0);
 
-/// A question for entries.
+/// A request for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fetch {
     pub(crate) first: EntryIndex,
@@ -50,12 +51,12 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Asks for entries of the anchor's log.
+    /// Encodes a request for entries of the anchor's log.
     pub(crate) fn encode(&self) -> Bytes {
         self.encode_as(HeadKind::Fetch)
     }
 
-    /// Asks for committed entries alone.
+    /// Encodes a request for committed entries only.
     pub(crate) fn encode_committed(&self) -> Bytes {
         self.encode_as(HeadKind::FetchCommitted)
     }
@@ -71,7 +72,7 @@ impl Fetch {
     }
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        let b: &[u8; FETCH_BYTES] = body.try_into().map_err(|_| "question has another length")?;
+        let b: &[u8; FETCH_BYTES] = body.try_into().map_err(|_| "request has an unexpected length")?;
         let fetch = Self {
             first: EntryIndex(u64_at(b, 0)),
             last: EntryIndex(u64_at(b, 8)),
@@ -80,13 +81,13 @@ impl Fetch {
         };
         if fetch.first.0 == 0 || fetch.first > fetch.last || fetch.last > fetch.anchor.0 || b[36..] != [0; 4]
         {
-            return Err("question contradicts itself");
+            return Err("request contradicts itself");
         }
         Ok(fetch)
     }
 }
 
-/// The head of an answer, of kind `Blocks` or `Committed`; the entries' bodies go beside it.
+/// The head of an answer, of kind `Blocks` or `Committed`. The entries' bodies are sent beside it.
 pub(crate) fn encode_blocks<'a>(
     kind: HeadKind,
     headers: impl ExactSizeIterator<Item = &'a BlockHeader>,
@@ -100,34 +101,34 @@ pub(crate) fn encode_blocks<'a>(
     head(kind, &b)
 }
 
-/// The answer that all entries up to `base` were discarded.
+/// Encodes the answer that all entries up to `base` were discarded.
 pub(crate) fn encode_gone(base: EntryIndex) -> Bytes {
     head(HeadKind::Gone, &base.0.to_le_bytes())
 }
 
-/// The answer that `entry` is damaged here as well.
+/// Encodes the answer that `entry` is damaged here as well.
 pub(crate) fn encode_damaged(entry: EntryIndex) -> Bytes {
     head(HeadKind::DamagedLog, &entry.0.to_le_bytes())
 }
 
-/// The entry that another replica has damaged as well.
+/// Decodes the entry that is damaged at another replica as well.
 pub(crate) fn parse_damaged(body: &[u8]) -> Result<EntryIndex, Malformed> {
-    let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is damaged has another length")?;
+    let body: &[u8; 8] = body.try_into().map_err(|_| "answer about damage has an unexpected length")?;
     Ok(EntryIndex(u64::from_le_bytes(*body)))
 }
 
-/// Up to which entry another replica has discarded its log.
+/// Decodes the last entry that another replica has discarded.
 pub(crate) fn parse_gone(body: &[u8]) -> Result<EntryIndex, Malformed> {
-    let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is gone has another length")?;
+    let body: &[u8; 8] = body.try_into().map_err(|_| "answer about a discard has an unexpected length")?;
     Ok(EntryIndex(u64::from_le_bytes(*body)))
 }
 
-/// Reads an answer and what came beside it. The entries follow each other; every byte of them was checked.
+/// Decodes an answer and the bodies beside it. The entries are consecutive, and every byte was checked.
 pub(crate) fn parse_blocks(body: &[u8], bodies: Vec<Bytes>) -> Result<Vec<BlockCopy>, Malformed> {
     let (counts, headers) = body.split_at_checked(COUNT_BYTES).ok_or("answer is cut off")?;
     let count = u32_at(counts, 0) as usize;
     if count > BLOCKS_MAX || counts[4..] != [0; 4] || headers.len() != count * BLOCK_HEADER_BYTES {
-        return Err("answer has another length than it says");
+        return Err("answer's length does not match its count");
     }
     let mut bodies = Pieces::new(bodies);
     let mut spares: Vec<BlockCopy> = Vec::with_capacity(count);
@@ -139,7 +140,7 @@ pub(crate) fn parse_blocks(body: &[u8], bodies: Vec<Bytes>) -> Result<Vec<BlockC
                 && header.first >= before.next_record()
         });
         if !header.kind.is_entry() || !follows || header.durable_upto != 0 {
-            return Err("entries of an answer do not follow each other");
+            return Err("entries of an answer are not consecutive");
         }
         let body = bodies.take(&header)?;
         spares.push((header, body));
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_come_back_and_contradictions_do_not() {
+    fn requests_round_trip_and_contradictions_are_refused() {
         let (kind, body) = parse_head(&fetch().encode()).unwrap();
         assert_eq!((kind, Fetch::parse(&body)), (HeadKind::Fetch, Ok(fetch())));
         for cut in 0..body.len() {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_back_and_every_flipped_bit_is_noticed() {
+    fn answers_round_trip_and_every_flipped_bit_is_noticed() {
         let spares = [spare(3, b"0123456789abcdef"), spare(4, b""), spare(5, b"fedcba9876543210")];
         let (head, bodies) = answer(&spares);
         let (kind, body) = parse_head(&head).unwrap();
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_comes_back() {
+    fn discard_answers_round_trip() {
         let (kind, body) = parse_head(&encode_gone(EntryIndex(7))).unwrap();
         assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(EntryIndex(7))));
         assert!(parse_gone(&body[1..]).is_err());
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_have_to_follow_each_other() {
+    fn nonconsecutive_entries_are_refused() {
         for spares in [[spare(3, b""), spare(5, b"")], [spare(4, b""), spare(4, b"")]] {
             let (head, bodies) = answer(&spares);
             let (_, body) = parse_head(&head).unwrap();

@@ -1,5 +1,6 @@
-//! Writing: carries out the plan: blocks into the store, one write for all that is planned, rolls when what stands
-//! before them is synced; and keeps account of what is written and what is synced.
+//! Writer: carries out the plan. It hands blocks to the store, with one write for everything that is planned, and rolls
+//! to a new segment once everything before it is synced. It records how far the log is written and how far it is
+//! synced.
 //!
 //! Must not know: raft, who waits.
 
@@ -16,22 +17,23 @@ use crate::types::EntryIndex;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The store, and what is to be written into it.
+/// The store, and the plan of what is written into it.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) store: Store,
     pub(crate) plan: Plan,
     pub(crate) archive: Archive,
-    /// In the files, and durable.
+    /// `written`: in the files. `synced`: durable.
     written: Progress,
     synced: Progress,
-    /// Of the steps carried out since the last write.
+    /// As of the last step that was carried out; its blocks are in the files after the next write.
     pushed: Progress,
-    /// The sync under way, and what it covers.
+    /// The sync that is running, and how far it makes the log durable.
     syncing: Option<(Arc<SyncOnce>, Progress)>,
 }
 
-/// A sync that is carried out once, by whoever comes first: one at a time, for a kernel tells of an error only once.
+/// A sync that runs once, on the first thread that calls it. Only one runs at a time, because the kernel reports an I/O
+/// error only once.
 #[derive(Debug)]
 pub(crate) struct SyncOnce {
     job: SyncJob,
@@ -39,10 +41,10 @@ pub(crate) struct SyncOnce {
 }
 
 impl SyncOnce {
-    /// Makes durable what it covers, or waits until another thread has. Blocks on the device.
+    /// Runs the sync, or waits until another thread has run it. Blocks on the device.
     ///
     /// # Errors
-    /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
+    /// The sync failed: data written since the last successful sync cannot be relied on, and must not be synced again.
     pub(crate) fn run(&self) -> Result<()> {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         outcome.get_or_insert_with(|| self.job.run()).clone()
@@ -55,31 +57,31 @@ impl SyncOnce {
     }
 }
 
-/// How far something is.
+/// How far the log is written or synced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
-    /// Behind the last block.
+    /// The position after the last block.
     pub(crate) end: Base,
-    /// Raft's last ready.
+    /// The number of raft's last ready.
     pub(crate) ready: u64,
-    /// How far a block says that the log is committed.
+    /// The commit index that the last block records.
     pub(crate) commit: EntryIndex,
 }
 
-/// What a write did.
+/// The effects of a write.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) blocks: u64,
     pub(crate) rolls: u64,
     pub(crate) bytes: u64,
-    /// How many blocks of each size.
+    /// The number of blocks of each size.
     pub(crate) sizes: [u64; BLOCK_BUCKETS],
-    /// The bodies' pieces, for reuse.
+    /// The pieces of the bodies, for reuse.
     pub(crate) pieces: Vec<Bytes>,
 }
 
 impl Writer {
-    /// A store that was just opened: all in it is durable.
+    /// For a store that was just opened: everything in it is durable.
     pub(crate) fn new(store: Store, end: Base, commit: EntryIndex) -> Self {
         let progress = Progress { end, ready: 0, commit };
         Self {
@@ -101,18 +103,19 @@ impl Writer {
         self.synced
     }
 
-    /// Whether all that was planned is written and synced.
+    /// Whether everything that was planned is written and synced.
     pub(crate) fn is_settled(&self) -> bool {
         self.plan.is_empty() && self.store.is_synced()
     }
 
-    /// Whether anything is planned that need not wait for a sync.
+    /// Whether the next step can be carried out without waiting for a sync.
     pub(crate) fn can_write(&self) -> bool {
         self.plan.peek().is_some_and(|step| !self.awaits_sync(step) || self.store.is_synced())
     }
 
-    /// Whether what was written before has to be synced first: before a roll, and before the segment's header is raised, which
-    /// syncs the file too. One sync of a file at a time: a kernel tells of an error only once.
+    /// Whether earlier writes have to be synced before this step: before a roll, and before the segment's header is
+    /// raised, which syncs the file too. Only one sync of a file runs at a time, because the kernel reports an I/O
+    /// error only once.
     fn awaits_sync(&self, step: &Step) -> bool {
         match step {
             Step::Roll { .. } => true,
@@ -121,10 +124,10 @@ impl Writer {
         }
     }
 
-    /// Carries out what is planned: all of it, or up to a step that has to wait for a sync.
+    /// Carries out the plan: all of it, or up to a step that has to wait for a sync.
     ///
     /// # Errors
-    /// A write failed: what is on the disk is unknown.
+    /// A write failed: the contents of the disk are unknown.
     pub(crate) fn write(&mut self) -> Result<Written> {
         let mut done = Written::default();
         while let Some(step) = self.plan.peek() {
@@ -165,7 +168,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What is to be synced, if anything is and no sync is under way.
+    /// Starts a sync. None: everything is synced, or a sync is running already.
     pub(crate) fn begin_sync(&mut self) -> Option<Arc<SyncOnce>> {
         let job = self.store.begin_sync()?;
         let sync = Arc::new(SyncOnce { job, outcome: Mutex::new(None) });
@@ -173,7 +176,7 @@ impl Writer {
         Some(sync)
     }
 
-    /// The sync has returned 0. Nothing happens if [`Self::settle`] has seen to it already.
+    /// The sync has succeeded. Does nothing if [`Self::settle`] has recorded this already.
     pub(crate) fn end_sync(&mut self, sync: &Arc<SyncOnce>) {
         if let Some((sync, covered)) = self.syncing.take_if(|(s, _)| Arc::ptr_eq(s, sync)) {
             self.store.end_sync(&sync.job);
@@ -181,10 +184,10 @@ impl Writer {
         }
     }
 
-    /// Writes and syncs everything before it returns.
+    /// Writes and syncs everything. Blocks until it is done.
     ///
     /// # Errors
-    /// As [`Self::write`]; the sync failed.
+    /// As [`Self::write`]; or the sync failed.
     pub(crate) fn settle(&mut self) -> Result<()> {
         loop {
             self.write()?;
@@ -194,7 +197,7 @@ impl Writer {
         }
     }
 
-    /// Carries out the sync that is under way, or one of what is written. False: all of that is durable already.
+    /// Runs the sync that has begun, or a new one of what is written. False: all of it is durable already.
     ///
     /// # Errors
     /// The sync failed.

@@ -1,17 +1,17 @@
-//! Plan: what is to be written, in order, and where it will stand. Blocks are planned when they are ordered and
-//! written when the file is free for it; so that a new segment's opening holds the state as of its place, and a
-//! leader knows that there is room before it orders anything.
+//! Plan: the blocks to be written, in order, and their positions. A block is planned when it gets its position in the
+//! log, and written when no earlier write or sync is in its way. So a new segment's opening holds the state at its
+//! position, and a leader knows that there is room before it proposes anything.
 //!
 //! ```text
 //! make_room ──> push ──> [ block | block | ready 7 | roll | block | ready 8 ] ──> the node writes it
 //! ```
 //!
 //! Invariants:
-//! - `at` is where the store will stand once all steps are carried out;
+//! - `at` is the store's end once all steps are carried out;
 //! - files that were taken ahead are used in the order of their numbers, before any other;
-//! - records take neither the last prepared file nor room in a segment that began with it: that is kept for discards,
-//!   and for terms and votes;
-//! - while no file is ready behind the segment that grows, records leave its end alone as well ([`reserve_of`]).
+//! - records use neither the last prepared file nor room in a segment that began with it: these are kept for discards,
+//!   terms and votes;
+//! - while no file is ready after the growing segment, records do not use that segment's end either ([`reserve_of`]).
 //!
 //! Must not know: raft, who waits.
 
@@ -25,65 +25,65 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One thing to be written.
+/// One step of the plan.
 #[derive(Debug)]
 pub(crate) enum Step {
     Block(NewBlock),
-    /// Goes on in the file `into`, which begins with `opening`: where the log stands, or, when its base is
-    /// elsewhere, where a conflicting suffix is cut off or a jump leads.
+    /// Continues in the file `into`, which begins with `opening`. If the opening's base is not the end of the log, a
+    /// conflicting suffix is truncated there, or a snapshot is installed.
     Roll {
         opening: NewBlock,
         into: PreparedSegment,
     },
-    /// All that raft's ready of this number wants on the disk stands before.
+    /// Everything that raft's ready of this number wants on the disk comes before this step.
     Ready(u64),
-    /// A block that says how far the log is committed stands before.
+    /// A block that records this commit index comes before this step.
     Commit(EntryIndex),
 }
 
-/// Bytes that records leave free at the end of a segment while no file is ready behind it. A log that has just been opened has
-/// none: its disk can fill up before it asks for one.
+/// Bytes that records leave free at the end of a segment while no file is ready after it. A log that was just opened
+/// has no such file, and its disk can fill up before it requests one.
 fn reserve_of(limit: usize) -> usize {
     limit / 16
 }
 
-/// Steps not carried out yet.
+/// The steps that are not carried out yet.
 #[derive(Debug)]
 pub(crate) struct Plan {
     steps: VecDeque<Step>,
     allocator: Arc<Allocator>,
     at: usize,
     limit: usize,
-    /// Files that were taken ahead of need.
+    /// Files that were taken before they were needed.
     ahead: VecDeque<PreparedSegment>,
-    /// The segment at the end began with the last file there was.
+    /// The last segment began with the last available file.
     is_last_resort: bool,
 }
 
-/// How much of what is to come has room.
+/// How many of the coming blocks have room.
 #[derive(Debug)]
 pub(crate) struct Fit {
-    /// So many blocks.
+    /// The number of blocks that have room.
     pub(crate) blocks: usize,
-    /// Why not more, if none is to be had.
+    /// Why the next block has no room, if no file can be had for it.
     pub(crate) why: Option<Error>,
-    /// A file that is needed is being made.
+    /// A file that is needed is being prepared.
     pub(crate) is_coming: bool,
 }
 
 impl Plan {
-    /// Nothing planned, on a store where nothing waits.
+    /// An empty plan, for a store with nothing left to write.
     pub(crate) fn new(store: &Store) -> Self {
         let (at, limit) = store.end();
         let allocator = store.allocator.clone();
         Self { steps: VecDeque::new(), allocator, at, limit, ahead: VecDeque::new(), is_last_resort: false }
     }
 
-    /// Makes sure that a block with a body of so many bytes can follow, and the markers that prove it: plans a
-    /// roll if need be.
+    /// Makes room for a block with a body of `body` bytes and for the markers that prove it. Plans a roll if necessary.
     ///
     /// # Errors
-    /// No file is to be had (`Full`, `Io`), or none would have the room (`TooLarge`). Nothing has changed then.
+    /// No file is available (`Full`, `Io`), or the block does not fit in an empty one (`TooLarge`). Nothing has changed
+    /// then.
     pub(crate) fn make_room(
         &mut self,
         body: usize,
@@ -100,7 +100,8 @@ impl Plan {
         Ok(Room::Rolled)
     }
 
-    /// Whether [`Self::make_room`] would wait for a file that is being made. Who asked is told when it is there.
+    /// Whether [`Self::make_room`] would wait for a file that is being prepared. The preparer notifies the node when
+    /// the file is ready.
     pub(crate) fn awaits_file(&self, body: usize, purpose: Purpose) -> bool {
         if self.fits(body) {
             self.awaits_here(self.at, body, purpose)
@@ -113,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// Whether records of that many bytes can follow at once. Has a file begun if none is ready, and waits for none.
+    /// Whether records of `body` bytes can be planned at once. If no file is ready, has one prepared, without waiting.
     pub(crate) fn has_room(&self, body: usize) -> bool {
         if self.fits(body) {
             !self.awaits_here(self.at, body, Purpose::Data)
@@ -125,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// Whether records of that many bytes, written at `at` in this segment, need a file to be ready behind it.
+    /// Whether records of `body` bytes, written at `at` in this segment, need a file to be ready after the segment.
     fn needs_file_behind(&self, at: usize, body: usize) -> bool {
         let end = at + block_bytes(body) + PROOF_BYTES_MAX;
         self.ahead.is_empty() && (self.is_last_resort || end + reserve_of(self.limit) > self.limit)
@@ -135,7 +136,7 @@ impl Plan {
         purpose == Purpose::Data && self.needs_file_behind(at, body) && self.allocator.is_one_coming()
     }
 
-    /// Plans to go on in the next file, whose opening block need not follow what is there; see [`Step::Roll`].
+    /// Plans to continue in the next file. Its opening block need not follow the last block; see [`Step::Roll`].
     ///
     /// # Errors
     /// As [`Self::make_room`].
@@ -143,7 +144,7 @@ impl Plan {
         let opening_bytes = block_bytes(opening.body.iter().map(Bytes::len).sum());
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
-            self.allocator.keep_one_ready()?; // records leave the last one alone
+            self.allocator.keep_one_ready()?; // records do not use the last file
         }
         let into = match self.ahead.pop_front() {
             Some(into) => into,
@@ -156,7 +157,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a new segment has room for such a block behind its opening.
+    /// Fails if a new segment has no room for a block with a body of `body` bytes after its opening.
     fn check_size(&self, opening_bytes: usize, body: usize) -> Result<()> {
         let needed = opening_bytes + block_bytes(body) + PROOF_BYTES_MAX;
         let room = room_of(self.allocator.segment_bytes() as usize);
@@ -170,7 +171,7 @@ impl Plan {
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 
-    /// Records wait until there is a file behind this segment, once they would take what is kept for all else.
+    /// Fails for records that would use the reserve at the end of this segment while no file is ready after it.
     fn allow_here(&mut self, at: usize, body: usize, purpose: Purpose) -> Result<()> {
         if purpose == Purpose::Data && self.needs_file_behind(at, body) {
             self.allocator.keep_one_ready()?;
@@ -179,9 +180,9 @@ impl Plan {
         Ok(())
     }
 
-    /// Sees to the room for blocks that are to come, each with what it is for and the size of its body: takes the files
-    /// that they need, and waits for none. What stands before is planned; `turns`: they begin a file of their own. `opening`: the size of
-    /// an opening's body, or more.
+    /// Makes room for the blocks to come, each with its purpose and the size of its body. Takes the files that they
+    /// need, without waiting for any. If `turns`, the blocks begin in a new file. `opening` is at least the size of an
+    /// opening's body.
     pub(crate) fn make_room_ahead(
         &mut self,
         blocks: impl Iterator<Item = (Purpose, usize)>,
@@ -225,13 +226,13 @@ impl Plan {
         fit
     }
 
-    /// Takes files until there are so many ahead. False: one is being made, and is not waited for.
+    /// Takes files until `files` of them are ahead. False: one is being prepared; this does not wait for it.
     ///
     /// # Errors
     /// As [`Self::make_room`].
     pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<bool> {
         if purpose == Purpose::Data && self.ahead.len() == files {
-            // It was taken for something else, and records leave the last one alone.
+            // The file was taken for another purpose, and records do not use the last one.
             if self.allocator.is_one_coming() {
                 return Ok(false);
             }
@@ -246,34 +247,34 @@ impl Plan {
         Ok(true)
     }
 
-    /// Plans a block, for which there is room.
+    /// Plans a block. There has to be room for it.
     pub(crate) fn push(&mut self, block: NewBlock) {
         self.at += block_bytes(block.body.iter().map(Bytes::len).sum());
-        assert!(self.at <= self.limit, "a block that does not fit was planned");
+        assert!(self.at <= self.limit, "a block was planned that does not fit in the segment");
         self.steps.push_back(Step::Block(block));
     }
 
-    /// Whether a block with such a body fits behind what is planned, with its proof.
+    /// Whether a block with a body of `body` bytes fits after the planned ones, with its proof.
     pub(crate) fn fits(&self, body: usize) -> bool {
         self.has_space(block_bytes(body))
     }
 
-    /// Whether so many bytes of blocks fit behind what is planned, with their proof.
+    /// Whether blocks of `bytes` bytes fit after the planned ones, with their proof.
     pub(crate) fn has_space(&self, bytes: usize) -> bool {
         self.at + bytes + PROOF_BYTES_MAX <= self.limit
     }
 
-    /// Whether there is room here for so many bytes of blocks, whatever they are, without a file behind this segment.
+    /// Whether blocks of `bytes` bytes, of any purpose, fit in this segment even if no file is ready after it.
     pub(crate) fn is_roomy(&self, bytes: usize) -> bool {
         self.at + bytes + PROOF_BYTES_MAX + reserve_of(self.limit) <= self.limit && !self.is_last_resort
     }
 
-    /// What stands before is all that raft's ready `number` wants on the disk.
+    /// Marks that everything that raft's ready `number` wants on the disk is planned before this point.
     pub(crate) fn ready(&mut self, number: u64) {
         self.steps.push_back(Step::Ready(number));
     }
 
-    /// What stands before says that the log is committed up to `raft`.
+    /// Marks that a block planned before this point records the commit index `raft`.
     pub(crate) fn says_committed(&mut self, raft: EntryIndex) {
         self.steps.push_back(Step::Commit(raft));
     }
@@ -291,11 +292,11 @@ impl Plan {
     }
 }
 
-/// Where there is room.
+/// The place of the room for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Here,
-    /// In the next segment, whose opening says all that a position block would.
+    /// In the next segment. Its opening holds everything that a position block would.
     Rolled,
 }
 
@@ -307,10 +308,10 @@ mod tests {
     use crate::sync::clock::Moment;
     use crate::types::LogId;
 
-    /// A look for room that failed kept the last file, and the next look gave it to records: then there was no place for a
-    /// vote, and the replica died of its full disk.
+    /// A failed search for room kept the last file, and the next search used it for records. Then there was no room for
+    /// a vote, and the replica failed because its disk was full.
     #[test]
-    fn failed_look_for_room_keeps_the_last_file_from_records() {
+    fn failed_search_for_room_keeps_the_last_file_from_records() {
         let disk = Arc::new(SimDisk::default());
         let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
         allocator.go_unaided();
@@ -323,18 +324,18 @@ mod tests {
             let fit = plan.make_room_ahead(std::iter::repeat_n((purpose, 40_000), blocks), 100, false);
             (fit.blocks, fit.why.is_some())
         };
-        assert_eq!(look(Purpose::Metadata, 2), (1, true), "there is one file");
-        assert_eq!(look(Purpose::Data, 1), (0, true), "which is the last one");
+        assert_eq!(look(Purpose::Metadata, 2), (1, true), "one file is available");
+        assert_eq!(look(Purpose::Data, 1), (0, true), "it is the last one");
         assert_eq!(look(Purpose::Metadata, 1), (1, false));
         disk.limit_space(None);
         clock.pass(Moment::START.plus(RETRY_DELAY));
         assert_eq!(look(Purpose::Data, 1), (1, false));
     }
 
-    /// A log was opened and its disk was full before it had a file ahead. Records took all of its segment, and the next
-    /// vote had no place: the replica died.
+    /// A log was opened, and its disk was full before a file was prepared ahead. Records filled its segment, and there
+    /// was no room for the next vote: the replica failed.
     #[test]
-    fn records_leave_room_for_votes_where_no_file_is_ready() {
+    fn records_leave_room_for_votes_if_no_file_is_ready() {
         const LIMIT: usize = 60_000;
         let disk = Arc::new(SimDisk::default());
         let allocator = Arc::new(Allocator::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));

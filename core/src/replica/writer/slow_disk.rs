@@ -1,20 +1,21 @@
-//! Limping: whether a leader's disk has become so slow that another one should lead.
+//! Slow disk: whether a leader's disk has become so slow that another replica should lead.
 //!
-//! The median of the last syncs decides: one that took long is no reason. A leader that got the lead back soon steps aside
-//! ever more rarely: where all disks limp, handing the lead around helps nobody.
+//! The median of the last syncs decides, so a single slow sync has no effect. If a replica
+//! becomes leader again soon after it transferred leadership, it waits longer before the next transfer: if all disks are
+//! slow, transfers do not help.
 //!
-//! Must not know: who else could lead.
+//! Must not know: which replica could lead.
 
 use crate::sync::clock::Moment;
 use std::time::Duration;
 
-/// Syncs that are looked at.
+/// The number of last syncs that are considered.
 const SYNCS: usize = 7;
-/// A leader does not step aside again before this, at first and at last.
+/// The shortest time between two transfers of leadership by this replica: the initial and the maximum one.
 const DELAY_MIN: Duration = Duration::from_secs(10);
 const DELAY_MAX: Duration = Duration::from_secs(640);
 
-/// What is known of the disk.
+/// The durations of the disk's last syncs.
 #[derive(Debug)]
 pub(crate) struct Limping {
     limit: Option<Duration>,
@@ -25,18 +26,18 @@ pub(crate) struct Limping {
 }
 
 impl Limping {
-    /// A disk on which nothing has taken longer than `limit` yet. None: nothing is too long.
+    /// No sync has taken longer than `limit` so far. None: no sync is too slow.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self { limit, recent: [Duration::ZERO; SYNCS], next: 0, stepped_aside: None, delay: DELAY_MIN }
     }
 
-    /// A sync took so long.
+    /// Adds a sync that took this long.
     pub(crate) fn synced(&mut self, took: Duration) {
         self.recent[self.next] = took;
         self.next = (self.next + 1) % SYNCS;
     }
 
-    /// Whether the leader should step aside now. If so, it is taken to do it.
+    /// Whether the leader should transfer leadership now. If so, assumes that it does.
     pub(crate) fn is_reason_to_step_aside(&mut self, now: Moment) -> bool {
         let Some(limit) = self.limit else { return false };
         let slow = self.recent.iter().filter(|took| **took > limit).count();
@@ -62,9 +63,9 @@ mod tests {
         Moment::default().plus(Duration::from_secs(seconds))
     }
 
-    /// It was a moving mean: one sync of 4 s made a leader step aside.
+    /// The leader went by a moving average: one sync of 4 s made it transfer leadership.
     #[test]
-    fn one_slow_sync_is_no_reason() {
+    fn one_slow_sync_causes_no_transfer() {
         let mut limping = Limping::new(Some(Duration::from_millis(500)));
         for took in [FAST, FAST, SLOW, FAST, SLOW, FAST, SLOW] {
             limping.synced(took);
@@ -74,14 +75,14 @@ mod tests {
         assert!(limping.is_reason_to_step_aside(after(1)));
     }
 
-    /// Leaders whose disks all limp handed the lead around every 10 s.
+    /// If all disks were slow, leadership was transferred every 10 s.
     #[test]
-    fn who_got_the_lead_back_keeps_it_longer() {
+    fn repeated_leader_transfers_less_and_less_often() {
         let mut limping = Limping::new(Some(Duration::from_millis(500)));
         (0..SYNCS).for_each(|_| limping.synced(SLOW));
         let steps: Vec<u64> = (0..4000).filter(|s| limping.is_reason_to_step_aside(after(*s))).collect();
         assert_eq!(steps, [0, 10, 30, 70, 150, 310, 630, 1270, 1910, 2550, 3190, 3830]);
-        // Long after, it is as if it was the first time.
+        // Long after, the delay is the initial one again.
         let later = 3830 + 3 * DELAY_MAX.as_secs();
         assert!(limping.is_reason_to_step_aside(after(later)));
         assert!(limping.is_reason_to_step_aside(after(later + 10)));

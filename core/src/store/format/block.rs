@@ -1,4 +1,4 @@
-//! Block: the unit of writing and, with replication, of ordering (one raft entry). Header codec. Bytes only.
+//! Block: the unit of writing and, with replication, of ordering (one raft entry). Codec of its header. Bytes only.
 //!
 //! ```text
 //! 0       4       8        12            16           24          32             40
@@ -7,11 +7,11 @@
 //! | record count | durable upto | body digest | kind | flags | body … padding to 64
 //! ```
 //!
-//! The header's checksum covers the segment's id and the header from `length` on; `body digest` covers the
-//! body: for a data block the checksums of its batches (payload bytes are not summed twice), for every other
-//! kind the body's bytes.
+//! The header's checksum covers the segment's id and the header from `length` on. `body digest` covers the body: for a
+//! data block the checksums of its batches (so payload bytes are not summed twice), for every other kind the body's
+//! bytes.
 //!
-//! Must not know: files, threads, what a command means.
+//! Must not know: files, threads, the meaning of commands.
 
 use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
@@ -25,23 +25,23 @@ const MAGIC: u32 = u32::from_le_bytes(*b"CLB1");
 
 const _: () = assert!(BLOCK_HEADER_BYTES.is_power_of_two());
 
-/// What a block is for.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// Batches of records.
     Data = 1,
-    /// A raft entry without meaning to the log, such as a new leader's first.
+    /// A raft entry without meaning to the log, such as a new leader's first entry.
     NoOp = 2,
-    /// A change of membership. Written by replication; carried, not understood, here.
+    /// A change of membership. Replication writes it; this module does not interpret it.
     Configuration = 3,
-    /// A command to the log itself: discard, open or close a session.
+    /// A command to the log itself: discard, open or close a session, set options.
     Command = 4,
-    /// Term, vote and commit index. Not a raft entry: it repeats the raft index before it.
+    /// Term, vote and commit index. Not a raft entry: it repeats the previous raft index.
     HardState = 5,
-    /// Nothing but its `durable_upto`: proves what lies before it. Its body is zeros, or nothing. Not a raft
+    /// Contains only its `durable_upto`, which proves the bytes before it. Its body is zeros or empty. Not a raft
     /// entry.
     Marker = 6,
-    /// The first block of every segment: all that is needed to open the log from here on. Not a raft entry.
+    /// The first block of every segment: all state needed to open the log from this segment on. Not a raft entry.
     Opening = 7,
 }
 
@@ -60,12 +60,12 @@ impl Kind {
         Self::ALL.into_iter().find(|k| *k as u8 == code)
     }
 
-    /// Whether the block takes a raft index of its own.
+    /// Whether the block has a raft index of its own.
     pub(crate) fn is_entry(self) -> bool {
         matches!(self, Self::Data | Self::NoOp | Self::Configuration | Self::Command)
     }
 
-    /// Its name in `dump` and in messages.
+    /// The kind's name in `dump` and in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -79,16 +79,16 @@ impl Kind {
     }
 }
 
-/// A block's header, parsed.
+/// The parsed header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockHeader {
-    /// Header and body, without the padding behind.
+    /// The length of header and body, without the padding after them.
     pub(crate) length: u32,
     pub(crate) batch_count: u32,
-    /// Its own raft index if `kind.is_entry()`, else that of the entry before it.
+    /// Its own raft index if `kind.is_entry()`, otherwise that of the previous entry.
     pub(crate) raft_index: EntryIndex,
     pub(crate) term: Term,
-    /// Index of its first record, or, without records, of the next record to come.
+    /// The index of its first record; without records, the index of the next record in the log.
     pub(crate) first: Index,
     pub(crate) timestamp: Timestamp,
     pub(crate) record_count: u32,
@@ -99,7 +99,7 @@ pub(crate) struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// Reads and checks the header at the start of `bytes` under the salt `segment`. Says nothing of the body.
+    /// Reads and checks the header at the start of `bytes` with the salt `segment`. Does not check the body.
     pub(crate) fn parse(bytes: &[u8], segment: SegmentId) -> Result<Self, Malformed> {
         let head: &[u8; BLOCK_HEADER_BYTES] = bytes.first_chunk().ok_or("block header is cut off")?;
         if u32_at(head, 0) != MAGIC {
@@ -134,7 +134,7 @@ impl BlockHeader {
         Ok(header)
     }
 
-    /// The header's bytes, checksummed under the salt `segment`.
+    /// The header's bytes, with a checksum that uses the salt `segment`.
     pub(crate) fn encode(&self, segment: SegmentId) -> [u8; BLOCK_HEADER_BYTES] {
         let mut head = [0; BLOCK_HEADER_BYTES];
         head[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -153,18 +153,18 @@ impl BlockHeader {
         head
     }
 
-    /// Bytes it takes in the file, padding included.
+    /// The bytes that it takes in the file, including padding.
     pub(crate) fn stride(&self) -> usize {
         padded(self.length as usize)
     }
 
-    /// The index that the record after this block gets (a command can move it further).
+    /// The index of the record after this block; a command can move it further.
     pub(crate) fn next_record(&self) -> Index {
         self.first.plus(u64::from(self.record_count))
     }
 }
 
-/// `length` rounded up to where the next block may start.
+/// `length` rounded up to the next possible start of a block.
 pub(crate) const fn padded(length: usize) -> usize {
     length.next_multiple_of(BLOCK_HEADER_BYTES)
 }
@@ -182,7 +182,8 @@ pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
     digest.sum()
 }
 
-/// The digest in the making. Summing four bytes takes nearly as long as summing a few hundred.
+/// Computes the digest. It sums in larger pieces, because summing four bytes takes nearly as long as summing a few
+/// hundred.
 struct Digest {
     crc: Crc,
     pending: [u8; 256],
@@ -208,15 +209,15 @@ impl Digest {
     }
 }
 
-/// Checks a whole block's body against its header. With `deep`, the batches' own checksums too: all bytes of
-/// the block are then known good. `block` is header and body.
+/// Checks a whole block's body against its header. With `deep`, also checks the batches' own checksums, so that all
+/// bytes of the block are known to be right. `block` is header and body.
 pub(crate) fn check_body(header: &BlockHeader, block: &[u8], deep: bool) -> Result<(), Malformed> {
     let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
     check_pieces(header, std::iter::once(body), deep)
 }
 
-/// As a shallow [`check_body`], and shows each batch in order: where in the block it begins, how many records of the
-/// block are before it, and its header. What was shown is checked only once this has returned `Ok`.
+/// Like a shallow [`check_body`]; also passes each batch to `show`, in order: its offset in the block, the number of
+/// records before it in the block, and its header. These are valid only once this has returned `Ok`.
 pub(crate) fn check_list(
     header: &BlockHeader,
     block: &[u8],
@@ -226,7 +227,7 @@ pub(crate) fn check_list(
     check_showing(header, std::iter::once(body), false, show)
 }
 
-/// As [`check_body`], of a body in pieces that each hold whole batches. Their length is the caller's to check.
+/// Like [`check_body`], for a body in pieces that each contain whole batches. The caller checks their length.
 pub(crate) fn check_pieces<'a>(
     header: &BlockHeader,
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -262,7 +263,7 @@ fn check_showing<'a>(
         records += u64::from(batch.count);
     }
     if digest.sum() != header.body_digest {
-        return Err("block's batches are not those it was written with");
+        return Err("block's batches do not match its digest");
     }
     if batches != header.batch_count || records != u64::from(header.record_count) {
         return Err("block's counts contradict its batches");
@@ -270,7 +271,7 @@ fn check_showing<'a>(
     Ok(())
 }
 
-/// Walks the batches of a data block's body by their headers; ends after the first error.
+/// Iterates over the batches of a data block's body by their headers; ends after the first error.
 pub(crate) struct Batches<'a> {
     rest: &'a [u8],
 }
@@ -323,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_comes_back() {
+    fn header_survives_encoding() {
         let h = sample_header();
         assert_eq!(BlockHeader::parse(&h.encode(SegmentId(5)), SegmentId(5)), Ok(h));
         assert_eq!(h.stride(), 128);

@@ -1,4 +1,4 @@
-//! Geometry: how the bytes of a segment file are divided, and what fits where.
+//! Geometry: how the bytes of a segment file are divided, and how much fits.
 //!
 //! ```text
 //! 0         4096                                     data_limit                  segment_bytes
@@ -6,19 +6,19 @@
 //!          `------------- room_of ------------------'`------ tail_reserve -----'
 //! ```
 //!
-//! Must not know: what the bytes say.
+//! Must not know: the contents of the bytes.
 
 use super::block::BLOCK_HEADER_BYTES;
 
-/// Where blocks begin.
+/// The offset of the first block.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 4096;
-/// The smallest segment that still has room for its fixed parts and some blocks.
+/// The smallest segment that has room for its fixed parts and some blocks.
 pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
 /// The largest segment.
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 pub(crate) const FOOTER_BYTES: usize = 128;
 pub(crate) const INDEX_ENTRY_BYTES: usize = 32;
-/// At least this many bytes of blocks lie between two index entries.
+/// At least this many bytes of blocks are between two index entries.
 pub(crate) const INDEX_STRIDE_BYTES: usize = 32 << 10;
 
 /// Bytes of the session table before its sessions.
@@ -27,36 +27,37 @@ pub(crate) const TABLE_HEADER_BYTES: usize = 8;
 pub(crate) const SESSION_BYTES: usize = 40;
 /// Bytes of one remembered batch.
 pub(crate) const REMEMBERED_BYTES: usize = 12;
-/// The format's bound on the batches remembered of one session; options set lower ones.
+/// The format's bound on the batches remembered per session; options set lower ones.
 pub(crate) const REMEMBERED_MAX: u16 = 1024;
 
-/// Bytes kept free at a segment's end for its index and footer.
+/// Bytes reserved at a segment's end for its index and footer.
 pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
     (segment_bytes / INDEX_STRIDE_BYTES + 1) * INDEX_ENTRY_BYTES + FOOTER_BYTES
 }
 
-/// Where blocks must end in a segment file of this size.
+/// The offset at which blocks must end in a segment file of this size.
 pub(crate) const fn data_limit(segment_bytes: usize) -> usize {
     (segment_bytes - tail_reserve(segment_bytes)) & !(BLOCK_HEADER_BYTES - 1)
 }
 
-/// Bytes of blocks that a segment file of this size has room for, its opening included.
+/// The bytes of blocks that fit into a segment file of this size, including its opening.
 pub(crate) const fn room_of(segment_bytes: usize) -> usize {
     data_limit(segment_bytes) - SEGMENT_HEADER_BYTES
 }
 
-/// The largest batch that a new segment has room for. An eighth is left to the opening block, and some to commands.
+/// The largest batch that fits into a new segment. An eighth is reserved for the opening block, and some bytes for
+/// commands.
 pub(crate) const fn batch_room(segment_bytes: u32) -> u32 {
     let blocks = room_of(segment_bytes as usize);
     (blocks - blocks / 8 - 16 * BLOCK_HEADER_BYTES) as u32
 }
 
-/// Room for the session table in an opening block.
+/// The room for the session table in an opening block.
 pub(crate) const fn opening_room(segment_bytes: u32) -> usize {
     room_of(segment_bytes as usize) / 8 - 4 * BLOCK_HEADER_BYTES
 }
 
-/// The most bytes that a table of this many sessions takes if each remembers `window` batches.
+/// The most bytes that a table of `sessions_max` sessions takes if each remembers `window` batches.
 pub(crate) const fn session_table_bytes_max(sessions_max: u32, window: u16) -> usize {
     TABLE_HEADER_BYTES + sessions_max as usize * (SESSION_BYTES + window as usize * REMEMBERED_BYTES)
 }

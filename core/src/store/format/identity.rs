@@ -1,6 +1,5 @@
-//! The file `chiplog.id`: which log this directory holds. Written last of all when a log is made (and
-//! again by openings until it has an entry); also the file that is locked. One sector, so it is there whole or
-//! not at all.
+//! The file `chiplog.id`: it names the log in this directory. It is written last when a log is made (and again by
+//! openings until it has an entry), and is also the file that is locked. One sector, so it exists whole or not at all.
 //!
 //! ```text
 //! 0          8        12        16           20      24       40             56           64      512
@@ -19,19 +18,19 @@ use std::io::{self, IoSlice};
 pub(crate) const IDENTITY_FILE: &str = "chiplog.id";
 const MAGIC: [u8; 8] = *b"chiplogI";
 
-/// Who this directory is.
+/// The identity of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) log: LogId,
-    /// Names this copy of the log: replication tells an emptied or replaced disk by it.
+    /// The id of this copy of the log: replication uses it to detect an emptied or replaced disk.
     pub(crate) directory: DirectoryId,
     pub(crate) created: Timestamp,
-    /// Whether it follows the log from outside: no replica, so that nobody may open it as one.
+    /// Whether it follows the log without being a replica; then it must not be opened as one.
     pub(crate) follows: bool,
 }
 
 impl Identity {
-    /// A new log's.
+    /// Makes the identity of a new log.
     pub(crate) fn random(disk: &dyn Disk, created: Timestamp) -> io::Result<Self> {
         let (mut log, mut directory) = ([0; 16], [0; 16]);
         disk.random(&mut log)?;
@@ -58,8 +57,8 @@ impl Identity {
         b
     }
 
-    /// Reads the identity. `None`: there is no file, an empty one or the beginning of one, as the lock, a crash
-    /// or a failed write while the log was being made leave it.
+    /// Reads the identity. `None`: the file is missing, empty or incomplete, as the lock, a crash or a failed write
+    /// leaves it while the log is being made.
     pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>> {
         let path = disk.path().join(IDENTITY_FILE);
         let file = match disk.open(IDENTITY_FILE, false) {
@@ -77,7 +76,11 @@ impl Identity {
             return Ok(None);
         }
         if b[0..8] != MAGIC || crc32c(&b[12..]) != u32_at(&b, 8) {
-            return Err(Error::corrupt(&path, 0, "not a sound chiplog identity"));
+            return Err(Error::corrupt(
+                &path,
+                0,
+                "not a valid chiplog identity: its magic or checksum is wrong",
+            ));
         }
         let reader_min = u32_at(&b, 16);
         if reader_min > FORMAT_VERSION {
@@ -126,7 +129,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn newer_is_named_and_the_bytes_are_stable() {
+    fn newer_format_is_named_and_bytes_are_stable() {
         let id = Identity { log: LogId(1), directory: DirectoryId(2), created: Timestamp(3), follows: false };
         let b = id.encode();
         assert_eq!((b[20], b[24], b[40], b[56]), (0, 1, 2, 3));

@@ -5,12 +5,12 @@
 //! | header   | opening block | block | block | … (zeros) | … index entries … | … | footer      |
 //! ```
 //!
-//! - The **header** is written and synced when the file is prepared, before the file gets its name: a file
-//!   under a segment's name always has one, and a roll costs no sync of its own.
-//! - The **opening block** goes in one write with the first entry: base positions, hard state, configuration,
-//!   session table, and the log's options if any is set. A file without one is prepared and not begun.
-//! - **Index and footer** are written by the helper thread once the segment is full. They only save time: a
-//!   segment without them is scanned.
+//! - The **header** is written and synced when the file is prepared, before the file gets its name: a file with a
+//!   segment's name always has one, and a roll needs no extra sync.
+//! - The **opening block** is written together with the first entry: base positions, hard state, configuration, session
+//!   table, and the log's options if any are set. A file without one is prepared and has not begun.
+//! - **Index and footer** are written by the helper thread once the segment is full. They only save time: a segment
+//!   without them is scanned.
 //!
 //! Must not know: threads, disks.
 
@@ -20,20 +20,20 @@ use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
-/// The newest version of the format that is read. It is written only where it is needed: see [`version_of`].
+/// The newest version of the format that this code reads. It is written only where needed: see [`version_of`].
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The version of all that holds no options of the log, so that earlier readers understand it.
+/// The version of everything that contains no options of the log, so that earlier readers understand it.
 pub(crate) const FORMAT_VERSION_FIRST: u32 = 1;
 
 const HEADER_USED: usize = 56;
 const HEADER_MAGIC: [u8; 8] = *b"chiplogS";
 const FOOTER_MAGIC: [u8; 8] = *b"chiplogF";
 
-/// What a segment file is, fixed when it is prepared.
+/// The fixed properties of a segment file, set when it is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) log: LogId,
-    /// Place in the sequence of segments: 1, 2, 3 …; also the file's name.
+    /// Position in the sequence of segments: 1, 2, 3 …; also the file's name.
     pub(crate) number: u64,
     pub(crate) id: SegmentId,
     /// The file's size.
@@ -43,7 +43,7 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// The 4096 bytes that open the file.
+    /// The first 4096 bytes of the file.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut head = vec![0; SEGMENT_HEADER_BYTES];
         head[0..8].copy_from_slice(&HEADER_MAGIC);
@@ -58,12 +58,13 @@ impl SegmentHeader {
         head
     }
 
-    /// Reads and checks the first 4096 bytes of a file. `Newer` before all else that could fail for it.
+    /// Reads and checks the first 4096 bytes of a file. Returns `Newer` before any check that a newer format could
+    /// fail.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, HeaderFault> {
         let head =
             bytes.get(..SEGMENT_HEADER_BYTES).ok_or(HeaderFault::Malformed("segment header is cut off"))?;
         if head[0..8] != HEADER_MAGIC {
-            return Err(HeaderFault::Malformed("not a chiplog segment: its first bytes are others"));
+            return Err(HeaderFault::Malformed("not a chiplog segment: its first bytes differ"));
         }
         if crc32c(&head[12..]) != u32_at(head, 8) {
             return Err(HeaderFault::Malformed("segment header checksum does not match"));
@@ -87,15 +88,15 @@ impl SegmentHeader {
     }
 }
 
-/// Why a segment header cannot be used.
+/// The reason why a segment header cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFault {
     Malformed(Malformed),
-    /// Needs a reader of at least this format version.
+    /// A reader of at least this format version is needed.
     Newer(u32),
 }
 
-/// A sparse index entry: where some block begins.
+/// An entry of the sparse index: the offset of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) first: Index,
@@ -124,7 +125,7 @@ impl IndexEntry {
     }
 }
 
-/// What is known of a sealed segment: enough to place it in the log without reading its blocks.
+/// The summary of a sealed segment: enough to place it in the log without reading its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) number: u64,
@@ -132,14 +133,14 @@ pub(crate) struct Footer {
     /// The last raft entry before this segment.
     pub(crate) base_raft: EntryIndex,
     pub(crate) base_term: Term,
-    /// The first record this segment can hold, and the one after its last.
+    /// The first record that this segment can contain, and the one after its last.
     pub(crate) first: Index,
     pub(crate) next: Index,
     pub(crate) last_raft: EntryIndex,
     pub(crate) last_term: Term,
     pub(crate) first_timestamp: Timestamp,
     pub(crate) last_timestamp: Timestamp,
-    /// Where its blocks end.
+    /// The offset at which its blocks end.
     pub(crate) data_end: u32,
     pub(crate) index_offset: u32,
     pub(crate) index_count: u32,
@@ -175,7 +176,7 @@ impl Footer {
         f
     }
 
-    /// Reads the footer of segment `number` with id `id`; another life's footer is no footer.
+    /// Reads the footer of segment `number` with id `id`. A footer from an earlier use of the file is refused.
     pub(crate) fn parse(f: &[u8; FOOTER_BYTES], number: u64, id: SegmentId) -> Result<Self, Malformed> {
         if f[0..8] != FOOTER_MAGIC {
             return Err("segment has no footer");
@@ -186,7 +187,7 @@ impl Footer {
         let word = |i: usize| u64_at(f, 16 + i * 8);
         let half = |i: usize| u32_at(f, 96 + i * 4);
         if word(0) != number || word(1) != id.0 {
-            return Err("segment footer is of another life of this file");
+            return Err("segment footer is from an earlier use of this file");
         }
         if f[12..16] != [0; 4] || f[112..] != [0; 16] {
             return Err("segment footer has fields of a newer format");
@@ -211,7 +212,7 @@ impl Footer {
 }
 
 impl Footer {
-    /// Whether its offsets lie where they can in a segment of this size.
+    /// Whether its offsets are possible in a segment of this size.
     pub(crate) fn fits(&self, segment_bytes: usize) -> bool {
         let blocks = SEGMENT_HEADER_BYTES..=data_limit(segment_bytes);
         let index_bytes = self.index_count as u64 * INDEX_ENTRY_BYTES as u64;
@@ -221,7 +222,7 @@ impl Footer {
     }
 }
 
-/// The index's bytes and their checksum, as the footer records it.
+/// Returns the index's bytes and their checksum, which the footer contains.
 pub(crate) fn encode_index(entries: &[IndexEntry]) -> (Vec<u8>, u32) {
     let bytes: Vec<u8> = entries.iter().flat_map(IndexEntry::encode).collect();
     let crc = crc32c(&bytes);
@@ -260,20 +261,20 @@ pub(crate) struct Opening {
     /// The last raft entry before this segment.
     pub(crate) base_raft: EntryIndex,
     pub(crate) base_term: Term,
-    /// The log's first index when the segment was begun: records below it are discarded.
+    /// The log's first index when the segment began: records below it are discarded.
     pub(crate) log_first: Index,
     pub(crate) hard_state: HardState,
-    /// Membership, opaque here; written by replication.
+    /// The membership. Replication writes it; this module does not interpret it.
     pub(crate) configuration: Vec<u8>,
-    /// The session table, encoded by `session`.
+    /// The session table, encoded by `session_table`.
     pub(crate) sessions: Vec<u8>,
-    /// The options that are set for the log, encoded by `log_options`; nothing if none is.
+    /// The options that are set for the log, encoded by `log_options`; empty if none is set.
     pub(crate) options: Vec<u8>,
 }
 
 /// Bytes of an opening's body without its configuration, its sessions and the log's options.
 pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 2 * LENGTH_BYTES;
-/// Bytes of the length before a part of an opening.
+/// Bytes of the length before each part of an opening.
 pub(crate) const LENGTH_BYTES: usize = 4;
 
 impl Opening {
@@ -321,7 +322,7 @@ impl Opening {
         Ok(opening)
     }
 
-    /// The version that a reader of such a body has to know.
+    /// The version that readers of such a body must support.
     fn version_of(body: &[u8]) -> u32 {
         let part = |at: usize| body.get(at..at + 4).map(|length| at + 4 + u32_at(length, 0) as usize);
         let is_first = part(48).and_then(part).is_none_or(|end| end >= body.len());
@@ -329,11 +330,11 @@ impl Opening {
     }
 }
 
-/// The last operation of a command that version 1 knows.
+/// The last operation of a command that version 1 supports.
 const LAST_OPERATION_OF_FIRST: u64 = 3;
 
-/// The version that a reader of a block of this kind has to know. A body that is no data's is one piece, or begins with one
-/// that says what it is.
+/// The version that readers of a block of this kind must support. A body that is not of a data block is one piece, or
+/// its first piece identifies it.
 pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
     match kind {
         Kind::Opening => Opening::version_of(body),
@@ -342,7 +343,7 @@ pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
     }
 }
 
-/// The version that a reader of these bytes of a segment has to know: of all sound blocks in them.
+/// The version that readers of these bytes of a segment must support: the highest of all sound blocks in them.
 pub(crate) fn version_of_blocks(bytes: &[u8], segment: SegmentId) -> u32 {
     let version = |at: usize| {
         let header = BlockHeader::parse(&bytes[at..], segment).ok()?;
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn header_and_footer_come_back_and_notice_every_bit() {
+    fn header_and_footer_survive_encoding_and_detect_every_bit_flip() {
         let good = header().encode();
         assert_eq!(SegmentHeader::parse(&good), Ok(header()));
         for bit in 0..good.len() * 8 {
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_rot() {
+    fn newer_format_is_distinguished_from_damage() {
         let mut newer = header().encode();
         newer[16] = 3;
         let crc = crc32c(&newer[12..]).to_le_bytes();
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_comes_back_and_never_panics_when_cut() {
+    fn opening_survives_encoding_and_every_cut_is_an_error() {
         let opening = Opening {
             base_raft: EntryIndex(4),
             base_term: Term(2),
@@ -446,13 +447,13 @@ mod tests {
             assert!(Opening::parse(&bytes[..cut]).is_err());
         }
         let longer = [&bytes[..], &[0; 4]].concat();
-        assert!(Opening::parse(&longer).is_err(), "a part of a later version");
+        assert!(Opening::parse(&longer).is_err(), "a part added by a later version");
         let empty = [&bytes[..without], &[0; 4]].concat();
-        assert!(Opening::parse(&empty).is_err(), "nothing is said by saying nothing");
+        assert!(Opening::parse(&empty).is_err(), "an empty part is refused");
     }
 
     #[test]
-    fn the_index_always_fits_its_reserve() {
+    fn index_always_fits_its_reserve() {
         for bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 30] {
             let entries = room_of(bytes) / INDEX_STRIDE_BYTES + 1;
             assert!(data_limit(bytes) + entries * INDEX_ENTRY_BYTES + FOOTER_BYTES <= bytes);

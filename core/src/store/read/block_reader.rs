@@ -1,9 +1,8 @@
-//! Blocks: walks the written blocks of one segment by their headers, and loads them. What a reader's cursor and
-//! the archive are made of. Holds the segment, so that what was handed out stays, even when it is dropped.
+//! Blocks: walks the written blocks of one segment by their headers, and loads them. The readers' cursor and the
+//! archive use it. It keeps the segment, so that returned bytes stay valid even if the segment is dropped.
 //!
-//! Invariant: it looks only below the offset that its caller gives, which must be at or below what was written.
-//! Such bytes never change as long as the file is this segment's; so what a `pread` brought into the window
-//! never gets stale.
+//! Invariant: it reads only below the offset that its caller gives, which must be at or below the written part. Those
+//! bytes never change as long as the file belongs to this segment, so a window filled by `pread` never becomes stale.
 
 use crate::disk::DiskFile;
 use crate::error::{Error, Result};
@@ -16,15 +15,15 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// Read at a time without a mapping by those who walk along; larger blocks are read whole.
+/// Bytes that sequential readers without a mapping read at a time; larger blocks are read whole.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 
-/// A batch that is handed on may keep so many other bytes of its block in memory.
+/// The most other bytes of its block that a returned batch may keep in memory.
 const BESIDES_BYTES_MAX: usize = 2 * BLOCK_HEADER_BYTES;
 
 const SHORT: Malformed = "the file ends before its last block";
 
-/// Written bytes of a segment: a place in its mapping, or a copy.
+/// Written bytes of a segment: a range of its mapping, or a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum Slice {
     Mapped { data: Arc<SegmentData>, range: Range<usize> },
@@ -37,7 +36,7 @@ impl Deref for Slice {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Mapped { data, range } => match &data.source {
-                // The range was checked to lie inside the file when the slice was made.
+                // The range was checked to be inside the file when the slice was made.
                 Source::Map(map) => map.bytes(range.clone()).unwrap_or_default(),
                 Source::File(_) => &[],
             },
@@ -53,7 +52,7 @@ impl AsRef<[u8]> for Slice {
 }
 
 impl Slice {
-    /// A part of it, sharing the bytes. Panics when `part` is not inside.
+    /// A part of it that shares the bytes. Panics if `part` is not inside.
     pub(crate) fn slice(&self, part: Range<usize>) -> Self {
         match self {
             Self::Mapped { data, range } => {
@@ -64,7 +63,8 @@ impl Slice {
         }
     }
 
-    /// The same bytes, a part of a block of so many. Copied where they would keep others in memory, besides a block's head.
+    /// The same bytes, part of a block of `block` bytes. Copied if they would keep other bytes in memory, apart from a
+    /// block's header.
     pub(crate) fn apart_from(&self, block: usize) -> Self {
         match self {
             Self::Copied(bytes) if bytes.len() + BESIDES_BYTES_MAX < block.max(WINDOW_BYTES) => {
@@ -83,26 +83,26 @@ impl Slice {
     }
 }
 
-/// A block at its place.
+/// A block and its offset.
 #[derive(Debug)]
 pub(crate) struct Located {
     pub(crate) header: BlockHeader,
     pub(crate) offset: usize,
 }
 
-/// A place among the blocks of a segment.
+/// A position among the blocks of a segment.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     data: Arc<SegmentData>,
     at: usize,
-    /// What `pread` brought: from which offset, and the bytes.
+    /// The window filled by `pread`: its offset, and the bytes.
     window: (usize, Bytes),
-    /// Read at a time without a mapping; larger blocks are read whole.
+    /// Bytes read at a time without a mapping; larger blocks are read whole.
     window_bytes: usize,
 }
 
 impl Blocks {
-    /// At `offset`, where a block begins.
+    /// Starts at `offset`, where a block begins.
     pub(crate) fn new(data: Arc<SegmentData>, offset: usize, window_bytes: usize) -> Self {
         Self { data, at: offset, window: (0, Bytes::new()), window_bytes }
     }
@@ -111,15 +111,15 @@ impl Blocks {
         &self.data
     }
 
-    /// Where the next block begins.
+    /// The offset of the next block.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// The block here, if it begins below `upto`, and moves behind it. Its body is not looked at.
+    /// Returns the block here if it begins below `upto`, and moves past it. Does not read its body.
     ///
     /// # Errors
-    /// `Corrupt` for a header that does not check out; `Io`.
+    /// `Corrupt` for an invalid header; `Io`.
     pub(crate) fn next(&mut self, upto: usize) -> Result<Option<Located>> {
         if self.at >= upto {
             return Ok(None);
@@ -129,13 +129,13 @@ impl Blocks {
         let head = self.bytes(offset, BLOCK_HEADER_BYTES, upto)?;
         let header = BlockHeader::parse(&head, id).map_err(|why| self.corrupt(offset, why))?;
         if header.stride() > upto - offset {
-            return Err(self.corrupt(offset, "block runs over the end of what was written"));
+            return Err(self.corrupt(offset, "block runs over the end of the written bytes"));
         }
         self.at += header.stride();
         Ok(Some(Located { header, offset }))
     }
 
-    /// A block that was found, header and body, every byte checked.
+    /// Returns header and body of a found block, with every byte checked.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -145,8 +145,8 @@ impl Blocks {
         Ok(bytes)
     }
 
-    /// A block that was found, header and body, its list of batches checked; their payloads are not. Shows where
-    /// each batch stands; good to use once this has returned `Ok`.
+    /// Returns header and body of a found block, with its list of batches checked, but not their payloads. Passes the
+    /// offset of each batch to `show`; these are valid once this has returned `Ok`.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -157,7 +157,7 @@ impl Blocks {
         mut show: impl FnMut(Place),
     ) -> Result<Slice> {
         let bytes = self.bytes(block.offset, block.header.length as usize, upto)?;
-        // A block's length and its count of records are 32 bits each: a list that checks out fits.
+        // A block's length and its count of records are 32 bits each: a valid list fits.
         let checked = check_list(&block.header, &bytes, |at, before, batch| {
             show(Place { at: at as u32, before: before as u32, crc: batch.crc });
         });
@@ -165,7 +165,7 @@ impl Blocks {
         Ok(bytes)
     }
 
-    /// Lets go of what `pread` brought.
+    /// Drops the window filled by `pread`.
     pub(crate) fn let_go(&mut self) {
         self.window = (0, Bytes::new());
     }
@@ -185,7 +185,7 @@ impl Blocks {
                 let (from, window) = &self.window;
                 if at < *from || at + length > from + window.len() {
                     let ahead = length.max(self.window_bytes.min(upto - at));
-                    // A file that something shortened may still hold this much.
+                    // A file that was shortened may still contain this much.
                     let read = match read(&**file, at, ahead) {
                         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => read(&**file, at, length),
                         read => read,
@@ -196,7 +196,7 @@ impl Blocks {
                     })?;
                     let bytes = Bytes::from(bytes);
                     if bytes.len() > self.window_bytes {
-                        return Ok(Slice::Copied(bytes)); // kept only by the one that asked for it
+                        return Ok(Slice::Copied(bytes)); // kept only by the caller
                     }
                     self.window = (at, bytes);
                 }

@@ -1,5 +1,5 @@
-//! Walk: goes along the blocks of one segment, from its opening block, as far as they are sound and follow each
-//! other; keeps apart what is proven durable and what is not, and what is known committed.
+//! Walk: follows the blocks of one segment from its opening block, as long as they are sound and consecutive. It
+//! separates durable blocks from unproven ones, and knows which are committed.
 
 use super::scanner::{Found, Scanner};
 use super::segment_files::Opened;
@@ -13,17 +13,17 @@ use crate::types::{EntryIndex, Index};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Who learns the blocks of the last segment, in order, and knows what they mean.
+/// Learns the blocks of the last segment, in order, and interprets them.
 pub(crate) trait Learn {
-    /// Takes the next block; says what comes after it, or why it cannot follow.
+    /// Learns the next block. Returns the position after it, or the reason why it cannot follow.
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
-    /// The log's first index as of what is known committed of the blocks learnt.
+    /// The log's first index according to the learned blocks that are known to be committed.
     fn first(&self) -> Index;
-    /// So much of what was learnt is known committed, by what stands elsewhere.
+    /// Marks learned entries through `raft` as committed, because of information from elsewhere.
     fn commit_to(&mut self, raft: EntryIndex);
-    /// The last entry known committed as of the blocks learnt: of a log on its own, the last one.
+    /// The last entry known to be committed according to the learned blocks; for a log on its own, the last one.
     fn commit(&self) -> EntryIndex;
-    /// Another one like it that has learnt nothing, to look at the log's past with.
+    /// Returns a fresh learner of the same kind, to examine the log's past.
     fn again(&self) -> Box<dyn Learn + '_>;
 }
 
@@ -34,36 +34,36 @@ pub(crate) struct Walk {
     pub(crate) segment: Option<Arc<Segment>>,
     pub(crate) at: usize,
     pub(crate) end: Base,
-    /// What is known durable and committed.
+    /// The state known to be durable and committed.
     pub(crate) proven: Proven,
-    /// Blocks not known durable.
+    /// Blocks not known to be durable.
     pub(crate) unproven: VecDeque<Unproven>,
-    /// Durable blocks not known committed.
+    /// Durable blocks not known to be committed.
     uncommitted: VecDeque<Unproven>,
-    /// The last entry known committed.
+    /// The last entry known to be committed.
     pub(crate) commit: EntryIndex,
-    /// The log's first index after the opening block, and wherever it moved, with the entry it moved at.
+    /// The log's first index after the opening block, and each later change with the entry that made it.
     firsts: Vec<(EntryIndex, Index)>,
 }
 
-/// What is known durable and committed of a log: what may be shown of it.
+/// The durable and committed state of a log, which may be shown to readers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Proven {
-    /// What comes after the last block.
+    /// The position after the last block.
     pub(crate) end: Base,
     /// The log's first index as of that block.
     pub(crate) first: Index,
 }
 
-/// A block that nothing behind it says was durable.
+/// A block that no later block proves durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unproven {
     pub(crate) from: usize,
     to: usize,
-    /// What is known once it is.
+    /// The state once this block is proven.
     then: Proven,
     records: u32,
-    /// A marker needs no marker. But it has to stay if blocks are to follow it, so it is no less unproven.
+    /// A marker needs no other marker. But it counts as unproven, because it must stay if blocks are to follow it.
     pub(crate) marker: bool,
 }
 
@@ -82,17 +82,17 @@ impl Walk {
         }
     }
 
-    /// Where the segment begins, once its opening block was walked.
+    /// The start of the segment, once its opening block was walked.
     pub(crate) fn base(&self) -> Base {
         self.segment.as_ref().map_or(Base::default(), |s| s.base)
     }
 
-    /// The log's first index as of entry `index`. `None`: that entry lies before this segment.
+    /// The log's first index as of entry `index`. `None`: that entry is before this segment.
     pub(crate) fn first_at(&self, index: EntryIndex) -> Option<Index> {
         self.firsts.iter().rev().find(|(at, _)| *at <= index).map(|(_, first)| *first)
     }
 
-    /// Goes as far as blocks are sound and follow each other. Returns why it stopped; `None` at the limit.
+    /// Walks as far as blocks are sound and consecutive. Returns why it stopped; `None` at the limit.
     pub(crate) fn run(
         &mut self,
         scanner: &mut Scanner,
@@ -117,13 +117,13 @@ impl Walk {
         }
     }
 
-    /// All that was walked is durable, as the next segment's beginning says.
+    /// Marks all walked blocks as durable, because the next segment has begun.
     pub(crate) fn prove_all(&mut self) {
         self.uncommitted.append(&mut self.unproven);
         self.settle();
     }
 
-    /// Records in sound blocks that nothing behind them says were durable.
+    /// Records in sound blocks that no later block proves durable.
     pub(crate) fn unproven_records(&self) -> u64 {
         self.unproven.iter().map(|u| u64::from(u.records)).sum()
     }
@@ -132,7 +132,7 @@ impl Walk {
         let end = then.end;
         let SegmentHeader { number, id, bytes, .. } = self.header;
         let segment = self.segment.get_or_insert_with(|| {
-            // What lies before this segment is durable, or it would not have begun.
+            // Entries before this segment are durable, otherwise it would not have begun.
             if end.raft <= self.commit {
                 self.proven = then;
             }
@@ -146,8 +146,8 @@ impl Walk {
         };
         segment.grow(entry, header.stride(), end);
         if self.firsts.last().is_none_or(|(_, first)| *first != then.first) {
-            // A discard is in force as of what is known committed, which a later block can say. An opening block's
-            // holds as of where it stands: what led to it may not have been committed.
+            // A discard takes effect once it is known to be committed, which a later block can show. An opening block's
+            // first index holds from its own position: the discard behind it may not have been committed.
             let opening = header.kind == Kind::Opening;
             self.firsts.push((
                 if opening || planted!(20) { end.raft } else { end.raft.min(self.commit) },
@@ -167,7 +167,7 @@ impl Walk {
         self.unproven.push_back(Unproven { from, to: self.at, then, records, marker });
     }
 
-    /// What is durable and committed may be shown.
+    /// Publishes blocks that are durable and committed.
     fn settle(&mut self) {
         while let Some(block) = self.uncommitted.front().filter(|u| u.then.end.raft <= self.commit) {
             self.proven = block.then;

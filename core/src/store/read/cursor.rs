@@ -1,9 +1,9 @@
-//! Cursor: walks committed blocks across segments, for readers. Holds the segment it is in, so that what it
-//! handed out stays, even when the segment is discarded.
+//! Cursor: walks committed blocks across segments, for readers. It keeps its segment, so that returned bytes stay valid
+//! even if the segment is discarded.
 //!
 //! Invariants:
-//! - it looks only below `Segment::readable`: what lies there is committed, and stays as it is;
-//! - it leaves a segment only at that segment's end: what is written there and not committed yet is still to come.
+//! - it reads only below `Segment::readable`: those bytes are committed and do not change;
+//! - it leaves a segment only at that segment's end: blocks written there and not committed yet still follow.
 
 use super::block_reader::{Blocks, Located, Slice, WINDOW_BYTES};
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ use crate::store::segment::{Segment, SegmentData, Segments, Source};
 use crate::types::Index;
 use std::sync::Arc;
 
-/// A place in the sequence of committed blocks.
+/// A position in the sequence of committed blocks.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     segments: Arc<Segments>,
@@ -23,7 +23,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// At `offset` of a segment, where a block begins; reads ahead by `prefetch` bytes.
+    /// Starts at `offset` of a segment, where a block begins; reads ahead by `prefetch` bytes.
     pub(crate) fn new(
         segments: Arc<Segments>,
         data: Arc<SegmentData>,
@@ -34,11 +34,11 @@ impl Cursor {
         Self { segments, blocks, prefetch: Prefetch::new(prefetch) }
     }
 
-    /// The first block from here on for which `wanted` holds, and moves behind it. `None`: no readable block
-    /// is left. Bodies are not looked at.
+    /// Returns the first block from here on for which `wanted` holds, and moves past it. `None`: no readable block is
+    /// left. Does not read bodies.
     ///
     /// # Errors
-    /// `Corrupt` for a header that does not check out; `Io`.
+    /// `Corrupt` for an invalid header; `Io`.
     pub(crate) fn find(&mut self, wanted: impl Fn(&BlockHeader) -> bool) -> Result<Option<Located>> {
         loop {
             let readable = self.segment().readable();
@@ -56,8 +56,8 @@ impl Cursor {
         }
     }
 
-    /// The whole block that was found last, its list of batches checked; their payloads are not. Shows where
-    /// each batch stands; good to use once this has returned `Ok`.
+    /// Returns the whole block that was found last, with its list of batches checked, but not their payloads. Passes
+    /// the offset of each batch to `show`; these are valid once this has returned `Ok`.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -66,7 +66,7 @@ impl Cursor {
         self.blocks.load_list(block, readable, show)
     }
 
-    /// The whole block that was found last, every byte of it checked: for handing it on.
+    /// Returns the whole block that was found last, with every byte checked, for passing it on.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -75,18 +75,18 @@ impl Cursor {
         self.blocks.load(block, readable)
     }
 
-    /// Lets go of what was read without a mapping.
+    /// Drops the bytes that were read without a mapping.
     pub(crate) fn let_go(&mut self) {
         self.blocks.let_go();
     }
 
-    /// Remembers, for look-ups, what [`load`](Self::load) showed of the block.
+    /// Stores, for look-ups, the batch offsets that [`load`](Self::load) passed to `show`.
     pub(crate) fn remember(&self, block: &Located, batches: Vec<Place>) {
         let places = Places::new(self.segment().id, block.offset, block.header, batches);
         places.into_iter().for_each(|p| self.segments.remember(p));
     }
 
-    /// An error at an offset of the segment that the cursor is in.
+    /// An error at an offset of the cursor's segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
         self.blocks.corrupt(offset, why)
     }
@@ -102,8 +102,8 @@ impl Cursor {
     }
 }
 
-/// The batch that holds record `index`, if its block is remembered. The bytes carry the right checksum; whether it
-/// is theirs remains to be verified.
+/// Returns the batch that contains record `index`, if its block is remembered. The bytes contain the right checksum;
+/// the caller still has to verify that they match it.
 pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Found)> {
     let places = segments.places(index)?;
     let segment = segments.holding(index).filter(|s| s.id == places.segment)?;
@@ -122,13 +122,13 @@ pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Fo
     (bytes.len() >= 4 && u32_at(&bytes, 0) == found.crc).then_some((bytes, found))
 }
 
-/// Reading ahead of a sequential reader: the kernel's own window of 128 KiB leaves half of a disk unused.
+/// Read-ahead for a sequential reader: the kernel's own window of 128 KiB leaves half of a disk's speed unused.
 #[derive(Debug)]
 struct Prefetch {
     bytes: usize,
-    /// Up to where the kernel was asked.
+    /// The offset up to which the kernel was asked to read.
     asked: usize,
-    /// Blocks found so far: a single look-up needs nothing ahead.
+    /// Blocks found so far: a single look-up needs no read-ahead.
     found: u32,
 }
 
@@ -141,7 +141,7 @@ impl Prefetch {
         self.asked = 0;
     }
 
-    /// The reader is at `at` now.
+    /// Notes that the reader is at `at` now.
     fn reach(&mut self, data: &SegmentData, at: usize) {
         self.found = self.found.saturating_add(1);
         if self.bytes == 0 || self.found < 2 || at + self.bytes / 2 <= self.asked {

@@ -1,11 +1,11 @@
-//! Archive: raft's view of the log's past. Finds blocks by raft index among all that was written, committed or not,
-//! synced or not, and checks every byte it hands out, so that damage here never travels.
+//! Archive: the log's past as raft sees it. Finds blocks by raft index among all written ones, committed or not, synced
+//! or not. It checks every byte that it returns, so that local damage never spreads.
 //!
 //! Invariants:
-//! - it never looks beyond what was written, so what it maps does not change;
-//! - what it hands out of a mapping holds the segment's file.
+//! - it never reads beyond the written part, so mapped bytes do not change;
+//! - bytes that it returns from a mapping keep the segment's file.
 //!
-//! Must not know: who asks, or what a block means.
+//! Must not know: its callers, or the meaning of blocks.
 
 use super::block_reader::{Blocks, Located};
 use super::chain::Learn;
@@ -17,16 +17,16 @@ use crate::types::{EntryIndex, Term};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Read at a time without a mapping: a look-up goes along 32 KiB of blocks, of which it wants the headers.
+/// Bytes read at a time without a mapping: a look-up passes 32 KiB of blocks, of which it needs the headers.
 const WINDOW_BYTES: usize = 16 << 10;
 
-/// The log's blocks by raft index. Cheap to clone; `Send + Sync`. Calls block on the disk only.
+/// The log's blocks by raft index. Cheap to clone; `Send + Sync`. Calls block only for the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Archive {
     segments: Arc<Segments>,
 }
 
-/// Whether a walk goes on.
+/// Whether a walk continues.
 enum Step {
     On,
     Done,
@@ -37,23 +37,23 @@ impl Archive {
         Self { segments }
     }
 
-    /// What comes just before the oldest entry that is still here.
+    /// The position just before the oldest entry that still exists here.
     pub(crate) fn first(&self) -> Base {
         self.segments.oldest().map_or(Base::default(), |s| s.base)
     }
 
-    /// The header of entry `index`; `None` when it is not here, no more or not yet.
+    /// The header of entry `index`; `None` if it does not exist here any more or yet.
     ///
     /// # Errors
-    /// `Corrupt` naming file and offset; `Io`.
+    /// `Corrupt` with file and offset; `Io`.
     pub(crate) fn header(&self, index: EntryIndex) -> Result<Option<BlockHeader>> {
         Ok(self.headers(index, index.next(), 0)?.pop())
     }
 
-    /// The term of entry `index`, that of the one just before the oldest included.
+    /// The term of entry `index`, which may be the one just before the oldest.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn term(&self, index: EntryIndex) -> Result<Option<Term>> {
         if let Some(segment) = self.segments.beginning_before(index) {
             let known = [segment.base, segment.end()].into_iter().find(|b| b.raft == index);
@@ -64,11 +64,11 @@ impl Archive {
         Ok(self.header(index)?.map(|h| h.term))
     }
 
-    /// The headers of the entries from `from` on and below `to`, as many as have `bytes_max` bytes of bodies
-    /// together; at least one. Empty when `from` is not here.
+    /// The headers of the entries from `from` on and below `to`, as many as have `bytes_max` bytes of bodies together;
+    /// at least one. Empty if `from` does not exist here.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn headers(
         &self,
         from: EntryIndex,
@@ -90,10 +90,10 @@ impl Archive {
         })
     }
 
-    /// Entry `index`, every byte of it checked; its body is not copied where the file is mapped.
+    /// Entry `index`, with every byte checked. Its body is not copied if the file is mapped.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn body(&self, index: EntryIndex) -> Result<Option<(BlockHeader, Bytes)>> {
         self.segments.undisturbed(|| {
             let mut body = None;
@@ -105,10 +105,10 @@ impl Archive {
         })
     }
 
-    /// The opening block of the oldest segment: what a snapshot without records is made of.
+    /// The opening block of the oldest segment, from which a snapshot without records is made.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn oldest_opening(&self) -> Result<(BlockHeader, Bytes)> {
         self.segments.undisturbed(|| {
             let Some(segment) = self.segments.oldest() else {
@@ -118,19 +118,19 @@ impl Archive {
             let upto = segment.data_end();
             match blocks.next(upto)?.filter(|found| found.header.kind == Kind::Opening) {
                 Some(found) => Ok((found.header, load(&mut blocks, &found, upto)?)),
-                None => Err(blocks.corrupt(SEGMENT_HEADER_BYTES, "the first block is no opening block")),
+                None => Err(blocks.corrupt(SEGMENT_HEADER_BYTES, "the first block is not an opening block")),
             }
         })
     }
 
-    /// Teaches `learner` what the log was after entry `to`: the last opening block that stands at `from` or before,
-    /// and all blocks from there through `to`, but no later openings: they say what is learnt already, and less of
-    /// what is not committed. False when one of the two is not here.
+    /// Teaches `learner` the log's state after entry `to`. It learns the last opening block at or before `from`, and
+    /// all blocks from there through `to`. Later openings are skipped: they repeat what is known, and contain less
+    /// about uncommitted entries. False if one of the two entries does not exist here.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn replay(&self, from: EntryIndex, to: EntryIndex, learner: &mut dyn Learn) -> Result<bool> {
-        // The first opening block makes the learner forget what it learnt before: it can begin again.
+        // The first opening block resets the learner, so it can start again.
         self.segments.undisturbed(|| {
             let Some(mut segment) = self.segments.beginning_before(from) else { return Ok(false) };
             let mut is_first = true;
@@ -156,11 +156,11 @@ impl Archive {
         })
     }
 
-    /// Where each block of `segment` ends, with the entry that the log has come to there. Those through entry
-    /// `above` may be taken together.
+    /// The end of each block of `segment`, with the last entry up to there. Blocks through entry `above` may be
+    /// combined.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn ends(&self, segment: &Arc<Segment>, above: EntryIndex) -> Result<Vec<(EntryIndex, usize)>> {
         let (end, upto) = segment.written();
         if end.raft <= above {
@@ -176,11 +176,11 @@ impl Archive {
         Ok(ends)
     }
 
-    /// What `segment` would hold if the log ended at `base`, the entry of which is in it: that entry and the blocks
-    /// behind it that are none.
+    /// The extent of `segment` if the log ended at `base`, whose entry is in it: up to that entry and the blocks after
+    /// it that are not entries.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// Those of [`Self::header`].
     pub(crate) fn cut(&self, segment: &Arc<Segment>, base: Base) -> Result<Extent> {
         let (_, upto) = segment.written();
         let data = self.segments.open(segment)?;
@@ -192,13 +192,13 @@ impl Archive {
         }
         let Some(last) = last.filter(|b| (b.header.raft_index, b.header.term) == (base.raft, base.term))
         else {
-            return Err(blocks.corrupt(offset, "the entry is not where the block index says"));
+            return Err(blocks.corrupt(offset, "the entry is not at the offset in the block index"));
         };
         assert!(last.header.next_record() <= base.next, "a base that contradicts the entry before it");
         data.cut(base, last.offset + last.header.stride(), last.header.timestamp)
     }
 
-    /// Goes along the entries from `from` on and below `to`, as far as they are here.
+    /// Walks the entries from `from` on and below `to`, as far as they exist here.
     fn walk(
         &self,
         from: EntryIndex,
@@ -234,8 +234,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Whether the blocks before an entry's lead to it. What makes it unreadable is its own damage then, and not that of a
-    /// block before it, behind which it can be whole.
+    /// Whether the blocks before an entry lead to it. If they do and it cannot be read, the damage is its own, and not
+    /// that of an earlier block, after which it could be intact.
     pub(crate) fn leads_to(&self, entry: EntryIndex) -> Result<bool> {
         let Some(segment) = self.segments.holding_entry(entry) else { return Ok(false) };
         let data = self.segments.open(&segment)?;
@@ -258,7 +258,7 @@ impl Archive {
     }
 }
 
-/// A found block's body, every byte of the block checked.
+/// A found block's body, with every byte of the block checked.
 fn load(blocks: &mut Blocks, found: &Located, upto: usize) -> Result<Bytes> {
     let block = blocks.load(found, upto)?;
     Ok(block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes())

@@ -1,6 +1,5 @@
-//! Scanner: walks the blocks of one segment file by `pread`, checking every byte. What recovery, a
-//! read-only handle and verification see of a file; never the mapping, so that a failing device is an error
-//! and not a signal.
+//! Scanner: walks the blocks of one segment file by `pread`, checking every byte. Recovery, read-only handles and
+//! verification use it. It never uses the mapping, so a failing device causes an error and not a signal.
 
 use crate::disk::DiskFile;
 use crate::error::{Error, Result};
@@ -11,7 +10,7 @@ use crate::types::SegmentId;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Read at a time; larger blocks are read whole.
+/// Bytes read at a time; larger blocks are read whole.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A window on one file.
@@ -26,23 +25,23 @@ pub(crate) struct Scanner {
     chunk: usize,
 }
 
-/// What a scan finds at an offset.
+/// The result of a scan at an offset.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
     /// A sound block and its body.
     Block(BlockHeader, &'a [u8]),
-    /// No sound block, and why.
+    /// No sound block, and the reason.
     Nothing(Malformed),
     /// No room for a block before the index region.
     Limit,
 }
 
-/// Sound headers beyond a place where the chain of blocks breaks.
+/// Sound headers after a break in the chain of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Later {
-    /// The highest offset that any of them says was durable.
+    /// The highest offset that any of them reports as durable.
     pub(crate) durable_upto: usize,
-    /// Where the last of them ends.
+    /// The offset at which the last of them ends.
     pub(crate) end: usize,
 }
 
@@ -60,23 +59,23 @@ impl Scanner {
         }
     }
 
-    /// Reads at most so much at a time, a multiple of a block's header; larger blocks whole.
+    /// Sets the bytes read at a time, a multiple of a block's header; larger blocks are read whole.
     pub(crate) fn in_pieces_of(mut self, bytes: usize) -> Self {
         self.chunk = bytes.max(BLOCK_HEADER_BYTES) & !(BLOCK_HEADER_BYTES - 1);
         self
     }
 
-    /// Where blocks end at the latest.
+    /// The highest offset at which a block can end.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Forgets what was read: the file may have changed.
+    /// Drops the bytes that were read, because the file may have changed.
     pub(crate) fn refresh(&mut self) {
         self.window.clear();
     }
 
-    /// `length` bytes from `at`, which must lie below the limit.
+    /// Returns `length` bytes from `at`, which must be below the limit.
     pub(crate) fn bytes(&mut self, at: usize, length: usize) -> Result<&[u8]> {
         let inside = at >= self.window_at && at + length <= self.window_at + self.window.len();
         if !inside {
@@ -92,7 +91,7 @@ impl Scanner {
         Ok(&self.window[at - self.window_at..][..length])
     }
 
-    /// The block at `at`, all of it checked.
+    /// Returns the block at `at`, fully checked.
     pub(crate) fn block(&mut self, at: usize) -> Result<Found<'_>> {
         let limit = self.limit;
         if at + BLOCK_HEADER_BYTES > limit {
@@ -107,7 +106,7 @@ impl Scanner {
             return Ok(Found::Nothing("block runs over the segment's end"));
         }
         if header.durable_upto as usize > at {
-            return Ok(Found::Nothing("block says that what comes after it is durable"));
+            return Ok(Found::Nothing("block claims that bytes after it are durable"));
         }
         let block = self.bytes(at, header.length as usize)?;
         Ok(match check_body(&header, block, true) {
@@ -116,13 +115,13 @@ impl Scanner {
         })
     }
 
-    /// Looks for sound block headers anywhere from `from` on. Their bodies do not matter: what a header says
-    /// of the bytes before it was true when it was written.
+    /// Looks for sound block headers anywhere from `from` on. Their bodies do not matter: a header's statement about
+    /// the bytes before it was true when it was written.
     pub(crate) fn later(&mut self, from: usize) -> Result<Later> {
         self.later_within(from, self.limit)
     }
 
-    /// As [`Self::later`], looking no further than `to`.
+    /// Like [`Self::later`], but looks no further than `to`.
     pub(crate) fn later_within(&mut self, from: usize, to: usize) -> Result<Later> {
         let to = to.min(self.limit);
         let mut later = Later::default();

@@ -1,4 +1,4 @@
-//! The segment files of a directory, as recovery meets them: named, opened, their fixed parts checked.
+//! The segment files of a directory, as recovery finds them: their names, headers and other fixed parts.
 
 use super::scanner::{Found, Scanner};
 use crate::disk::{Disk, DiskFile};
@@ -16,7 +16,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A file that can be used again or removed.
+/// A file that can be reused or removed.
 #[derive(Debug)]
 pub(crate) struct Leftover {
     pub(crate) name: String,
@@ -36,12 +36,12 @@ pub(crate) struct Opened {
 pub(crate) struct Files<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) identity: Identity,
-    /// Segment files that are still to be looked at, by number.
+    /// Segment files not examined yet, by number.
     pub(crate) names: BTreeMap<u64, String>,
 }
 
 impl Files<'_> {
-    /// Opens segment `number` and checks its header. `None`: an exact copy of another segment, to be ignored.
+    /// Opens segment `number` and checks its header. `None`: an exact copy of another segment, which is ignored.
     pub(crate) fn open(&self, number: u64, write: bool) -> Result<Option<Opened>> {
         let name = file_name(number);
         let path = self.disk.path().join(&name);
@@ -52,7 +52,7 @@ impl Files<'_> {
         let file = self.disk.open(&name, write).map_err(io("open"))?;
         let length = file.len().map_err(io("measure"))?;
         if length < u64::from(SEGMENT_BYTES_MIN) {
-            return Err(Error::corrupt(&path, length, "the file is cut off"));
+            return Err(Error::corrupt(&path, length, "the file is shorter than the smallest segment"));
         }
         let mut head = vec![0; SEGMENT_HEADER_BYTES];
         file.read_at(0, &mut head).map_err(io("read"))?;
@@ -61,7 +61,7 @@ impl Files<'_> {
             HeaderFault::Newer(reader_min) => newer(&path, reader_min),
         })?;
         if u64::from(header.bytes) != length {
-            let what = format!("the file has {length} bytes and was made with {}", header.bytes);
+            let what = format!("the file has {length} bytes, but its header says {}", header.bytes);
             return Err(Error::corrupt(&path, length.min(header.bytes.into()), what));
         }
         if header.log != self.identity.log {
@@ -69,13 +69,13 @@ impl Files<'_> {
         }
         if header.number != number {
             if self.is_copy(&*file, header.number, length)? {
-                tracing::warn!(file = %path.display(), original = header.number, "ignored: a copy of another segment");
+                tracing::warn!(file = %path.display(), original = header.number, "ignored a file that is a copy of another segment");
                 return Ok(None);
             }
             return Err(Error::corrupt(
                 &path,
                 40,
-                format!("the file says that it is segment {}", header.number),
+                format!("the file's header says that it is segment {}", header.number),
             ));
         }
         let mut tail = [0; FOOTER_BYTES];
@@ -106,7 +106,7 @@ impl Files<'_> {
         Ok(true)
     }
 
-    /// Takes a file that holds nothing of the log out of the picture.
+    /// Removes a segment that contains nothing of the log from the names, and returns it as a leftover.
     pub(crate) fn leave(&mut self, number: u64) -> Result<Leftover> {
         let name = self.names.remove(&number).unwrap_or_else(|| file_name(number));
         let path = self.disk.path().join(&name);
@@ -120,24 +120,25 @@ impl Opened {
         Scanner::new(self.file.clone(), self.path.clone(), self.header.id, self.header.bytes as usize)
     }
 
-    /// Whether its first block's header is sound. Costs one small read; if not, it has not begun, or is damaged.
+    /// Whether its first block's header is sound. Costs one small read. If not, the segment has not begun, or is
+    /// damaged.
     pub(crate) fn may_have_begun(&self) -> bool {
         let mut head = [0; BLOCK_HEADER_BYTES];
         let read = self.file.read_at(SEGMENT_HEADER_BYTES as u64, &mut head);
         read.is_ok() && BlockHeader::parse(&head, self.header.id).is_ok()
     }
 
-    /// The entry that it begins behind, or why its opening block is not sound.
+    /// The last entry before it, or the reason why its opening block is not sound.
     pub(crate) fn begins(&self) -> Result<Result<EntryIndex, Malformed>> {
         Ok(match self.scanner().block(SEGMENT_HEADER_BYTES)? {
             Found::Block(header, _) if header.kind == Kind::Opening => Ok(header.raft_index),
-            Found::Block(..) => Err("the first block is no opening block"),
+            Found::Block(..) => Err("the first block is not an opening block"),
             Found::Nothing(why) => Err(why),
             Found::Limit => Err("segment has no room for blocks"),
         })
     }
 
-    /// Whether its opening block is there. If not: whether a later block proves that it was.
+    /// Whether its opening block exists. If not: whether a later block proves that it did.
     pub(crate) fn has_begun(&self) -> Result<Begun> {
         let mut scanner = self.scanner();
         let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
@@ -147,7 +148,7 @@ impl Opened {
         };
         match opening {
             Ok(header) if header.kind == Kind::Opening => Ok(Begun::Yes),
-            Ok(_) => Ok(Begun::Damaged("the first block is no opening block")),
+            Ok(_) => Ok(Begun::Damaged("the first block is not an opening block")),
             Err(why) => Ok(Begun::No(why)),
         }
     }

@@ -1,33 +1,33 @@
-//! The decision table of recovery: what is to be done where the chain of sound blocks ends. `docs/format.md` has
-//! the same rows.
+//! The decision table of recovery: the action at the end of the chain of sound blocks. `docs/format.md` has the same
+//! rows.
 //!
-//! Must not know: files. It is told what was seen.
+//! Must not know: files. Its callers pass in what they saw.
 
-/// What is to be done where the chain of sound blocks ends.
+/// The action at the end of the chain of sound blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All is there.
+    /// The log is complete.
     Complete,
-    /// A write that nothing proves durable, unfinished or damaged: cut it off.
+    /// A write that nothing proves durable, unfinished or damaged: truncate it.
     Torn,
-    /// Bytes that may have been acknowledged are damaged: refuse.
+    /// Bytes that may have been acknowledged are damaged: refuse to open.
     Corrupt,
 }
 
-/// What can be known of the place where the chain of sound blocks ends.
+/// The facts about the end of the chain of sound blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Break {
-    /// The chain ends at the segment's end, or at zeros behind which no block of this segment stands.
+    /// The chain ends at the segment's end, or at zeros with no block of this segment after them.
     pub(crate) clean: bool,
     /// A later block of the same segment says that bytes from the break on were durable.
     pub(crate) proven_later: bool,
     /// The segment's successor has begun, or the segment has a footer.
     pub(crate) successor: bool,
-    /// The chain has reached the place where the successor begins.
+    /// The chain has reached the position where the successor begins.
     pub(crate) reached: bool,
 }
 
-/// One row: the conditions (`None`: does not matter) and the verdict. The first row that fits counts.
+/// One row: the conditions (`None`: any value) and the verdict. The first row that matches counts.
 pub(crate) struct Row {
     pub(crate) clean: Option<bool>,
     pub(crate) proven_later: Option<bool>,
@@ -45,7 +45,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(true),
         reached: Some(true),
         verdict: Verdict::Complete,
-        why: "the next segment goes on where the sound blocks end",
+        why: "the next segment continues where the sound blocks end",
     },
     Row {
         clean: None,
@@ -53,7 +53,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(true),
         reached: Some(false),
         verdict: Verdict::Corrupt,
-        why: "a segment begins only after the one before is durable to its end",
+        why: "a segment begins only after the previous one is durable to its end",
     },
     Row {
         clean: None,
@@ -69,7 +69,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(false),
         reached: None,
         verdict: Verdict::Complete,
-        why: "nothing was ever written behind the sound blocks",
+        why: "nothing was ever written after the sound blocks",
     },
     Row {
         clean: Some(false),
@@ -81,7 +81,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
     },
 ];
 
-/// Looks a break up in [`DECISIONS`].
+/// Looks up a break in [`DECISIONS`].
 pub(crate) fn decide(b: Break) -> &'static Row {
     let fits = |want: Option<bool>, is: bool| want.is_none_or(|w| w == is);
     let row = DECISIONS.iter().find(|r| {
@@ -100,9 +100,9 @@ pub(crate) fn decide(b: Break) -> &'static Row {
 mod tests {
     use super::*;
 
-    /// Every combination has a row, and each row is some combination's.
+    /// Every combination has a row, and every row is reached by a combination.
     #[test]
-    fn the_table_is_complete_and_every_row_is_needed() {
+    fn table_is_complete_and_every_row_is_needed() {
         let mut used = [0; DECISIONS.len()];
         for bits in 0..16u8 {
             let bit = |n: u8| bits >> n & 1 == 1;

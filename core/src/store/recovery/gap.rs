@@ -1,28 +1,28 @@
-//! Wound: a hole in the chain of a segment's sound blocks: where it begins and ends, which entries are missing in it,
-//! and how they are put back, in place. Found by a [`Probe`], which goes along the blocks and checks every byte.
+//! Gap: a break in the chain of a segment's sound blocks: where it begins and ends, which entries are missing, and how
+//! they are restored in place. A [`Probe`] finds it by walking the blocks and checking every byte.
 //!
 //! ```text
 //!   ... | sound block | ???????????????????????? | sound block that follows | ...
 //!              before ^ range.start    range.end ^ after
 //! ```
 //!
-//! What is missing is known from both sides: the entries after `before`, up to the one that `after` follows; and their
-//! bytes must fill the hole, for an entry's block is the same on every replica except for the header's salt and
-//! `durable_upto`. Blocks that are no entries can have stood between: what they took is filled by a marker, behind the
+//! Both sides show which entries are missing: those after `before`, up to the one that `after` follows. Their bytes
+//! must fill the gap, because an entry's block is the same on every replica, except for the header's salt and
+//! `durable_upto`. Blocks that are not entries may have been between them. A marker fills their space, after the
 //! entries, or wherever the segment's block index says that a block begins.
 //!
-//! Writing in place is no danger to what is sound: only sectors that differ from what they should be are written, and
-//! a sector is written whole or not at all; a crash in the middle leaves a wound again, which is found again.
+//! Writing in place does not endanger sound bytes. Only sectors with wrong bytes are written, and a sector is written
+//! whole or not at all. A crash in the middle leaves a gap again, which is found again.
 //!
-//! An opening block that is gone is made again of what stands in the segment before. A conflict can have cut off that
-//! one's end, and it does not say where: so the entry that it has there counts only once another replica has it as well, or it
-//! is known committed ([`Gap::begin_behind`]).
+//! A lost opening block is rebuilt from the contents of the previous segment. A conflict can have truncated that
+//! segment at an unknown point. So its last entry there counts only once another replica has it too, or it is known to
+//! be committed ([`Gap::begin_behind`]).
 //!
 //! Invariants:
-//! - nothing is written but inside a range that failed its checks, and nothing but what was checked;
-//! - `durable_upto` of what is put back says no more than the block before it said: never more than was true.
+//! - only ranges that failed their checks are written, and only with bytes that were checked;
+//! - `durable_upto` of restored blocks is that of the block before them, so it never claims too much.
 //!
-//! Must not know: who has the entries, what commands mean.
+//! Must not know: which replica has the entries, what commands mean.
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
@@ -44,68 +44,69 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An entry to be put back: its header as it travels, and its body in pieces, all of it checked.
+/// An entry to restore: its header as it is sent, and its body in pieces, fully checked.
 pub(crate) type BlockCopy = (BlockHeader, Vec<Bytes>);
 
-/// Why an opening is not made of a segment before it.
-const BEGINNING_LOST: Malformed = "the segment before ends in entries that were cut off, so nothing tells where this one began: \
+/// The reason why an opening is not rebuilt from an earlier segment.
+const BEGINNING_LOST: Malformed = "the previous segment ends in truncated entries, so the start of this one is not known: \
                                    remove this node from the cluster, and add a new one with an empty directory";
 
-/// What a hard state block takes in a file.
+/// The bytes that a hard state block takes in a file.
 const HARD_STATE_STRIDE: usize = padded(BLOCK_HEADER_BYTES + HARD_STATE_BYTES);
 
-/// Which file, and what is known of it.
+/// A segment file, and what is known about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) number: u64,
     pub(crate) id: SegmentId,
     pub(crate) bytes: u32,
-    /// What comes before its first block, if that is known from elsewhere.
+    /// The position before its first block, if that is known from elsewhere.
     pub(crate) base: Option<Base>,
-    /// Where its blocks end and what comes after them; of a segment that nothing follows, not known.
+    /// The end of its blocks and the position after them; not known for the last segment.
     pub(crate) end: Option<(Option<usize>, Base)>,
 }
 
-/// What is known at a place between two blocks.
+/// The known state at a position between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) raft: EntryIndex,
     pub(crate) term: Term,
-    /// The next record; behind a command at least that, for a discard can move it.
+    /// The next record; after a command it is a lower bound, because a discard can move it.
     pub(crate) next: Index,
     pub(crate) exact: bool,
     timestamp: Timestamp,
     durable_upto: u32,
 }
 
-/// A hole in a segment.
+/// A gap in a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {
     pub(crate) place: Place,
-    /// From where to where; to an unknown end when the segment's last blocks are gone with the footer.
+    /// The range of offsets; the end is unknown if the segment's last blocks and its footer are lost.
     pub(crate) from: usize,
     pub(crate) to: Option<usize>,
     before: Point,
-    /// Whether that is the entry before the hole.
+    /// Whether that is really the entry before the gap.
     basis: Basis,
-    /// The last entry that what stands before the hole says is committed.
+    /// The last committed entry according to the blocks before the gap.
     committed: EntryIndex,
-    /// The segment that an opening which is gone is made of.
+    /// The segment from which a lost opening is rebuilt.
     pub(crate) made_of: Option<u64>,
-    /// The last entry that is missing; the one before the hole when none is.
+    /// The last missing entry; the one before the gap if none is missing.
     pub(crate) upto: EntryIndex,
-    /// An entry at the end of the hole or just behind it, with its term: who has it too has the same entries before.
+    /// An entry at the end of the gap or just after it, with its term: a replica that has it too has the same entries
+    /// before it.
     pub(crate) anchor: (EntryIndex, Term),
-    /// The next record behind the hole.
+    /// The next record after the gap.
     next: Index,
-    /// Where the block index says that blocks begin inside.
+    /// The blocks inside the gap according to the block index.
     indexed: Vec<IndexEntry>,
-    /// Where headers of entries inside are still sound.
+    /// The entries inside the gap whose headers are still sound.
     seen: Vec<IndexEntry>,
     pub(crate) why: Malformed,
 }
 
-/// The end of a hole, and what stands behind it: as in [`Gap`].
+/// The end of a gap and what follows it, like in [`Gap`].
 struct Behind {
     to: Option<usize>,
     upto: EntryIndex,
@@ -113,17 +114,17 @@ struct Behind {
     next: Index,
 }
 
-/// Whether an entry is the one before a hole.
+/// Whether an entry is the one before a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Basis {
     Sure,
-    /// It stands in the segment before, which can have been cut off further ahead.
+    /// It is in the previous segment, which may have been truncated before it.
     Presumed,
-    /// Others have another one there.
+    /// Other replicas have another entry at this index.
     Refuted,
 }
 
-/// Goes along a segment's blocks, a piece at a time.
+/// Walks a segment's blocks, a piece at a time.
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) place: Place,
@@ -131,16 +132,16 @@ pub(crate) struct Probe {
     scanner: Scanner,
     pub(crate) at: usize,
     before: Point,
-    /// The last entry that the blocks so far say is committed.
+    /// The last committed entry according to the blocks so far.
     committed: EntryIndex,
     piece: usize,
     forgotten: usize,
 }
 
-/// How far a look got.
+/// The result of a step of a [`Probe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// All was sound so far.
+    /// All blocks were sound so far.
     More,
     /// The segment's blocks are sound to their end.
     Sound,
@@ -149,7 +150,7 @@ pub(crate) enum Look {
 }
 
 impl Probe {
-    /// A look at a segment from its first block on, in pieces of so many bytes.
+    /// Creates a probe that starts at a segment's first block and reads `piece` bytes at a time.
     ///
     /// # Errors
     /// `Io`.
@@ -171,14 +172,14 @@ impl Probe {
         Ok(Self { place, file, scanner, at, before, committed: EntryIndex(0), piece, forgotten })
     }
 
-    /// Looks at about one piece more.
+    /// Checks about one more piece.
     ///
     /// # Errors
     /// `Io`.
     pub(crate) fn look(&mut self) -> Result<Look> {
         let stop = self.at + self.piece;
         if self.forgotten < stop {
-            // What memory holds says nothing of the device.
+            // The page cache does not show what is on the device.
             self.file.forget(self.forgotten as u64..stop as u64);
             self.forgotten = stop;
         }
@@ -198,7 +199,7 @@ impl Probe {
         Ok(Look::More)
     }
 
-    /// Looks until something is to be said.
+    /// Checks pieces until it finds damage or the end.
     ///
     /// # Errors
     /// `Io`.
@@ -211,7 +212,7 @@ impl Probe {
         }
     }
 
-    /// Looks at the same place again: it was mended.
+    /// Checks the same position again after a repair.
     pub(crate) fn again(&mut self) {
         self.scanner.refresh();
         self.forgotten = self.at;
@@ -235,13 +236,13 @@ impl Probe {
         }
     }
 
-    /// The last entry that the block at `at`, which is sound, says is committed.
+    /// The last committed entry according to the block at `at`, which is sound.
     fn commit_of(&mut self, at: usize) -> Result<EntryIndex> {
         let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(EntryIndex(0)) };
         Ok(state_of(&header, body).map_or(EntryIndex(0), |state| state.commit))
     }
 
-    /// The block at `at`, if it is sound and follows `before`, and what is known behind it.
+    /// The block at `at`, if it is sound and follows `before`, and the state after it.
     fn sound_block(
         &mut self,
         at: usize,
@@ -254,7 +255,7 @@ impl Probe {
         };
         let beyond = matches!(self.place.end, Some((Some(end), _)) if at + header.stride() > end);
         if beyond {
-            return Ok(Err("block runs over the end of what was written"));
+            return Ok(Err("block runs over the end of the written bytes"));
         }
         let opens = header.kind == Kind::Opening;
         if opens != (at == SEGMENT_HEADER_BYTES) {
@@ -266,14 +267,14 @@ impl Probe {
                 if header.kind.is_entry() { header.term >= before.term } else { header.term == before.term };
             let first = if before.exact { header.first == before.next } else { header.first >= before.next };
             if header.raft_index != raft || !term || !first {
-                return Ok(Err("block does not follow the one before"));
+                return Ok(Err("block does not follow the previous one"));
             }
         }
         Ok(Ok((header, Point::behind(&header))))
     }
 
-    /// What is wrong where [`Probe::look`] broke off. `None`: nothing sound stands behind, and nothing says that
-    /// anything did: it is the end of the log.
+    /// The gap where [`Probe::look`] stopped. `None`: no sound block follows, and nothing shows that one did: it is the
+    /// end of the log.
     ///
     /// # Errors
     /// `Io`.
@@ -306,7 +307,7 @@ impl Probe {
         }
         let seen = self.headers(from..behind.to.unwrap_or(upper), behind.upto)?;
         if from == SEGMENT_HEADER_BYTES && self.place.base.is_none() {
-            // Only the opening block is gone, as far as can be told from here.
+            // As far as is known here, only the opening block is lost.
             self.before = Point { raft: behind.upto, ..self.before };
         }
         let mut gap = Gap::new(self.place.clone(), (from, self.before), behind, why);
@@ -315,7 +316,7 @@ impl Probe {
         Ok(Some(gap))
     }
 
-    /// The sound headers of entries in a hole that ends with entry `upto`.
+    /// The sound headers of entries in a gap that ends with entry `upto`.
     fn headers(&mut self, hole: Range<usize>, upto: EntryIndex) -> Result<Vec<IndexEntry>> {
         let mut seen: Vec<IndexEntry> = Vec::new();
         let mut at = hole.start;
@@ -333,9 +334,9 @@ impl Probe {
         Ok(seen)
     }
 
-    /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
-    /// before, no later than where the next segment begins, and something sound follows it, or nothing that was durable. (Sectors
-    /// that were swapped hold sound blocks, too.)
+    /// Whether the log can continue after a gap with the sound block at `at`. It must come after the blocks before the
+    /// gap, and not after the start of the next segment. Either a sound block follows it, or no durable one. (Swapped
+    /// sectors contain sound blocks, too.)
     fn candidate(&mut self, at: usize) -> Result<Option<BlockHeader>> {
         let id = self.place.id;
         let head = self.scanner.bytes(at, BLOCK_HEADER_BYTES)?;
@@ -344,11 +345,11 @@ impl Probe {
         if header.kind == Kind::Opening || header.raft_index < raft || header.term < self.before.term {
             return Ok(None);
         }
-        // Blocks that a conflict cut off stay in the file, behind the place where the next segment begins.
+        // Truncated blocks stay in the file, after the position where the next segment begins.
         if self.place.end.is_some_and(|(_, base)| header.raft_index > base.raft || header.term > base.term) {
             return Ok(None);
         }
-        // Believed for its own place only.
+        // Trusted only for its own position.
         let first =
             if header.kind.is_entry() { EntryIndex(header.raft_index.0 - 1) } else { header.raft_index };
         let assumed = Point { raft: first, term: Term(0), next: header.first, exact: true, ..self.before };
@@ -361,11 +362,11 @@ impl Probe {
             return Ok(((after.raft, after.term) == (base.raft, base.term)).then_some(header));
         }
         let follows = self.sound_block(behind, after)?.is_ok();
-        // A write that nothing proves can have been torn.
+        // An unproven write can have been torn.
         Ok((follows || self.scanner.later(behind)?.durable_upto <= behind).then_some(header))
     }
 
-    /// Whether a sound hard state block stands behind `at`.
+    /// Whether a sound hard state block follows `at`.
     ///
     /// # Errors
     /// `Io`.
@@ -373,8 +374,8 @@ impl Probe {
         Ok(self.states(at)?.iter().any(|(is_whole, _)| *is_whole))
     }
 
-    /// Terms and votes that the sound headers from `at` on tell of. The first: it is a hard state, which can be that of an
-    /// opening; else only the term of a block is known.
+    /// Terms and votes in the sound headers from `at` on. The flag: it is a hard state, possibly of an opening;
+    /// otherwise only the term of a block is known.
     ///
     /// # Errors
     /// `Io`.
@@ -396,7 +397,7 @@ impl Probe {
         Ok(states)
     }
 
-    /// The block index that the file holds, if it does and it is sound.
+    /// The block index in the file; empty if it is missing or damaged.
     fn index(&self) -> Result<Vec<IndexEntry>> {
         let bytes = u64::from(self.place.bytes);
         let io = |e| Error::io("read", &self.scanner.path, e);
@@ -427,7 +428,7 @@ impl Point {
 }
 
 impl Gap {
-    /// A hole behind entry `before`, just before the entry `anchor`.
+    /// A gap after entry `before`, just before the entry `anchor`.
     #[cfg(all(test, feature = "sim", not(loom)))]
     pub(crate) fn of_entries(before: (EntryIndex, Term), anchor: (EntryIndex, Term)) -> Self {
         let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
@@ -451,15 +452,16 @@ impl Gap {
         Self { place, from, to, before, basis, committed, made_of, upto, anchor, next, indexed, seen, why }
     }
 
-    /// The last entry behind which this segment can have begun, if its opening is gone: all entries in it come later.
+    /// The last entry after which this segment can have begun, if its opening is lost: all its entries come later.
     pub(crate) fn latest_beginning(&self) -> EntryIndex {
         let entry = self.seen.iter().map(|e| EntryIndex(e.raft_index.0 - 1)).min();
         entry.map_or(self.upto, |entry| entry.min(self.upto))
     }
 
-    /// The opening that is gone is made of what segment `number` says behind the entry before the hole. `committed`: as far
-    /// as that segment says: no conflict cuts off what is committed. Unless the entry `is_sure`, or a block behind the hole
-    /// repeats it, others have to say that it is that one: two logs that have the same entry are the same before it.
+    /// Rebuilds a lost opening from the contents of segment `number` after the entry before the gap. `committed`: the
+    /// last committed entry according to that segment; committed entries are never truncated. Unless the entry
+    /// `is_sure`, or a block after the gap repeats it, other replicas must confirm it: two logs that have the same
+    /// entry are the same before it.
     pub(crate) fn begin_behind(&mut self, number: u64, committed: EntryIndex, is_sure: bool) {
         self.made_of = Some(number);
         self.committed = committed;
@@ -468,7 +470,7 @@ impl Gap {
         self.basis = if is_sure { Basis::Sure } else { Basis::Presumed };
     }
 
-    /// The entry before the hole, if it is not known whether it is that one.
+    /// The entry before the gap, if it must be confirmed.
     pub(crate) fn presumed(&self) -> Option<EntryIndex> {
         (self.basis == Basis::Presumed).then_some(self.before.raft)
     }
@@ -477,12 +479,12 @@ impl Gap {
         self.basis == Basis::Refuted
     }
 
-    /// Another replica has this entry where one is [`Self::presumed`].
+    /// Compares the [presumed](Self::presumed) entry with another replica's entry at the same index.
     pub(crate) fn compare(&mut self, header: &BlockHeader) {
         self.basis = if header.term == self.before.term { Basis::Sure } else { Basis::Refuted };
     }
 
-    /// Whether the entry before the hole is surely that one, or one of these committed entries.
+    /// Whether the entry before the gap is certain, or is one of these committed entries.
     pub(crate) fn is_founded(&self, committed: &[BlockHeader]) -> bool {
         let (raft, term) = (self.before.raft, self.before.term);
         self.basis == Basis::Sure || committed.iter().any(|h| (h.raft_index, h.term) == (raft, term))
@@ -493,35 +495,35 @@ impl Gap {
         disk.path().join(file_name(self.place.number))
     }
 
-    /// The damage, as an error.
+    /// The damage as an error.
     pub(crate) fn error(&self, disk: &dyn Disk) -> Error {
         Error::corrupt(&self.path(disk), self.from as u64, self.why)
     }
 
-    /// Blocks that are put back begin where `index` says that blocks begin, so that it stays true. A log that runs goes by
-    /// the index in its memory; the file's can be gone.
+    /// Sets the block index by which restored blocks are placed, so that the index stays right. A running log uses the
+    /// index in its memory; the file's can be lost.
     pub(crate) fn keep_index(&mut self, mut index: Vec<IndexEntry>) {
         let (from, to) = (self.from, self.to.unwrap_or(usize::MAX));
         index.retain(|e| (from + 1..to).contains(&(e.offset as usize)));
         self.indexed = index;
     }
 
-    /// Whether it is the segment's opening block that is gone.
+    /// Whether the segment's opening block is lost.
     pub(crate) fn is_opening(&self) -> bool {
         self.from == SEGMENT_HEADER_BYTES
     }
 
-    /// The first entry that is missing; of one behind [`Self::upto`] there is nothing to fetch.
+    /// The first missing entry. If it is after [`Self::upto`], nothing has to be fetched.
     pub(crate) fn first(&self) -> EntryIndex {
         self.before.raft.next()
     }
 
-    /// The question what is committed from the entry before the hole through the one at its end. It is asked for committed
-    /// entries alone, so no entry has its anchor. The one before the hole is sound, and asked for all the same, unless it is
-    /// known committed: only if it is the committed one do the entries behind it belong to this log ([`Self::following`]). If
-    /// the others have discarded it, that cannot be told, and nothing is replaced.
+    /// The request for the committed entries from the one before the gap through the one at its end. It asks only for
+    /// committed entries, so no entry matches its anchor. The entry before the gap is sound, but is requested too,
+    /// unless it is known to be committed: only if it is the committed one do the entries after it belong to this log
+    /// ([`Self::following`]). If the other replicas have discarded it, this stays unknown, and nothing is replaced.
     pub(crate) fn rivals(&self) -> Self {
-        // Nothing need ever be committed behind the hole.
+        // Entries after the gap may never be committed.
         let asked = u64::from(!self.is_before_committed() || self.anchor.0 <= self.before.raft);
         let raft = EntryIndex(self.before.raft.0.saturating_sub(asked));
         let before = Point { raft, ..self.before };
@@ -529,20 +531,20 @@ impl Gap {
         Self { before, basis: Basis::Sure, upto, anchor: (upto, Term(u64::MAX)), ..self.clone() }
     }
 
-    /// Whether the entry before the hole is known committed here. Where the log begins, there is none.
+    /// Whether the entry before the gap is known to be committed here. There is none at the log's beginning.
     fn is_before_committed(&self) -> bool {
         self.before.raft <= self.committed
     }
 
-    /// Whether this entry, which is committed, says that the one at the end of the hole never was and never will be: it
-    /// stands at the same index in another term, or before it in a later one.
+    /// Whether this committed entry shows that the one at the end of the gap was never committed and never will be: it
+    /// has the same index and another term, or a lower index and a later term.
     pub(crate) fn is_contradicted_by(&self, committed: &BlockHeader) -> bool {
         contradicts(committed, self.anchor)
     }
 
-    /// Whether a segment that begins behind entry `base` holds nothing that is committed, by these committed entries. They
-    /// contradict the end of the hole. The segment goes with it if they contradict its own beginning, or if it begins
-    /// behind that end, and in no later term than they know: terms never decrease along a log.
+    /// Whether, according to these committed entries, a segment that begins after entry `base` contains nothing
+    /// committed. The entries contradict the end of the gap. They also exclude the segment if they contradict its own
+    /// start, or if it begins after that end and in no later term than theirs: terms never decrease along a log.
     pub(crate) fn goes_with(&self, base: Base, committed: &[BlockHeader]) -> bool {
         let (end, term) = self.anchor;
         let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
@@ -551,7 +553,7 @@ impl Gap {
         is_behind || committed.iter().any(|header| contradicts(header, (base.raft, base.term)))
     }
 
-    /// Of committed entries, in order, those that follow the one before the hole. None of them do if that one is not
+    /// Of committed entries, in order, those that follow the one before the gap. None of them do if that one is not
     /// committed itself.
     pub(crate) fn applier<'a>(&self, committed: &'a [BlockCopy]) -> &'a [BlockCopy] {
         let term = |at: EntryIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
@@ -560,28 +562,28 @@ impl Gap {
         first.filter(|_| follows).and_then(|n| committed.get(n..)).unwrap_or_default()
     }
 
-    /// The bytes of the hole, as far as its end is known.
+    /// The bytes of the gap, as far as its end is known.
     pub(crate) fn bytes(&self) -> usize {
         self.to.unwrap_or(self.place.bytes as usize).saturating_sub(self.from)
     }
 
-    /// The record that the log goes on with behind the hole, for messages.
+    /// The records in the gap, for messages.
     pub(crate) fn records(&self) -> Range<Index> {
         self.before.next..self.next
     }
 
-    /// Whether a hard state block can have stood in the hole besides these entries.
+    /// Whether a hard state block can have been in the gap in addition to these entries.
     pub(crate) fn may_hide_state(&self, spares: &[BlockCopy]) -> bool {
         let taken: usize = spares.iter().map(|(h, _)| h.stride()).sum();
         self.is_opening() || self.to.is_some_and(|to| to - self.from >= taken + HARD_STATE_STRIDE)
     }
 
-    /// The bytes that belong into the hole. `spares` are all entries from [`Self::first`] through `upto`, `opening` is
-    /// the segment's opening block if that is gone too; with `state`, a hard state block stands there as well if there
-    /// is room besides.
+    /// Returns the bytes that fill the gap. `spares` are all entries from [`Self::first`] through `upto`; `opening` is
+    /// the segment's opening block if that is lost too. With `state`, a hard state block is added if there is room for
+    /// it.
     ///
     /// # Errors
-    /// The entries are not those that stood there.
+    /// The entries are not those that were in the gap.
     pub(crate) fn fill(
         &self,
         opening: Option<&BlockCopy>,
@@ -592,11 +594,11 @@ impl Gap {
             return Err(BEGINNING_LOST);
         }
         if state.is_some() {
-            // The log is not open, so nobody reads it, and the state needs the room between the entries.
+            // The log is not open, so there are no readers, and the state needs the room between the entries.
             return self.fill_at(&self.indexed, opening, spares, state);
         }
-        // Readers may hold these entries, through mappings: each goes back to its own place where that can be told. Sectors
-        // that were swapped hold headers that are sound and out of place.
+        // Readers may have mapped these entries: each is restored to its own position if that is known. Swapped sectors
+        // contain sound headers at wrong positions.
         let mut places: Vec<IndexEntry> = self.indexed.iter().chain(&self.seen).copied().collect();
         places.sort_by_key(|e| e.offset);
         places.dedup_by_key(|e| e.offset);
@@ -615,7 +617,7 @@ impl Gap {
         if self.is_opening() {
             let (header, body) = opening.ok_or("the opening block is missing")?;
             if header.kind != Kind::Opening || header.raft_index != self.before.raft {
-                return Err("the opening block is not the one that stood there");
+                return Err("the opening block is not the one that was there");
             }
             out.here.durable_upto = 0;
             out.block(header, body);
@@ -623,17 +625,17 @@ impl Gap {
         let mut indexed = places.iter().peekable();
         for (header, body) in spares {
             if header.raft_index != out.here.raft.next() || !header.kind.is_entry() {
-                return Err("the entries do not follow each other");
+                return Err("the entries are not consecutive");
             }
             if header.term < out.here.term || header.term > self.anchor.1 {
-                return Err("an entry's term does not lie between those of its neighbours");
+                return Err("an entry's term is not between those of its neighbours");
             }
             let follows =
                 if out.here.exact { header.first == out.here.next } else { header.first >= out.here.next };
             if !follows {
-                return Err("an entry's first record does not follow the one before");
+                return Err("an entry's first record does not follow the previous entry");
             }
-            // Where a block begins by the index, one has to: this one, or a marker before it.
+            // If the index says that a block begins here, one must: this one, or a marker before it.
             while let Some(at) = indexed.next_if(|e| {
                 let at = e.offset as usize;
                 let is_this = (e.raft_index, e.first) == (header.raft_index, header.first);
@@ -649,13 +651,13 @@ impl Gap {
             return Err("entries are missing");
         }
         if self.anchor.0 == self.upto && self.anchor.1 != out.here.term {
-            return Err("the last entry's term is not the one that the block behind it repeats");
+            return Err("the last entry's term differs from the one that the next block repeats");
         }
         let Some(to) = self.to else {
             let fits = out.at() <= data_limit(self.place.bytes as usize);
-            return if fits { Ok(out.bytes) } else { Err("the entries take more room than there is") };
+            return if fits { Ok(out.bytes) } else { Err("the entries need more room than the gap has") };
         };
-        let room = to.checked_sub(out.at()).ok_or("the entries take more room than there is")?;
+        let room = to.checked_sub(out.at()).ok_or("the entries need more room than the gap has")?;
         if let Some(state) = state.filter(|_| room >= HARD_STATE_STRIDE) {
             let body = HardState { commit: state.commit.min(out.here.raft), ..state }.encode();
             out.position(Kind::HardState, &body);
@@ -667,14 +669,14 @@ impl Gap {
         Ok(out.bytes)
     }
 
-    /// Writes what belongs into the hole, makes it durable, and reads it back from the device.
+    /// Writes the bytes of the gap, makes them durable, and reads them back from the device.
     ///
     /// # Errors
-    /// `Io`; `Corrupt`: the device does not give back what was written.
+    /// `Io`; `Corrupt`: the device does not return the bytes that were written.
     pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
         let version = version_of_blocks(bytes, self.place.id);
         if version > FORMAT_VERSION_FIRST {
-            // The header may have been lost, and put back before it was known what stands behind it.
+            // The header may have been lost, and restored before the blocks after it were known.
             let path = self.path(disk);
             let file =
                 disk.open(&file_name(self.place.number), true).map_err(|e| Error::io("open", &path, e))?;
@@ -684,7 +686,7 @@ impl Gap {
     }
 }
 
-/// The hard state that a block holds.
+/// The hard state that a block contains.
 fn state_of(header: &BlockHeader, body: &[u8]) -> Option<HardState> {
     match header.kind {
         Kind::Opening => Opening::parse(body).ok().map(|opening| opening.hard_state),
@@ -693,13 +695,13 @@ fn state_of(header: &BlockHeader, body: &[u8]) -> Option<HardState> {
     }
 }
 
-/// Whether this committed entry says that the one of this index and term never was committed and never will be.
+/// Whether this committed entry shows that the entry with this index and term was never committed and never will be.
 fn contradicts(committed: &BlockHeader, (at, term): (EntryIndex, Term)) -> bool {
     let is_other = committed.raft_index == at && committed.term != term;
     is_other || committed.raft_index <= at && committed.term > term
 }
 
-/// Bytes of a hole as they come together.
+/// The bytes of a gap while they are being assembled.
 struct Filling<'a> {
     gap: &'a Gap,
     bytes: Vec<u8>,
@@ -736,7 +738,7 @@ impl Filling<'_> {
         self.block(&header, &[Bytes::copy_from_slice(body)]);
     }
 
-    /// Fills up to an offset with a marker, if there is anything to fill.
+    /// Fills the space up to an offset with a marker, if there is any.
     fn marker_up_to(&mut self, to: usize) -> Result<(), Malformed> {
         match to.checked_sub(self.at()) {
             Some(0) => Ok(()),
@@ -744,12 +746,12 @@ impl Filling<'_> {
                 self.position(Kind::Marker, &vec![0; room - BLOCK_HEADER_BYTES]);
                 Ok(())
             }
-            _ => Err("the entries take more room than there is"),
+            _ => Err("the entries need more room than the gap has"),
         }
     }
 }
 
-/// Writes the sectors of a range that are not as they should be, syncs, and reads them back.
+/// Writes those sectors of a range that have wrong bytes, syncs, and reads them back.
 pub(crate) fn write_differing(disk: &dyn Disk, number: u64, from: usize, wanted: &[u8]) -> Result<()> {
     let name = file_name(number);
     let path = disk.path().join(&name);

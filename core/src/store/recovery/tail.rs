@@ -19,36 +19,36 @@ use std::sync::Arc;
 pub(crate) struct Follow {
     scanner: Scanner,
     walk: Walk,
-    /// If segments before this one hold blocks that were not known committed, and are not shown: what was known
-    /// committed then.
+    /// Set if segments before this one contain blocks that were not known to be committed, and are not shown: the last
+    /// entry known to be committed then.
     hidden: Option<EntryIndex>,
-    /// Whether the log went on elsewhere than at the end that was followed.
+    /// Whether the log continued at a position other than the end that was followed.
     turned: bool,
 }
 
-/// What stands above the segment that is followed.
+/// The segment files above the one that is followed.
 enum Successor {
-    /// Nothing that has begun.
+    /// None has begun.
     None,
     /// A segment that begins where this one ends now.
     Here(Opened),
-    /// One that begins elsewhere.
+    /// A segment that begins elsewhere.
     Elsewhere,
 }
 
 impl Follow {
-    /// From where a survey's walk stopped.
+    /// Continues where a survey's walk stopped.
     pub(crate) fn new(scanner: Scanner, walk: Walk) -> Self {
         let hidden = Some(walk.commit).filter(|commit| *commit < walk.base().raft);
         Self { scanner, walk, hidden, turned: false }
     }
 
-    /// What is known durable and committed.
+    /// The state known to be durable and committed.
     pub(crate) fn proven(&self) -> Proven {
         self.walk.proven
     }
 
-    /// Records behind that which are sound, and not known durable.
+    /// Sound records after that state that are not known to be durable.
     pub(crate) fn unproven_records(&self) -> u64 {
         self.walk.unproven_records()
     }
@@ -56,7 +56,7 @@ impl Follow {
     /// Learns the blocks that were added since. Returns the segments that have begun meanwhile.
     ///
     /// # Errors
-    /// `Corrupt` when a block is damaged that a later one proves; `Io`.
+    /// `Corrupt` if a block is damaged and a later one proves it durable; `Io`.
     pub(crate) fn advance(
         &mut self,
         disk: &dyn Disk,
@@ -64,7 +64,7 @@ impl Follow {
         learner: &mut dyn Learn,
     ) -> Result<Vec<Arc<Segment>>> {
         let mut begun = Vec::new();
-        // Whether the last look has met a segment that begins elsewhere: what came before that one is all there.
+        // Whether the last check found a segment that begins elsewhere: all blocks before that segment then exist.
         let mut met = false;
         loop {
             self.scanner.refresh();
@@ -96,7 +96,7 @@ impl Follow {
         }
     }
 
-    /// Goes on in the next segment, which begins where this one ends; so this one is durable.
+    /// Continues in the next segment, which begins where this one ends; so this one is durable.
     fn enter(&mut self, next: &Opened, learner: &mut dyn Learn) -> Result<Option<Arc<Segment>>> {
         let mut old = std::mem::replace(&mut self.walk, Walk::new(next));
         self.scanner = next.scanner();
@@ -111,9 +111,8 @@ impl Follow {
         Ok(self.walk.segment.clone())
     }
 
-    /// Whether the log has to be surveyed again: it went on elsewhere; or what was hidden of older segments can be
-    /// shown; or the segment that is followed is gone, because the writer has discarded it meanwhile, and perhaps
-    /// used its file again.
+    /// Whether the log must be surveyed again: it continued elsewhere; or hidden blocks of older segments can be shown;
+    /// or the followed segment is gone, because the writer discarded it meanwhile and perhaps reused its file.
     pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {
         if self.turned || self.hidden.is_some_and(|commit| commit < self.walk.commit) {
             return true;
@@ -123,8 +122,8 @@ impl Follow {
         !here.is_ok_and(|found| found.is_some_and(|opened| opened.header.id == self.walk.header.id))
     }
 
-    /// Looks at the files above, lowest first. The next number can be missing: cut off and used again, when the log
-    /// has turned more than once since.
+    /// Examines the files above, lowest first. The next number can be missing: truncated and reused, if the log was
+    /// truncated more than once since.
     fn successor(&self, disk: &dyn Disk, identity: Identity) -> Result<Successor> {
         let files = Files { disk, identity, names: BTreeMap::new() };
         let here = self.walk.header.number;
@@ -134,7 +133,7 @@ impl Follow {
         above.sort_unstable();
         let end = self.walk.end;
         for number in above {
-            // Gone meanwhile, or under way.
+            // Removed meanwhile, or being made.
             let Ok(Some(opened)) = files.open(number, false) else { continue };
             if !opened.may_have_begun() {
                 continue;
@@ -154,13 +153,14 @@ impl Follow {
         Ok(Successor::None)
     }
 
-    /// Where nothing sound follows, there is either nothing yet or damage: a block that proves it tells.
+    /// If no sound block follows, either nothing was written yet or it is damaged: a later block that proves it shows
+    /// which.
     fn check_damage(&mut self, why: Malformed) -> Result<()> {
         let at = self.walk.at;
         self.scanner.refresh();
         let later = self.scanner.later_within(at, at + DAMAGE_SEARCH_BYTES)?;
         self.scanner.refresh();
-        // The writer may have written it just now: only what is still unsound is damaged.
+        // The writer may have written it just now: only a block that is still not sound is damaged.
         if later.durable_upto > at && matches!(self.scanner.block(at)?, Found::Nothing(_)) {
             return Err(Error::corrupt(&self.scanner.path, at as u64, why));
         }
@@ -168,5 +168,5 @@ impl Follow {
     }
 }
 
-/// How far a read-only handle looks for proof of damage.
+/// How far a read-only handle searches for proof of damage.
 const DAMAGE_SEARCH_BYTES: usize = 1 << 20;

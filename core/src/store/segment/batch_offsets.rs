@@ -1,11 +1,12 @@
-//! Places: where each batch of a block stands, remembered by look-ups, so that the next one in the same block goes
-//! straight to its batch. To know them takes a walk over all of the block's batches, which lie far apart.
+//! The offset of each batch in a block, remembered by look-ups so that the next one in the same block goes directly to
+//! its batch. Finding them takes a walk over all batches of the block, which are far apart.
 //!
-//! Why a remembered place is as good as another walk: places are kept only of a list that matched the block's
-//! digest, which says what checksums the batches have, and in which order. Bytes at that place which carry this very
-//! checksum, and whose sum it is, are that batch, whatever became of the rest of the block since.
+//! A remembered offset is as reliable as another walk. Offsets are stored only from a list that matched the block's
+//! digest, which covers the checksums of all batches in their order. Bytes at that offset that contain this checksum
+//! and match it are that batch, even if the rest of the block has changed since.
 //!
-//! Bounds: places of all blocks together take at most [`REMEMBERED_BYTES_MAX`]; those not asked for longest go.
+//! Bounds: offsets of all blocks together take at most [`REMEMBERED_BYTES_MAX`]; the least recently used ones are
+//! dropped.
 //!
 //! Must not know: files, readers, when a record is committed.
 
@@ -16,39 +17,39 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory for remembered places, in a log: enough for 1.3 million batches.
+/// Memory for remembered offsets per log: enough for 1.3 million batches.
 pub(crate) const REMEMBERED_BYTES_MAX: usize = 16 << 20;
-/// A block of fewer batches is walked again as quickly as it is remembered.
+/// A block with fewer batches is walked as quickly as it is remembered.
 const BATCHES_MIN: usize = 8;
-/// What a block takes besides its places, roughly.
+/// Approximate memory of a block in addition to its offsets.
 const BLOCK_BYTES: usize = 160;
 
-/// Where a batch stands in its block.
+/// The position of a batch in its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// From the block's first byte.
+    /// The offset from the block's first byte.
     pub(crate) at: u32,
-    /// Records of the block before it.
+    /// The number of records before it in the block.
     pub(crate) before: u32,
     /// Its checksum, which the block's digest covers.
     pub(crate) crc: u32,
 }
 
-/// A batch, found: where its bytes should be, and what they have to be.
+/// A batch that a look-up found: the location of its bytes and their checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// In the segment's file.
+    /// The range in the segment's file.
     pub(crate) range: Range<usize>,
-    /// Its first record.
+    /// The index of its first record.
     pub(crate) first: Index,
     pub(crate) timestamp: Timestamp,
     pub(crate) crc: u32,
 }
 
-/// The places of one block's batches, in order.
+/// The offsets of one block's batches, in order.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// The file's id: a file that is used again has another.
+    /// The file's id: a reused file has another one.
     pub(crate) segment: SegmentId,
     offset: usize,
     header: BlockHeader,
@@ -56,7 +57,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Of the block at `offset` of the file, whose list was checked against its digest. None: not worth keeping.
+    /// The offsets in the block at `offset` of the file, whose list was checked against its digest. None: not worth
+    /// storing.
     pub(crate) fn new(
         segment: SegmentId,
         offset: usize,
@@ -71,7 +73,7 @@ impl Places {
         (self.header.first..self.header.next_record()).contains(&index)
     }
 
-    /// The batch that holds record `index`, which the block holds.
+    /// The batch that contains record `index`, which is in this block.
     pub(crate) fn find(&self, index: Index) -> Option<Found> {
         let before = index.0.checked_sub(self.header.first.0)?;
         let n = self.batches.partition_point(|p| u64::from(p.before) <= before).checked_sub(1)?;
@@ -90,8 +92,8 @@ impl Places {
     }
 }
 
-/// The blocks that look-ups went to of late. Two generations: what is asked for moves to the younger one; when that
-/// has its half of the memory, the older one goes.
+/// The blocks of recent look-ups, in two generations. A used block moves to the younger generation. When that fills its
+/// half of the memory, the older generation is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
     young: Generation,
@@ -100,13 +102,13 @@ pub(crate) struct Remembered {
 
 #[derive(Debug, Default)]
 struct Generation {
-    /// By first record.
+    /// By the index of the first record.
     blocks: BTreeMap<Index, Arc<Places>>,
     bytes: usize,
 }
 
 impl Remembered {
-    /// The places of the block that holds `index`.
+    /// The offsets of the block that contains `index`.
     pub(crate) fn get(&mut self, index: Index) -> Option<Arc<Places>> {
         if let Some(places) = self.young.get(index) {
             return Some(places.clone());
@@ -117,7 +119,7 @@ impl Remembered {
         Some(places)
     }
 
-    /// Remembers a block.
+    /// Stores a block.
     pub(crate) fn insert(&mut self, places: Arc<Places>) {
         let bytes = places.bytes();
         if bytes > REMEMBERED_BYTES_MAX / 2 {
@@ -131,7 +133,7 @@ impl Remembered {
         self.young.blocks.insert(places.header.first, places);
     }
 
-    /// Forgets every block that begins before `first`.
+    /// Removes every block that begins before `first`.
     pub(crate) fn drop_below(&mut self, first: Index) {
         for generation in [&mut self.young, &mut self.old] {
             generation.blocks = generation.blocks.split_off(&first);
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_in_a_gap_between_remembered_blocks_is_not_found() {
+    fn record_in_a_gap_between_remembered_blocks_is_not_found() {
         let mut remembered = Remembered::default();
         let records = 2 * u64::from(COUNT);
         remembered.insert(block(1));
@@ -204,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_asked_for_stays() {
+    fn memory_is_bounded_and_used_blocks_stay() {
         let mut remembered = Remembered::default();
         let records = 2 * u64::from(COUNT);
         let blocks = 3 * (REMEMBERED_BYTES_MAX / block(1).bytes()) as u64;
         let first = |n: u64| 1 + n * records;
         for n in 0..blocks {
             remembered.insert(block(first(n)));
-            remembered.insert(block(first(n))); // twice is once
-            assert!(remembered.get(Index(first(0))).is_some(), "asked for all the time; block {n}");
+            remembered.insert(block(first(n))); // inserting twice has no effect
+            assert!(remembered.get(Index(first(0))).is_some(), "used all the time; block {n}");
             for generation in [&remembered.young, &remembered.old] {
                 let bytes = generation.blocks.values().map(|p| p.bytes()).sum::<usize>();
                 assert_eq!(generation.bytes, bytes);

@@ -1,16 +1,16 @@
-//! Damage: where it was met in a log's files, and whether anybody can repair it. Shared by all that read the files and by
-//! the thread that repairs them.
+//! Damage: where it was found in a log's files, and whether it can be repaired. Shared by all code that reads the files
+//! and by the thread that repairs them.
 //!
 //! ```text
-//!   reader, feed, archive, verify ──> met ──> suspects ──> the repair looks there at once
-//!                                      │
-//!   error of the read  <── verdict <───┴── found, lost, mended <── the repair
+//!   reader, follower, archive, verify ──> met ──> suspects ──> the repair checks there at once
+//!                                          │
+//!   error of the read  <── verdict <───────┴── found, lost, repaired <── the repair
 //! ```
 //!
 //! Invariants:
-//! - a place is counted and logged once, however often it is read, until it is repaired;
-//! - an error says that nobody can repair a place only where there is nobody who could, or where every other voter has said
-//!   that it has the same entries damaged.
+//! - a damaged place is counted and logged once until it is repaired, however often it is read;
+//! - an error says that nobody can repair a place only if there is no other replica, or if every other voter has
+//!   reported the same entries damaged.
 //!
 //! Must not know: raft, how anything is repaired.
 
@@ -20,24 +20,24 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Places that are remembered. Of more, each read counts.
+/// The most places that are remembered. Beyond it, each read counts.
 const PLACES_MAX: usize = 4096;
 
-/// Who can bring what is damaged here.
+/// The possible sources for repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Helpers {
     /// Not known: another process writes the log.
     #[default]
     Unknown,
-    /// Nobody: the log has one replica.
+    /// None: the log has one replica.
     Nobody,
-    /// The log that this one is a copy of, from the beginning; a copy is not repaired.
+    /// The log that this one is a copy of. A copy is not repaired; it starts again from the beginning.
     Source,
     /// Other replicas.
     Replicas,
 }
 
-/// What is known of damage in a log's files.
+/// The known damage in a log's files.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     state: Mutex<State>,
@@ -46,22 +46,22 @@ pub(crate) struct Damage {
 #[derive(Debug, Default)]
 struct State {
     helpers: Helpers,
-    /// Segments that the repair should look at.
+    /// Segments that the repair should check.
     suspects: BTreeSet<u64>,
-    /// Where damage is.
+    /// The damaged places.
     places: Vec<Place>,
-    /// What nobody can repair now: the segment, its records, and why.
+    /// Records that nobody can repair now: the segment, the records, and the reason.
     lost: Vec<(u64, Range<Index>, String)>,
-    /// Places that were met where nobody repairs.
+    /// Places that were found where no repair runs.
     counted: u64,
 }
 
-/// Bytes of a segment that are damaged.
+/// A damaged range of bytes in a segment.
 #[derive(Clone, Debug)]
 struct Place {
     number: u64,
     bytes: Range<u64>,
-    /// Records that are known to be in them. None: not known which, or none.
+    /// The records known to be in this range. None: not known, or there are none.
     records: Option<Range<Index>>,
 }
 
@@ -76,7 +76,7 @@ fn hull<T: Ord + Copy>(a: &Range<T>, b: &Range<T>) -> Range<T> {
 }
 
 impl State {
-    /// Whether that place was not known.
+    /// Adds a damaged place; true if it is new.
     fn note(&mut self, number: u64, bytes: Range<u64>, records: Option<Range<Index>>) -> bool {
         if let Some(known) = self.places.iter_mut().find(|known| known.is_in(number, &bytes)) {
             known.bytes = hull(&known.bytes, &bytes);
@@ -92,12 +92,12 @@ impl State {
         true
     }
 
-    /// Why nobody can repair what stands there.
+    /// The reason why nobody can repair a record there; None if it may be repaired.
     fn verdict(&self, number: u64, record: Option<Index>) -> Option<&str> {
         match self.helpers {
-            Helpers::Nobody => Some("the log has no other replica that could have it whole"),
+            Helpers::Nobody => Some("the log has no other replica that could have it intact"),
             Helpers::Source => Some(
-                "this is a copy, which is not repaired in place: begin it again from the log that it follows (`FollowerLog::reset`, \
+                "this is a copy, which is not repaired in place: start it again from the log that it follows (`FollowerLog::destroy`, \
                  `chiplog follow --start-over`)",
             ),
             Helpers::Unknown => None,
@@ -114,7 +114,7 @@ impl Damage {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who can bring what is damaged.
+    /// Sets the sources for repair.
     pub(crate) fn set_helpers(&self, helpers: Helpers) {
         let mut state = self.state();
         if state.helpers != helpers {
@@ -123,13 +123,13 @@ impl Damage {
         }
     }
 
-    /// Whether somebody repairs what is met.
+    /// Whether damage is repaired when it is found.
     pub(crate) fn is_repaired(&self) -> bool {
         self.state().helpers == Helpers::Replicas
     }
 
-    /// A read that was to give `record` has met damage, of which `error` tells, at an offset of a segment: the repair looks
-    /// there at once. The error, with what a caller should know: which record it is, and whether anybody can repair it.
+    /// Handles damage that a read of `record` found at an offset of a segment: the repair checks there at once. Returns
+    /// `error` with more detail for the caller: which record it is, and whether it can be repaired.
     pub(crate) fn met(&self, number: u64, offset: u64, error: &Error, record: Option<Index>) -> Error {
         let records = record.map(|record| record..record.next());
         let mut state = self.state();
@@ -137,7 +137,7 @@ impl Damage {
         if repaired {
             state.suspects.insert(number);
         } else if state.helpers != Helpers::Unknown && state.note(number, offset..offset + 1, records) {
-            // Where it is repaired, the repair counts and tells what it finds.
+            // If the place is repaired, the repair counts and reports it.
             state.counted += 1;
             let why = state.verdict(number, record).unwrap_or_default();
             tracing::error!(%error, record = record.map(Index::get), "damage was found, and nobody can repair it: {why}");
@@ -146,13 +146,13 @@ impl Damage {
         match state.verdict(number, record) {
             Some(why) => error.retold(format!("{what}{error}; nobody can repair it: {why}")).into_lasting(),
             None if repaired => error.retold(format!(
-                "{what}{error}; it is being fetched from other replicas: read again, or read from another one"
+                "{what}{error}; it is being fetched from other replicas: read again, or read from another replica"
             )),
             None => error.retold(format!("{what}{error}")),
         }
     }
 
-    /// The repair should look at a segment.
+    /// Marks a segment for the repair to check.
     pub(crate) fn suspect(&self, number: u64) {
         let mut state = self.state();
         if state.helpers == Helpers::Replicas {
@@ -160,17 +160,18 @@ impl Damage {
         }
     }
 
-    /// Segments in which damage was met since the last time.
+    /// Returns the segments in which damage was found since the last call.
     pub(crate) fn take_suspects(&self) -> BTreeSet<u64> {
         std::mem::take(&mut self.state().suspects)
     }
 
-    /// Damage is in these bytes, and of these records, if that is known. Whether it was not known: then it counts.
+    /// Adds damage in these bytes, and in these records if they are known. Returns true if it is new; it then counts.
     pub(crate) fn found(&self, number: u64, bytes: Range<u64>, records: Option<Range<Index>>) -> bool {
         self.state().note(number, bytes, records)
     }
 
-    /// Places that are damaged now: in a segment that is there, and not of records that are discarded. `first`: of the log.
+    /// The number of currently damaged places: in existing segments, without places that contain only discarded
+    /// records. `first`: the log's first record.
     pub(crate) fn places_now(&self, first: Index, is_there: impl Fn(u64) -> bool) -> u64 {
         let is_of_use = |records: &Range<Index>| records.is_empty() || records.end > first;
         let state = self.state();
@@ -178,7 +179,7 @@ impl Damage {
         now.filter(|place| is_there(place.number)).count() as u64
     }
 
-    /// Nobody can repair these records of a segment now; `why` is told to who reads them.
+    /// Marks these records of a segment as not repairable now. Errors of reads include `why`.
     pub(crate) fn lose(&self, number: u64, records: Range<Index>, why: &str) {
         let mut state = self.state();
         state.lost.retain(|(n, known, _)| *n != number || *known != records);
@@ -187,26 +188,26 @@ impl Damage {
         }
     }
 
-    /// Somebody may be able to repair these records after all.
+    /// Clears the mark of [`Self::lose`]: these records may be repairable after all.
     pub(crate) fn hope(&self, number: u64, records: &Range<Index>) {
         self.state().lost.retain(|(n, known, _)| *n != number || known != records);
     }
 
-    /// What was damaged at these bytes is whole.
+    /// Removes damage in these bytes, which are repaired.
     pub(crate) fn mended(&self, number: u64, bytes: &Range<u64>, records: &Range<Index>) {
         let mut state = self.state();
         state.places.retain(|known| !known.is_in(number, bytes));
         state.lost.retain(|(n, known, _)| *n != number || known != records);
     }
 
-    /// A segment is sound, or gone: nothing of it is damaged.
+    /// Removes all damage of a segment, which is intact or gone.
     pub(crate) fn is_well(&self, number: u64) {
         let mut state = self.state();
         state.places.retain(|known| known.number != number);
         state.lost.retain(|(n, ..)| *n != number);
     }
 
-    /// Places that were met where nobody repairs them.
+    /// The number of places that were found where no repair runs.
     pub(crate) fn counted(&self) -> u64 {
         self.state().counted
     }
@@ -223,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn place_counts_once_where_nobody_repairs() {
+    fn place_counts_once_if_no_repair_runs() {
         let damage = Damage::default();
         damage.set_helpers(Helpers::Nobody);
         for _ in 0..3 {
             let error = met(&damage, 4096, 17);
-            assert!(error.is_lasting() && error.place().is_some(), "{error}");
+            assert!(error.is_lasting() && error.location().is_some(), "{error}");
             assert!(
                 error.to_string().contains("record 17 ") && error.to_string().contains("nobody can repair")
             );
@@ -237,15 +238,15 @@ mod tests {
         assert_eq!(damage.counted(), 2);
         assert!(damage.take_suspects().is_empty());
         damage.set_helpers(Helpers::Replicas);
-        assert!(!damage.found(3, 4000..5000, None), "a reader has met it");
+        assert!(!damage.found(3, 4000..5000, None), "a reader has found it");
         assert!(damage.found(3, 5000..5001, None));
         damage.mended(3, &(4000..5000), &(Index(17)..Index(18)));
         assert!(damage.found(3, 4096..4097, None));
     }
 
-    /// `status` went on to say that a log is damaged after the records in question were discarded.
+    /// Before, `status` still reported a log as damaged after the records in question were discarded.
     #[test]
-    fn what_is_damaged_now_follows_the_log() {
+    fn places_now_follows_discards_and_repairs() {
         let damage = Damage::default();
         damage.set_helpers(Helpers::Nobody);
         met(&damage, 4096, 17);
@@ -253,16 +254,16 @@ mod tests {
         damage.found(4, 64..128, None);
         let now = |first: u64, there: &[u64]| damage.places_now(Index(first), |n| there.contains(&n));
         assert_eq!(now(1, &[3, 4]), 2);
-        assert_eq!(now(19, &[3, 4]), 2, "19 can be read no better than 17");
-        assert_eq!(now(20, &[3, 4]), 1, "nobody can ask for what is damaged");
+        assert_eq!(now(19, &[3, 4]), 2, "19 cannot be read either");
+        assert_eq!(now(20, &[3, 4]), 1, "no damaged record can be read any more");
         assert_eq!(now(20, &[5]), 0);
         damage.is_well(4);
         assert_eq!(now(1, &[3, 4]), 1);
-        assert_eq!(damage.counted(), 1, "what was counted stays so");
+        assert_eq!(damage.counted(), 1, "the count does not decrease");
     }
 
     #[test]
-    fn read_is_told_whether_anybody_can_repair_it() {
+    fn error_of_a_read_says_whether_it_can_be_repaired() {
         let damage = Damage::default();
         assert!(!met(&damage, 4096, 17).is_lasting(), "another process may repair it");
         damage.set_helpers(Helpers::Replicas);

@@ -1,12 +1,11 @@
-//! Header: raises the version that a segment asks of its readers, before the first block that needs it is written.
+//! Raises the version that a segment's header requires from readers, before the first block that needs it is written.
 //!
-//! A segment file is prepared before it is known what will be in it, so its header asks for the first version of the
-//! format. The first block that a reader of that version would not understand has the header's first sector written
-//! again, and synced, before it is written itself. A reader of an earlier version then refuses the file by its header, and
-//! never takes such a block for a torn write.
+//! A segment file is prepared before its contents are known, so its header requires the first version of the format.
+//! Before a block that readers of that version would not understand, the header's first sector is written again and
+//! synced. An older reader then refuses the file because of its header, and never mistakes the block for a torn write.
 //!
-//! Invariant: nothing of a header changes but the versions and the checksum, which share one sector: a crash leaves the
-//! one header or the other.
+//! Invariant: only the versions and the checksum of a header change, and they share one sector: a crash leaves the old
+//! header or the new one.
 
 use crate::disk::{DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
@@ -15,11 +14,11 @@ use crate::store::format::segment::{HeaderFault, SegmentHeader};
 use std::io::IoSlice;
 use std::path::Path;
 
-/// Sees to it that readers of this segment know at least this version. No sync of the file may be about. Blocks on the
-/// device if the header asks for less.
+/// Makes the segment's header require at least this version. No sync of the file may be in progress. Blocks for the
+/// device if the header requires less.
 ///
 /// # Errors
-/// `Corrupt`: the header is damaged. `Io`: what is on the disk is unknown.
+/// `Corrupt`: the header is damaged. `Io`: the contents of the disk are unknown.
 pub(crate) fn raise_version(file: &dyn DiskFile, path: &Path, version: u32) -> Result<()> {
     let mut head = vec![0; SEGMENT_HEADER_BYTES];
     file.read_at(0, &mut head).map_err(|e| Error::io("read", path, e))?;

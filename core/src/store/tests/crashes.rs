@@ -1,17 +1,17 @@
-//! Power cuts at every point of truncations and jumps, in the ways that a disk may take them.
+//! Power cuts at every point of truncations and jumps, with every result that a disk may leave.
 
 use super::*;
 use crate::disk::sim::{Image, Op, Rng};
 use std::collections::BTreeSet;
 
-/// How the log is when the trouble begins.
+/// The state of the log before the power cuts.
 #[derive(Clone, Copy, Debug)]
 struct Start {
     entries: u64,
     commit: u64,
     /// Whether full segments have their footers.
     sealed: bool,
-    /// Whether the commit is in the log.
+    /// Whether the commit index is in the log.
     told: bool,
 }
 
@@ -34,7 +34,7 @@ fn begin(start: Start) -> Rig {
     rig
 }
 
-/// What is seen of the trouble.
+/// Counts of the states seen.
 #[derive(Debug, Default)]
 struct Seen {
     states: BTreeSet<u64>,
@@ -72,7 +72,7 @@ fn recover(image: Image, legal: &Legal, seen: &mut Seen) {
     }
     let mut rng = Rng::new(seen.states.len() as u64);
     if rng.below(20) == 0 {
-        // The power fails again, in the midst of that.
+        // The power fails again during recovery.
         seen.again += 1;
         let history = disk.history();
         let state = history.states().nth(rng.below(history.ops.len() + 1)).unwrap();
@@ -81,7 +81,7 @@ fn recover(image: Image, legal: &Legal, seen: &mut Seen) {
         judge(&store, &learnt, legal);
     }
     if rng.below(10) == 0 {
-        // It goes on from there, and keeps that.
+        // The log continues from there, and keeps the new entries.
         let commit = learnt.commit;
         let mut rig = Rig::with(disk, store, log, Term(50), commit);
         rig.data(100);
@@ -96,7 +96,8 @@ fn recover(image: Image, legal: &Legal, seen: &mut Seen) {
     }
 }
 
-/// A few entries behind the turn, one write and sync each, then the helper's work; then it is full and rolls on.
+/// Pushes a few entries after the new position, one write and sync each, then lets the helper work; then fills the
+/// segment until it rolls.
 fn go_on(rig: &mut Rig) {
     rig.data(600);
     rig.no_op();
@@ -119,7 +120,7 @@ fn go_on(rig: &mut Rig) {
 const ENTRIES: u64 = 30;
 
 #[test]
-fn a_truncation_is_done_or_not_done() {
+fn truncation_is_atomic_in_a_power_cut() {
     let mut seen = Seen::default();
     for to in [0, 3, 8, 9, 16, 23, 24, 25, 29] {
         for (sealed, told) in [(false, false), (true, true), (true, false)] {
@@ -143,7 +144,7 @@ fn a_truncation_is_done_or_not_done() {
 }
 
 #[test]
-fn truncations_in_a_row_are_each_done_or_not_done() {
+fn successive_truncations_are_atomic_in_a_power_cut() {
     let mut seen = Seen::default();
     for turns in [[29, 28, 27], [20, 18, 16], [9, 10, 3], [25, 24, 8], [12, 12, 12]] {
         for helped in [true, false] {
@@ -178,7 +179,7 @@ fn truncations_in_a_row_are_each_done_or_not_done() {
 }
 
 #[test]
-fn a_jump_is_done_or_not_done() {
+fn jump_is_atomic_in_a_power_cut() {
     let mut seen = Seen::default();
     for raft in [20, ENTRIES + 1, 500] {
         for sealed in [false, true] {
@@ -187,7 +188,7 @@ fn a_jump_is_done_or_not_done() {
             rig.term = Term(3);
             rig.roll(Base { raft: EntryIndex(raft), term: Term(3), next: Index(1000) });
             go_on(&mut rig);
-            // And back to where it jumped to, or a little above.
+            // And back to the position of the jump, or a little after it.
             rig.term = Term(4);
             rig.roll(rig.after(rig.commit.0));
             rig.data(100);
@@ -201,9 +202,9 @@ fn a_jump_is_done_or_not_done() {
     assert!(seen.old > 50 && seen.new > 50 && seen.again > 50);
 }
 
-/// A discard that is not committed can be cut off. What it discarded must still be there then.
+/// An uncommitted discard can be truncated. Its records must still exist then.
 #[test]
-fn an_uncommitted_discard_takes_no_records_away() {
+fn uncommitted_discard_removes_no_records() {
     for told in [5, 14, 20] {
         let mut rig = begin(Start { entries: 20, commit: told, sealed: true, told: true });
         rig.discard(Index(10_000));
@@ -219,9 +220,9 @@ fn an_uncommitted_discard_takes_no_records_away() {
     }
 }
 
-/// As soon as it is committed, and the log says so, files go, and are not missed.
+/// Once the discard is committed, and the log says so, files are removed, and recovery does not need them.
 #[test]
-fn a_committed_discard_is_not_undone() {
+fn committed_discard_is_not_undone() {
     let mut seen = Seen::default();
     let mut rig = begin(Start { entries: 20, commit: 5, sealed: true, told: true });
     let from = rig.disk.history_len();

@@ -1,11 +1,11 @@
-//! Random lives of a store: whatever comes after whatever, it is what the plain list says, and after a power cut what
-//! was durable. `CHIPLOG_STORE_SEEDS` says how many lives are tried, `CHIPLOG_STORE_FROM` which one is the first.
+//! Random runs of a store: after every step it matches the plain list, and after a power cut it matches the durable
+//! part. `CHIPLOG_STORE_SEEDS` is the number of runs, `CHIPLOG_STORE_FROM` the first seed.
 
 use super::*;
 use crate::disk::sim::Rng;
 use crate::store::recovery::tail::Follow;
 
-/// What happened in all lives together: what never happened was not tested.
+/// Counts of the events in all runs together: an event that never happened was not tested.
 #[derive(Debug, Default)]
 struct Happened {
     appends: usize,
@@ -24,7 +24,7 @@ struct Happened {
 }
 
 #[test]
-fn random_lives() {
+fn random_runs_match_the_list() {
     let from = std::env::var("CHIPLOG_STORE_FROM").map_or(0, |n| n.parse().unwrap());
     let seeds = std::env::var("CHIPLOG_STORE_SEEDS").map_or(300, |n| n.parse().unwrap());
     let mut happened = Happened::default();
@@ -66,7 +66,7 @@ fn random_lives() {
         looks,
         looks_anew,
     ];
-    assert!(seeds < 300 || counts.iter().all(|n| *n >= 20), "something hardly ever happened: {counts:?}");
+    assert!(seeds < 300 || counts.iter().all(|n| *n >= 20), "some event hardly ever happened: {counts:?}");
 }
 
 fn live(seed: u64, happened: &mut Happened) {
@@ -100,7 +100,7 @@ fn live(seed: u64, happened: &mut Happened) {
             }
             11..13 => turn(&mut rig, &mut rng, happened),
             13 => {
-                // The commit is durable before files go.
+                // The commit must be durable before files are removed.
                 rig.sync();
                 rig.hard_state();
                 rig.sync();
@@ -147,7 +147,7 @@ fn append(rig: &mut Rig, rng: &mut Rng, bytes: usize, happened: &mut Happened) {
     }
 }
 
-/// Goes on somewhere else.
+/// Continues at another position.
 fn turn(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
     rig.sync();
     rig.term = rig.term.max(rig.end().term);
@@ -156,12 +156,12 @@ fn turn(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
     if rng.below(4) == 0 {
         let ahead = rng.below(span as usize + 30) as u64;
         let raft = EntryIndex(rig.commit.0 + ahead);
-        // The entry there is another one than ours, if there is one here.
+        // The entry there differs from ours, if there is one here.
         let base = Base { raft, term: rig.term, next: rig.end().next.plus(rng.below(50) as u64) };
         rig.roll(base);
         happened.jumps += 1;
     } else {
-        // It cannot be cut before what is here.
+        // It cannot be truncated before its first entry.
         let lowest = rig.commit.0.max(rig.store.archive().first().raft.0);
         let to = lowest + rng.below((rig.end().raft.0 - lowest + 1) as usize) as u64;
         happened.truncations += 1;
@@ -181,7 +181,7 @@ fn turn(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
     }
 }
 
-/// A sync runs while more is written.
+/// Writes more while a sync runs.
 fn beside_a_sync(rig: &mut Rig, rng: &mut Rng, bytes: usize, happened: &mut Happened) {
     rig.sync();
     rig.data(rng.below(bytes));
@@ -220,7 +220,7 @@ fn crash(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
     *rig = Rig::with(disk, store, log, rig.term, learnt.commit);
 }
 
-/// A read-only handle beside the store: what it shows is committed, and never taken back.
+/// A read-only handle beside the store: it shows only committed records, and never takes them back.
 struct Watcher {
     disk: SimDisk,
     segments: Arc<Segments>,
@@ -257,13 +257,13 @@ impl Watcher {
 
     fn check(&mut self, rig: &Rig) {
         let end = self.follow.proven().end;
-        assert!(end.raft >= self.shown, "what was shown is taken back: {end:?}");
-        assert!(end.raft <= rig.commit, "what is not committed is shown: {end:?}");
+        assert!(end.raft >= self.shown, "shown records were taken back: {end:?}");
+        assert!(end.raft <= rig.commit, "uncommitted records are shown: {end:?}");
         self.shown = end.raft;
         let oldest = self.segments.oldest().unwrap().base;
         let here = rig.now.entries.iter().filter(|e| e.raft > oldest.raft && e.raft <= end.raft);
         let wanted: Vec<_> = here.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
         let seen: Vec<_> = read(&self.segments).iter().map(|h| (h.raft_index, h.first)).collect();
-        assert_eq!(seen, wanted, "what a read-only handle shows");
+        assert_eq!(seen, wanted, "the records that a read-only handle shows");
     }
 }

@@ -1,9 +1,9 @@
-//! What readers and replays find: what is committed, all of it, and damage as damage.
+//! Tests that readers and replays find all committed entries, only those, and damage as damage.
 
 use super::*;
 
 #[test]
-fn readers_see_what_is_committed_and_nothing_else() {
+fn readers_see_committed_entries_and_nothing_else() {
     let mut rig = log_of(100);
     assert!(rig.store.segments.len() > 3);
     rig.check();
@@ -11,14 +11,14 @@ fn readers_see_what_is_committed_and_nothing_else() {
     for committed in [1, 2, 31, 32, 33, 60, 90, 100] {
         rig.commit(committed);
         rig.check();
-        // A reader that waits at the tail all the time misses nothing, whatever segments have begun meanwhile.
+        // A reader that waits at the tail misses nothing, regardless of which segments have begun meanwhile.
         while let Some(found) = tail.find(|h| h.kind == Kind::Data).unwrap() {
             assert!(found.header.raft_index <= EntryIndex(committed));
         }
         let last = tail.find(|_| true).unwrap();
         assert!(last.is_none());
     }
-    // Committed before it is synced here: it can be read.
+    // An entry that is committed before it is synced here can be read.
     rig.data(10);
     rig.write();
     rig.commit(101);
@@ -26,7 +26,7 @@ fn readers_see_what_is_committed_and_nothing_else() {
 }
 
 #[test]
-fn a_waiting_reader_sees_every_block_once() {
+fn waiting_reader_sees_every_block_once() {
     let mut rig = log_of(0);
     let mut tail = cursor(&rig.store.segments);
     let mut seen = Vec::new();
@@ -44,7 +44,7 @@ fn a_waiting_reader_sees_every_block_once() {
 }
 
 #[test]
-fn blocks_that_are_no_entries_are_committed_with_the_entry_before() {
+fn blocks_that_are_not_entries_commit_with_the_previous_entry() {
     let mut rig = log_of(2);
     rig.marker();
     rig.hard_state();
@@ -56,7 +56,7 @@ fn blocks_that_are_no_entries_are_committed_with_the_entry_before() {
     assert_eq!(segment.readable(), third);
     rig.commit(3);
     assert_eq!(segment.readable(), segment.data_end());
-    // What comes behind it later as well.
+    // Blocks written after it later, too.
     rig.marker();
     rig.write();
     assert_eq!(segment.readable(), segment.data_end());
@@ -64,14 +64,14 @@ fn blocks_that_are_no_entries_are_committed_with_the_entry_before() {
 
 #[test]
 #[should_panic(expected = "a commit beyond what was written")]
-fn what_is_not_written_cannot_be_committed() {
+fn commit_beyond_the_written_entries_panics() {
     let mut rig = log_of(2);
     rig.data(1);
     rig.commit(3);
 }
 
 #[test]
-fn headers_come_by_size_and_at_least_one() {
+fn headers_are_limited_by_bytes_but_at_least_one() {
     let rig = log_of(100);
     let archive = rig.store.archive();
     let body = rig.now.entries[0].body.len() as u64;
@@ -87,7 +87,7 @@ fn headers_come_by_size_and_at_least_one() {
 }
 
 #[test]
-fn damage_is_found_and_not_handed_on() {
+fn damage_is_found_and_not_returned() {
     let rig = log_of(100);
     rig.store.allocator.help();
     let archive = rig.store.archive();
@@ -116,7 +116,7 @@ fn damage_is_found_and_not_handed_on() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains(&name) && error.to_string().contains(&at.to_string()), "{error}");
     };
-    // A payload byte: the header is good, the body is not to be had.
+    // A payload byte: the header is sound, the body cannot be read.
     flip(at + 1000);
     assert!(archive.header(EntryIndex(40)).unwrap().is_some());
     said(archive.body(EntryIndex(40)).unwrap_err());
@@ -132,7 +132,7 @@ fn damage_is_found_and_not_handed_on() {
 }
 
 #[test]
-fn a_damaged_block_index_costs_time_only() {
+fn damaged_block_index_only_costs_time() {
     let rig = log_of(100);
     rig.store.allocator.help();
     let oldest = rig.store.segments.oldest().unwrap();
@@ -144,7 +144,7 @@ fn a_damaged_block_index_costs_time_only() {
 }
 
 #[test]
-fn a_replay_leads_to_the_state_at_an_entry() {
+fn replay_leads_to_the_state_at_an_entry() {
     let mut rig = log_of(100);
     rig.discard(Index(7));
     rig.commit(50);
@@ -156,7 +156,7 @@ fn a_replay_leads_to_the_state_at_an_entry() {
         let mut learnt = Learnt::default();
         assert!(archive.replay(EntryIndex(to), EntryIndex(to), &mut learnt).unwrap());
         assert_eq!(learnt.end, rig.after(to));
-        // The discard is entry 101, and nothing says that so much is committed.
+        // The discard is entry 101, and nothing shows that entries up to it are committed.
         assert_eq!((learnt.first, learnt.commit.0), (Index(1), if to > 101 { 50 } else { 0 }));
         learnt.commit_to(EntryIndex(to));
         assert_eq!(learnt.first, if to < 101 { Index(1) } else { Index(7) });
@@ -171,7 +171,7 @@ fn a_replay_leads_to_the_state_at_an_entry() {
 }
 
 #[test]
-fn a_roll_that_finds_no_file_changes_nothing() {
+fn roll_without_a_file_changes_nothing() {
     let mut rig = log_of(100);
     rig.store.allocator.help();
     let trouble = Trouble::Enospc(Landed::Nothing);

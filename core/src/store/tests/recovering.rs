@@ -4,7 +4,7 @@ use super::*;
 use crate::store::format::geometry::FOOTER_BYTES;
 use std::io::IoSlice;
 
-/// Learns, while another process writes.
+/// Learns while another process writes.
 struct Beside<'a> {
     learnt: Learnt,
     write: &'a dyn Fn(),
@@ -33,7 +33,7 @@ impl Learn for Beside<'_> {
     }
 }
 
-/// A read-only log read a place before the writer came there, and then a later block, which proves that place durable.
+/// A read-only log read a position before the writer wrote it, and then a later block that proves it durable.
 #[test]
 fn place_that_was_written_meanwhile_is_looked_at_again() {
     let mut rig = log_of(1);
@@ -54,11 +54,11 @@ fn place_that_was_written_meanwhile_is_looked_at_again() {
         let mut beside = Beside { learnt: Learnt::default(), write: &|| write(written) };
         survey(&rig.disk, identity(), &mut beside).map(|_| beside.learnt.end)
     };
-    assert_eq!(look(&nothing).unwrap_err().kind(), ErrorKind::Corrupt, "damage stays damage");
+    assert_eq!(look(&nothing).unwrap_err().kind(), ErrorKind::Corrupt, "real damage is still an error");
     assert_eq!(look(&block).unwrap(), rig.end());
 }
 
-/// The one names the file that is damaged, and the other the one that is not there.
+/// One error names the damaged file, the other one the missing file.
 #[test]
 fn damaged_segment_is_told_from_a_missing_one() {
     let rig = log_of(100);
@@ -83,7 +83,7 @@ fn damaged_segment_is_told_from_a_missing_one() {
     assert!(said(&|disk| disk.remove(&before).unwrap()));
 }
 
-/// What the page cache shows after a failed sync may not be on the disk.
+/// After a failed sync, the page cache may show bytes that are not on the disk.
 #[test]
 fn unproven_end_is_synced_before_anything_else_happens() {
     let rig = log_of(1);

@@ -1,9 +1,9 @@
-//! What a sync covers, and what follows one that failed.
+//! Tests of which writes a sync covers, and of a failed sync.
 
 use super::*;
 
 #[test]
-fn a_sync_covers_what_was_written_when_it_began() {
+fn sync_covers_the_writes_before_it_began() {
     let mut rig = log_of(0);
     assert!(rig.store.begin_sync().is_none(), "nothing is written");
     rig.data(100);
@@ -30,7 +30,7 @@ fn a_sync_covers_what_was_written_when_it_began() {
 }
 
 #[test]
-fn a_sync_that_failed_is_never_followed_by_another() {
+fn failed_sync_is_never_followed_by_another() {
     let mut rig = log_of(3);
     rig.data(100);
     rig.write();

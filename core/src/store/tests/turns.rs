@@ -1,9 +1,9 @@
-//! Conflicting suffixes cut off, and jumps.
+//! Tests of truncated conflicting suffixes, and of jumps.
 
 use super::*;
 
 #[test]
-fn a_conflicting_suffix_is_cut_off() {
+fn conflicting_suffix_is_truncated() {
     for to in [100, 99, 64, 63, 62, 61, 60, 33, 32, 31, 30, 5, 1, 0] {
         for commit in [0, to / 2, to] {
             let mut rig = log_of(100);
@@ -14,7 +14,7 @@ fn a_conflicting_suffix_is_cut_off() {
             while tail.find(|_| true).unwrap().is_some() {}
             rig.term = Term(2);
             rig.roll(rig.after(to));
-            // Nothing has happened as long as the opening is not written.
+            // Nothing changes before the opening is written.
             assert_eq!(rig.store.segments.snapshot().len(), before.len());
             rig.data(50);
             rig.write();
@@ -31,22 +31,22 @@ fn a_conflicting_suffix_is_cut_off() {
             rig.commit(to + 61);
             rig.check();
             let last = std::iter::from_fn(|| tail.find(|h| h.kind == Kind::Data).unwrap()).last();
-            assert_eq!(last.unwrap().header.raft_index.0, to + 61, "a reader goes on where the log does");
+            assert_eq!(last.unwrap().header.raft_index.0, to + 61, "a reader continues where the log does");
             drop((before, tail));
             rig.store.allocator.help();
             rig.check();
             let files = rig.disk.visible().names().filter(|n| segment::file_number(n).is_some()).count();
             assert!(
                 files <= rig.store.segments.len() + crate::store::allocator::AHEAD,
-                "dead files go: {files}"
+                "dead files are removed: {files}"
             );
         }
     }
 }
 
 #[test]
-fn a_cut_segment_is_sealed_with_its_new_end() {
-    // The segment that is cut has a footer already, waits for one, or is the one that grows.
+fn cut_segment_is_sealed_with_its_new_end() {
+    // The cut segment already has a footer, waits for one, or is the growing one.
     for (pending, to) in [(true, 40), (true, 95), (false, 40), (false, 10)] {
         let mut rig = log_of(100);
         rig.commit(3);
@@ -72,7 +72,7 @@ fn a_cut_segment_is_sealed_with_its_new_end() {
 }
 
 #[test]
-fn a_second_truncation_can_follow_the_first() {
+fn second_truncation_can_follow_the_first() {
     let mut rig = log_of(100);
     for (term, to) in [(2, 80), (3, 79), (4, 50), (5, 20), (6, 20), (7, 0)] {
         rig.term = Term(term);
@@ -86,7 +86,7 @@ fn a_second_truncation_can_follow_the_first() {
 }
 
 #[test]
-fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
+fn truncation_keeps_the_blocks_right_after_the_last_entry() {
     let mut rig = log_of(3);
     rig.commit(2);
     rig.hard_state();
@@ -109,15 +109,15 @@ fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
 }
 
 #[test]
-#[should_panic(expected = "the log would forget committed entries")]
-fn what_is_committed_is_not_cut_off() {
+#[should_panic(expected = "the log would lose committed entries")]
+fn truncating_committed_entries_panics() {
     let mut rig = log_of(10);
     rig.commit(7);
     rig.roll(rig.after(6));
 }
 
 #[test]
-fn a_jump_drops_all_that_was() {
+fn jump_drops_all_earlier_entries() {
     for (raft, term) in [(1000, 9), (100, 9), (60, 9)] {
         let mut rig = log_of(100);
         rig.commit(50);
@@ -140,12 +140,15 @@ fn a_jump_drops_all_that_was() {
         rig.store.allocator.help();
         let names = rig.disk.visible();
         let files = names.names().filter(|n| segment::file_number(n).is_some()).count();
-        assert!(files <= rig.store.segments.len() + crate::store::allocator::AHEAD, "old files go: {files}");
+        assert!(
+            files <= rig.store.segments.len() + crate::store::allocator::AHEAD,
+            "old files are removed: {files}"
+        );
     }
 }
 
 #[test]
-fn a_segment_with_uncommitted_entries_stays() {
+fn segment_with_uncommitted_entries_stays() {
     let mut rig = log_of(20);
     rig.discard(Index(1000));
     rig.no_op();
@@ -155,13 +158,13 @@ fn a_segment_with_uncommitted_entries_stays() {
     assert_eq!(rig.store.segments.len(), 2);
     rig.commit(21);
     rig.store.drop_below(Index(1000), EntryIndex(22));
-    assert_eq!(rig.store.segments.len(), 2, "entry 22 could still be cut off, and be asked for");
+    assert_eq!(rig.store.segments.len(), 2, "entry 22 could still be truncated, and be needed");
     rig.commit(22);
     rig.store.drop_below(Index(1000), EntryIndex(21));
     assert_eq!(
         rig.store.segments.len(),
         2,
-        "recovery goes on from entry 21, the last one known to be committed"
+        "recovery continues from entry 21, the last one known to be committed"
     );
     rig.store.drop_below(Index(1000), EntryIndex(22));
     assert_eq!(rig.store.segments.len(), 1);

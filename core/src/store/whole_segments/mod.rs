@@ -1,10 +1,9 @@
-//! Restore: segment files as a whole, put back for a replica that does not open. A header that is lost, a length that is
-//! lost, and a new segment that goes on at an earlier entry. A file that another one takes the place of is kept under
-//! another name until the log opens.
+//! Restores whole segment files for a replica that does not open: a lost header, a lost length, and a new segment that
+//! continues at an earlier entry. A replaced file is kept under another name until the log opens.
 //!
-//! Invariant: a file has its name `*.seg` only once all of it is durable.
+//! Invariant: a file gets its name `*.seg` only once all of it is durable.
 //!
-//! Must not know: what is missing in a file.
+//! Must not know: which entries are missing in a file.
 
 use super::allocator::random_id;
 use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
@@ -20,18 +19,24 @@ use crate::store::format::geometry::SEGMENT_BYTES_MIN;
 use crate::types::{LogId, SegmentId};
 use std::io::{self, ErrorKind, IoSlice};
 
-/// Puts back the fixed part of a segment file, if its name can still be told: the salt stands in the footer as well,
-/// and the blocks prove it.
+/// Restores the header of a segment file if its salt is still known: the footer contains the salt as well, and the
+/// blocks prove it.
 ///
 /// # Errors
-/// `Corrupt`: it cannot; `Io`.
+/// `Corrupt`: the salt is not known; `Io`.
 pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()> {
     let name = file_name(number);
     let path = disk.path().join(&name);
     let io = |e| Error::io("read", &path, e);
     let file = disk.open(&name, false).map_err(io)?;
     let bytes = file.len().map_err(io)?;
-    let lost = || Error::corrupt(&path, 0, "the segment's header is lost, and nothing else tells its salt");
+    let lost = || {
+        Error::corrupt(
+            &path,
+            0,
+            "the segment's header is lost, and its salt is not known from its footer or blocks",
+        )
+    };
     let bytes = u32::try_from(bytes).map_err(|_| lost())?;
     let mut head = vec![0; SEGMENT_HEADER_BYTES];
     let mut tail = [0; FOOTER_BYTES];
@@ -41,12 +46,12 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
     file.read_at(0, &mut head).map_err(io)?;
     file.read_at(u64::from(bytes) - FOOTER_BYTES as u64, &mut tail).map_err(io)?;
     if SegmentHeader::parse(&head).is_ok() {
-        return Err(lost()); // it is something else
+        return Err(lost()); // something else is wrong
     }
-    // The salt where it stands in the header, and where it stands in a footer.
+    // The salt at its position in the header, and at its position in a footer.
     for id in [u64_at(&head, 48), u64_at(&tail, 24)].map(SegmentId) {
         let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
-        // That the file has its whole length is known from the one or the other.
+        // Either of them shows that the file has its whole length.
         let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
         if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
             let version = version_of_segment(&mut scanner, id)?;
@@ -57,7 +62,7 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
     Err(lost())
 }
 
-/// The version that a reader of a segment has to know, by all blocks of it that are sound.
+/// The version that readers of a segment must support: the highest of all its sound blocks.
 fn version_of_segment(scanner: &mut Scanner, id: SegmentId) -> Result<u32> {
     let mut version = FORMAT_VERSION_FIRST;
     for at in (SEGMENT_HEADER_BYTES..=scanner.limit() - BLOCK_HEADER_BYTES).step_by(BLOCK_HEADER_BYTES) {
@@ -71,9 +76,9 @@ fn version_of_segment(scanner: &mut Scanner, id: SegmentId) -> Result<u32> {
     Ok(version)
 }
 
-/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole like any other. Bytes
-/// that are there stay as they are. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
-/// file is there and is not too short.
+/// Makes a missing or shortened segment file its whole length, so that the lost part is an ordinary gap. Existing bytes
+/// do not change. A file that is missing or has lost its header gets `bytes` bytes and a new salt. False: the file
+/// exists and is not too short.
 ///
 /// # Errors
 /// `Io`.
@@ -114,11 +119,11 @@ pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -
     Ok(true)
 }
 
-/// The end of the name of a segment file that another one took the place of.
+/// The suffix of the name of a segment file that was replaced.
 const ASIDE: &str = ".aside";
 
-/// Gives a segment file another name, if it is there, so that another one can take its place. The new name is durable then:
-/// names are made durable one by one, and a crash could keep the other file's name and lose this one.
+/// Renames a segment file if it exists, so that another one can replace it. The new name is durable afterwards: names
+/// become durable one by one, and a crash could keep the new file's name and lose this one.
 ///
 /// # Errors
 /// `Io`.
@@ -129,21 +134,21 @@ pub(crate) fn set_aside(disk: &dyn Disk, number: u64) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
         Err(e) => Err(Error::io("set aside", &disk.path().join(&name), e)),
     };
-    // One that is aside was there first: what stands in its place was made by a repair.
+    // If a file is aside already, it was there first: the file in its place was made by a repair.
     let is_aside = found(disk.open(&aside, false).map(drop))?;
     found(if is_aside { disk.remove(&name) } else { disk.rename(&name, &aside) })?;
-    found(disk.sync_dir())?; // also of one that was moved by a program that was killed before it came here
+    found(disk.sync_dir())?; // also for a file that was moved by a program killed before this line
     Ok(())
 }
 
-/// Whether a file is one that was [`set_aside`].
+/// Whether a file was renamed by [`set_aside`].
 pub(crate) fn is_aside(name: &str) -> bool {
     let number = name.strip_suffix(ASIDE).and_then(|n| n.parse().ok());
     number.is_some_and(|number: u64| name == format!("{number:020}{ASIDE}"))
 }
 
-/// Makes a segment file that begins with `blocks`, the first of which is its opening. The file has its name only once all
-/// of it is durable.
+/// Makes a segment file that begins with `blocks`, the first of which is its opening. The file gets its name only once
+/// all of it is durable.
 ///
 /// # Errors
 /// `Io`.
@@ -170,7 +175,7 @@ pub(crate) fn begin_segment(
         .map_err(io)
 }
 
-/// Makes a segment file under another name: its header, zeros, and what `fill` writes. Then gives it its name.
+/// Makes a segment file under another name: its header, zeros, and the bytes that `fill` writes. Then renames it.
 fn put_in_place(
     disk: &dyn Disk,
     header: &SegmentHeader,

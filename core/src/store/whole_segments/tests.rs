@@ -1,4 +1,4 @@
-//! Files that are set aside, and what takes their place.
+//! Tests of files that are set aside and replaced.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
@@ -22,9 +22,9 @@ fn aside() -> String {
     format!("{NUMBER:020}{ASIDE}")
 }
 
-/// The file that took its place kept its name in a power cut, and the move aside was lost: all that it had held was gone.
+/// In a power cut the replacing file kept its name and the move aside was lost: the old contents were gone.
 #[test]
-fn file_that_is_set_aside_is_nowhere_lost_in_a_power_cut() {
+fn file_set_aside_survives_every_power_cut() {
     let disk = disk();
     let before = disk.history_len();
     set_aside(&disk, NUMBER).unwrap();
@@ -38,12 +38,13 @@ fn file_that_is_set_aside_is_nowhere_lost_in_a_power_cut() {
             taken += u32::from(is_old(&aside()) && image.file(&file_name(NUMBER)).is_some());
         }
     }
-    assert!(taken > 0, "another one took its place");
+    assert!(taken > 0, "another file replaced it");
 }
 
-/// A file that is aside and could not be opened, for want of descriptors, counted as none, and another took its name.
+/// Before, a file that was aside and could not be opened, for lack of descriptors, counted as missing, and another file
+/// took its name.
 #[test]
-fn first_file_aside_stays_when_it_cannot_be_looked_at() {
+fn first_file_aside_stays_if_it_cannot_be_opened() {
     let disk = disk();
     set_aside(&disk, NUMBER).unwrap();
     assert!(make_whole(&disk, LogId(1), NUMBER, SEGMENT_BYTES_MIN).unwrap());

@@ -1,4 +1,4 @@
-//! Completion: how the outcome of one block reaches everybody who appended to it; and the public [`Ticket`].
+//! Completion: passes the outcome of one block to every caller that appended to it; and the public [`Ticket`].
 //!
 //! ```text
 //! writer thread                           callers, one ticket each
@@ -7,14 +7,14 @@
 //!                   +------------+ <------ ticket (ordinal 2, offset 6, 1 record)   .await / on_complete
 //! ```
 //!
-//! All batches of a block share one completion: the writer publishes one outcome, with one system call if
-//! any thread sleeps and none otherwise; each ticket works out its own result from its place in the block.
+//! All batches of a block share one completion. The writer publishes one outcome, with one system call if any thread
+//! sleeps and none otherwise. Each ticket computes its own result from its position in the block.
 //!
 //! Invariants:
 //! - The state word moves Pending -> Waited -> Done or Pending -> Done, and never back.
-//! - Done is stored after the outcome, so whoever sees Done sees the outcome.
-//! - A hook (waker or callback) is registered under the lock and only while not Done; `complete` takes the
-//!   hooks under that lock after storing Done: each is run exactly once.
+//! - Done is stored after the outcome, so a thread that sees Done sees the outcome.
+//! - A hook (waker or callback) is registered under the lock and only while not Done; `complete` takes the hooks under
+//!   that lock after storing Done: each runs exactly once.
 //! - No foreign code (wakers, callbacks, their destructors) runs while the lock is held.
 //!
 //! Must not know: blocks, files, the writer, sessions, any async runtime.
@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Where a batch's records stand in the log.
+/// The indexes of a batch's records in the log.
 ///
 /// ```
 /// use chiplog::{Appended, Index};
@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 pub struct Appended {
     /// Index of the first record.
     pub first: Index,
-    /// How many records: at least 1. They follow each other without a gap.
+    /// The number of records: at least 1. Their indexes are consecutive.
     pub count: u32,
 }
 
@@ -54,25 +54,25 @@ impl Appended {
     }
 }
 
-/// What became of a block.
+/// The outcome of a block.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Every batch of the block was taken: a ticket's first index is this one plus the ticket's offset.
+    /// Every batch of the block was accepted: a ticket's first index is this one plus the ticket's offset.
     Placed { first: Index },
-    /// One result a batch, by the ticket's ordinal: some were duplicates or refused.
+    /// One result per batch, by the ticket's ordinal: some were duplicates or refused.
     Each(Vec<Result<Appended>>),
-    /// Nothing of the block may be taken for durable.
+    /// The outcome of the whole block is an error: no part of it may be taken for durable.
     Failed(Error),
 }
 
-/// Nobody sleeps; the outcome is not known.
+/// No thread sleeps; the outcome is not known.
 const PENDING: u32 = 0;
-/// Somebody sleeps, or is about to; the outcome is not known.
+/// A thread sleeps or is about to; the outcome is not known.
 const WAITED: u32 = 1;
-/// The outcome is there and stays.
+/// The outcome is set and does not change.
 const DONE: u32 = 2;
 
-/// The outcome-to-be of one block, shared by all who wait for it.
+/// The future outcome of one block, shared by all waiters.
 pub(crate) struct Completion {
     /// Moves: to `WAITED` by a caller before it sleeps, to `DONE` by `complete`.
     state: Futex,
@@ -81,24 +81,24 @@ pub(crate) struct Completion {
     hooks: sync::Mutex<Hooks>,
 }
 
-/// Whom to tell besides the threads that sleep.
+/// The hooks to run, in addition to the threads to wake.
 #[derive(Default)]
 struct Hooks {
-    /// One place for each ticket that was ever polled as a future; None once that ticket was dropped.
+    /// One slot for each ticket that was ever polled as a future; None once that ticket was dropped.
     wakers: Vec<Option<Waker>>,
     callbacks: Vec<(Place, Callback)>,
 }
 
 type Callback = Box<dyn FnOnce(Result<Appended>) + Send>;
 
-/// A batch's place in its block.
+/// A batch's position in its block.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Which batch of the block, from 0.
+    /// The number of the batch in the block, from 0.
     ordinal: u32,
-    /// Records of the block before it.
+    /// How many records of the block precede it.
     offset: u32,
-    /// Its own records.
+    /// How many records it has.
     count: u32,
 }
 
@@ -111,18 +111,18 @@ impl Completion {
         })
     }
 
-    /// Publishes the outcome, wakes all who sleep, then runs wakers and callbacks on this thread. A callback
-    /// that panics is reported and costs nobody else anything.
+    /// Publishes the outcome, wakes all sleepers, then runs wakers and callbacks on this thread. A callback that panics
+    /// is logged and does not affect the others.
     ///
-    /// Panics when called twice: an outcome that was shown must not change.
+    /// Panics if called twice: a published outcome must not change.
     pub(crate) fn complete(&self, outcome: Outcome) {
         assert!(self.outcome.set(outcome), "a block is completed once");
-        // Release: whoever reads DONE with Acquire sees the outcome that was stored above.
+        // Release: a thread that reads DONE with Acquire sees the outcome that was stored above.
         //
-        // No wake-up is lost, because this swap and the waiter's PENDING -> WAITED exchange are both
-        // read-modify-writes of one word, so one of them is first. The waiter's first: the swap returns
-        // WAITED and all are woken; those who are on their way into the kernel find DONE where they expect
-        // WAITED and do not sleep. The swap first: the exchange fails and the waiter sees DONE.
+        // No wake-up is lost, because this swap and the waiter's PENDING -> WAITED exchange are both read-modify-writes
+        // of one word, so one of them is first. If the waiter's is first, the swap returns WAITED and all sleepers are
+        // woken; threads that are entering the kernel find DONE instead of WAITED and do not sleep. If the swap is
+        // first, the exchange fails and the waiter sees DONE.
         if self.state.swap(DONE, Ordering::Release) == WAITED {
             self.state.wake_all();
         }
@@ -139,7 +139,7 @@ impl Completion {
         }
     }
 
-    /// The result of the batch at `place`, once there is one.
+    /// The result of the batch at `place`, if it is known.
     fn result(&self, place: Place) -> Option<Result<Appended>> {
         // Acquire: pairs with the Release in `complete`, so that the outcome is visible.
         if self.state.load(Ordering::Acquire) != DONE {
@@ -155,7 +155,7 @@ impl Completion {
         })
     }
 
-    /// Sleeps until there is a result; None when `deadline` came first.
+    /// Sleeps until there is a result; None if `deadline` passed first.
     fn wait(&self, place: Place, deadline: Option<Instant>) -> Option<Result<Appended>> {
         loop {
             if let Some(result) = self.result(place) {
@@ -165,13 +165,13 @@ impl Completion {
             if left == Some(Duration::ZERO) {
                 return None;
             }
-            // Says that somebody sleeps, unless that is said already. Relaxed: publishes nothing; the word
-            // itself is all that matters here, and `result` above reads the outcome behind its own Acquire.
+            // Marks that a thread sleeps, unless it is marked already. Relaxed: this publishes nothing. Only the word
+            // itself matters here, and `result` above reads the outcome after its own Acquire.
             let seen = self.state.compare_exchange(PENDING, WAITED, Ordering::Relaxed, Ordering::Relaxed);
             if seen == Err(DONE) {
                 continue;
             }
-            // Woken or out of time: the loop's head looks at both.
+            // Woken or timed out: the loop's head checks both.
             self.state.wait(WAITED, left);
         }
     }
@@ -188,44 +188,51 @@ impl fmt::Debug for Completion {
     }
 }
 
-/// Runs foreign code on a writer thread, which must outlive the other's panics.
+/// Runs foreign code on a writer thread, which must survive panics of that code.
 fn guarded(what: &str, run: impl FnOnce()) {
-    // AssertUnwindSafe: what the code leaves half-done is its own; the completion is not touched by it.
+    // AssertUnwindSafe: the code may leave its own state inconsistent; it does not touch the completion.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
         let message = panic
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no message");
-        tracing::error!(message, "a {what} of an append panicked; the log goes on");
+        tracing::error!(message, "a {what} of an append panicked; the log continues");
     }
 }
 
-/// An append that was submitted: tells when it is durable, and under which indexes.
+/// A submitted append: reports when it is durable, and the indexes of its records.
 ///
-/// Wait for it, poll it, await it (it is a [`Future`], of no particular runtime), or hand it a callback. All
-/// tickets of a block become ready at the same moment. Dropping a ticket does not cancel the append; nothing
-/// does. `Send` and `Sync`: many threads may wait for one ticket.
+/// Wait for it, poll it, await it (it is a [`Future`] for any runtime), or give it a callback. All tickets of a block
+/// become ready at the same moment. Dropping a ticket does not cancel the append; nothing does. `Send` and `Sync`: many
+/// threads may wait for one ticket.
 ///
-/// Of no use in a forked child: the thread that settles it is in the parent, so one that was under way at the
-/// fork stays so in the child for ever. Drop it there.
+/// A ticket cannot be used in a forked child. The thread that settles it runs in the parent, so a ticket that was
+/// pending at the fork stays pending in the child. Drop it there.
 ///
 /// ```
 /// use chiplog::{Log, Options};
 /// let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
-/// let tickets = [log.submit(b"one")?, log.submit(b"two")?]; // both are under way
+/// let tickets = [log.submit(b"one")?, log.submit(b"two")?]; // both are in progress
 /// for ticket in &tickets {
 ///     println!("durable at {}", ticket.wait()?.first);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a ticket that nobody asks leaves it unknown whether the append became durable"]
+#[must_use = "without its ticket it stays unknown whether the append became durable"]
 pub struct Ticket {
     completion: Arc<Completion>,
     place: Place,
-    /// Our place among the completion's wakers, once polled as a future.
+    /// The index of our slot among the completion's wakers, once polled as a future.
     waker: Option<usize>,
+}
+
+/// A second ticket for the same append, with a waker of its own.
+impl Clone for Ticket {
+    fn clone(&self) -> Self {
+        Self { completion: self.completion.clone(), place: self.place, waker: None }
+    }
 }
 
 impl Ticket {
@@ -234,20 +241,23 @@ impl Ticket {
         Self { completion, place: Place { ordinal, offset, count }, waker: None }
     }
 
-    /// Another ticket for the same append: for who wants to wait for it in two ways.
+    /// Returns another ticket for the same append, to wait for it in two ways.
     pub fn twin(&self) -> Self {
         Self { completion: self.completion.clone(), place: self.place, waker: None }
     }
 
-    /// Blocks until the append is durable or has failed. At once if it is settled; the answer stays and can
-    /// be asked for again. Not to be called in a forked child: if the ticket was not settled at the fork, this
-    /// never returns there.
+    /// Blocks until the append is durable or has failed. Returns at once if it is settled; the result stays and can be
+    /// read again. Do not call it in a forked child: if the ticket was pending at the fork, it never returns there.
     ///
     /// # Errors
-    /// Why the append failed: `Poisoned` (a write or sync failed; outcome unknown), `Full`, `Closed`, or one of the
-    /// session's errors. Of a replica of a cluster also `NotLeader` (another one leads; the append is not in the
-    /// log), `Removed` (this one takes no part any more; nor is it), and `Unavailable`: the lead was lost, or the log
-    /// closed, before a majority had the append for certain; outcome unknown. In a session it can be sent again.
+    /// The reason why the append failed: `Poisoned` (a write or sync failed; outcome unknown), `Full`, `Closed`, or an
+    /// error of the session.
+    ///
+    /// In a cluster also:
+    /// - `NotLeader`: another replica leads; the append is not in the log.
+    /// - `Removed`: this replica was removed from the cluster; the append is not in the log.
+    /// - `Unavailable`: the leader stepped down, or the log closed, before a majority was known to have the append;
+    ///   outcome unknown. Within a session it can be sent again.
     pub fn wait(&self) -> Result<Appended> {
         loop {
             if let Some(result) = self.completion.wait(self.place, None) {
@@ -256,32 +266,32 @@ impl Ticket {
         }
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`. Zero is allowed and looks once.
+    /// Like [`wait`](Self::wait), for up to `timeout`. Zero is allowed and checks once.
     ///
     /// # Errors
-    /// Those of `wait`; and `Timeout`: the append is still under way and **may still become durable**. Ask
-    /// this ticket again; appending the record again may put it into the log twice (a session prevents that).
+    /// Those of `wait`, and `Timeout`: the append is still in progress and **may still become durable**. Wait for this
+    /// ticket again. Appending the record again may put it into the log twice, unless it belongs to a session.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Appended> {
-        // A time-out beyond what a clock can express is none.
+        // A time-out that no clock can represent means no limit.
         let deadline = Instant::now().checked_add(timeout);
         self.completion.wait(self.place, deadline).unwrap_or_else(|| {
             let message =
-                format!("the append was not settled within {timeout:?}; it may still become durable");
+                format!("the append has no result after {timeout:?}; it may still become durable: wait for its ticket again");
             Err(Error::new(ErrorKind::Timeout, message))
         })
     }
 
-    /// The result, if there is one yet. Never blocks.
+    /// Returns the result if it is known. Never blocks.
     ///
     /// The result's errors are those of [`wait`](Self::wait).
     pub fn poll(&self) -> Option<Result<Appended>> {
         self.completion.result(self.place)
     }
 
-    /// Calls `callback` with the result, exactly once: at once on this thread if it is known already, else
-    /// **on a thread of the log's** as soon as it is. Until it returns nothing else is written: it should
-    /// only pass the result on. It must not wait for an append to the same log, which would wait for itself.
-    /// There a panic of the callback is caught and logged.
+    /// Calls `callback` with the result, exactly once: at once on this thread if the result is known already, otherwise
+    /// **on a thread of the log** as soon as it is known. The log writes nothing else until the callback returns, so it
+    /// should only pass the result on. It must not wait for an append to the same log: that would deadlock. On the
+    /// log's thread a panic of the callback is caught and logged.
     ///
     /// ```
     /// use chiplog::{Log, Options};
@@ -293,11 +303,11 @@ impl Ticket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_complete(self, callback: impl FnOnce(Result<Appended>) + Send + 'static) {
-        // Boxed before the lock is taken: what is done under it stays short.
+        // Boxed before the lock is taken, to hold it briefly.
         let callback: Callback = Box::new(callback);
         let mut hooks = self.completion.hooks.lock();
-        // Under the lock: either this sees the result, or `complete`, which takes the hooks under the lock
-        // after it stored DONE, sees this callback.
+        // Under the lock: either this sees the result, or `complete`, which takes the hooks under the lock after it
+        // stored DONE, sees this callback.
         match self.poll() {
             None => hooks.callbacks.push((self.place, callback)),
             Some(result) => {
@@ -316,10 +326,10 @@ impl Future for Ticket {
         if let Some(result) = Self::poll(ticket) {
             return Poll::Ready(result);
         }
-        // Cloning and dropping wakers is foreign code: outside the lock.
+        // Cloning and dropping wakers is foreign code, so it happens outside the lock.
         let waker = context.waker().clone();
         let mut hooks = ticket.completion.hooks.lock();
-        // Once more under the lock; see `on_complete`.
+        // Checked again under the lock; see `on_complete`.
         if let Some(result) = Self::poll(ticket) {
             drop(hooks);
             return Poll::Ready(result);
@@ -340,11 +350,11 @@ impl Future for Ticket {
 }
 
 impl Drop for Ticket {
-    /// Lets go of the task that this ticket would have woken; touches nothing of other tickets.
+    /// Drops the waker that this ticket registered; does not touch other tickets.
     fn drop(&mut self) {
         if let Some(place) = self.waker {
             let mut hooks = self.completion.hooks.lock();
-            // Nothing is there any more if `complete` took it.
+            // The slot is gone if `complete` took the wakers.
             let waker = hooks.wakers.get_mut(place).and_then(Option::take);
             drop(hooks);
             drop(waker);
@@ -358,8 +368,8 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// What the log will answer to a question or command that is under way: an index. A [`Future`] of no particular
-/// runtime; dropping it takes nothing back. Of no use in a forked child, as a [`Ticket`].
+/// The pending answer to a request or command: an index. A [`Future`] for any runtime. Dropping it does not cancel the
+/// request. Like a [`Ticket`], it cannot be used in a forked child.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -371,22 +381,22 @@ impl fmt::Debug for Ticket {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "an answer that nobody waits for tells nothing"]
+#[must_use = "an answer that is not waited for has no effect"]
 pub struct Answer(pub(crate) Ticket);
 
 impl Answer {
-    /// Blocks until there is an answer.
+    /// Blocks until the answer is known.
     ///
     /// # Errors
-    /// What hindered it; see the call that gave this.
+    /// The reason why the request failed; see the call that returned this.
     pub fn wait(&self) -> Result<Index> {
         self.0.wait().map(|a| a.first)
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`. Zero is allowed and looks once.
+    /// Like [`wait`](Self::wait), for up to `timeout`. Zero is allowed and checks once.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); `Timeout`: there is no answer yet.
+    /// Those of [`wait`](Self::wait), and `Timeout`: there is no answer yet.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Index> {
         let deadline = Instant::now().checked_add(timeout);
         let answer = self.0.completion.wait(self.0.place, deadline).unwrap_or_else(|| {
@@ -395,12 +405,12 @@ impl Answer {
         answer.map(|a| a.first)
     }
 
-    /// The answer, if there is one yet. Never blocks.
+    /// Returns the answer if it is known. Never blocks.
     pub fn poll(&self) -> Option<Result<Index>> {
         Some(self.0.poll()?.map(|a| a.first))
     }
 
-    /// Calls `callback` with the answer, as [`Ticket::on_complete`].
+    /// Calls `callback` with the answer, like [`Ticket::on_complete`].
     pub fn on_complete(self, callback: impl FnOnce(Result<Index>) + Send + 'static) {
         self.0.on_complete(move |result| callback(result.map(|a| a.first)));
     }
@@ -414,7 +424,7 @@ impl Future for Answer {
     }
 }
 
-/// What of the standard library is replaced when loom explores the interleavings.
+/// Replacements for parts of the standard library while loom explores interleavings.
 mod sync {
     #[cfg(loom)]
     use loom::sync::{Mutex as Inner, MutexGuard};
@@ -422,7 +432,7 @@ mod sync {
     use std::sync::{Mutex as Inner, MutexGuard};
     use std::sync::{OnceLock, PoisonError};
 
-    /// A mutex that cannot be poisoned: no foreign code runs under it, so nothing panics under it.
+    /// A mutex that cannot be poisoned: no foreign code runs while it is held, so no panic happens either.
     pub(crate) struct Mutex<T>(Inner<T>);
 
     impl<T> Mutex<T> {
@@ -435,11 +445,11 @@ mod sync {
         }
     }
 
-    /// A cell that is set once. The state word, not the cell, says when it may be read.
+    /// A cell that is set once. The state word, not the cell, decides when it may be read.
     pub(crate) struct Once<T> {
         cell: OnceLock<T>,
-        /// In the model the cell orders nothing between threads: unless the state word's orderings make the
-        /// set visible, loom lets this Relaxed load miss it, and the model fails.
+        /// In the model the cell does not order memory between threads: unless the state word's orderings make the set
+        /// visible, loom lets this Relaxed load miss it, and the model fails.
         #[cfg(loom)]
         visible: loom::sync::atomic::AtomicBool,
     }
@@ -453,7 +463,7 @@ mod sync {
             }
         }
 
-        /// False if it was set before.
+        /// Sets the value; false if it was set before.
         pub(crate) fn set(&self, value: T) -> bool {
             let first = self.cell.set(value).is_ok();
             #[cfg(loom)]

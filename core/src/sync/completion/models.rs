@@ -1,5 +1,5 @@
-//! Every interleaving of a few threads, and every value that the memory orderings let a load see:
-//! `RUSTFLAGS="--cfg loom" cargo test -p chiplog --lib --release loom_`. A lost wake-up is a deadlock there.
+//! Explores every interleaving of a few threads, and every value that the memory orderings let a load see:
+//! `RUSTFLAGS="--cfg loom" cargo test -p chiplog --lib --release loom_`. A lost wake-up shows as a deadlock.
 
 use super::*;
 use loom::sync::Notify;
@@ -67,7 +67,7 @@ fn loom_poll_and_complete() {
         let completion = Completion::new();
         let ticket = ticket(&completion, 0);
         let writer = thread::spawn(move || completion.complete(PLACED));
-        // Either is right; what is wrong is a result without the outcome being visible.
+        // Both are correct; a result without a visible outcome would be wrong.
         if let Some(result) = ticket.poll() {
             check(result, 0);
         }
@@ -134,9 +134,9 @@ fn loom_future_polled_again_by_another_task() {
     });
 }
 
-/// One ticket of a block is dropped after a poll, while another one's task waits and a thread sleeps.
+/// A ticket of a block is dropped after a poll, while the task of another ticket waits and a thread sleeps.
 #[test]
-fn loom_dropping_a_ticket_takes_nothing_from_others() {
+fn loom_dropping_a_ticket_does_not_affect_others() {
     loom::model(|| {
         let completion = Completion::new();
         let [mut dropped, mut awaited] = [0, 1].map(|n| ticket(&completion, n));

@@ -31,7 +31,7 @@ fn poll_with(ticket: &mut Ticket, count: &Arc<Count>) -> Poll<Result<Appended>> 
 }
 
 #[test]
-fn each_ticket_gets_what_is_its_own() {
+fn each_ticket_gets_its_own_result() {
     let completion = Completion::new();
     let tickets = [(0, 0, 2), (1, 2, 1), (2, 3, 7)].map(|(o, f, c)| Ticket::new(completion.clone(), o, f, c));
     assert!(tickets.iter().all(|t| t.poll().is_none()));
@@ -53,7 +53,7 @@ fn each_ticket_gets_what_is_its_own() {
 }
 
 #[test]
-fn a_time_out_says_that_the_append_may_still_happen_and_the_ticket_stays_good() {
+fn timed_out_ticket_can_be_waited_for_again() {
     let completion = Completion::new();
     let ticket = ticket(&completion, 0);
     for timeout in [Duration::ZERO, Duration::from_millis(1)] {
@@ -68,14 +68,14 @@ fn a_time_out_says_that_the_append_may_still_happen_and_the_ticket_stays_good() 
 
 #[test]
 #[should_panic(expected = "completed once")]
-fn an_outcome_never_changes() {
+fn completing_twice_panics() {
     let completion = Completion::new();
     completion.complete(PLACED);
     completion.complete(PLACED);
 }
 
 #[test]
-fn a_panicking_callback_or_waker_stops_neither_the_others_nor_the_writer() {
+fn panicking_hook_stops_no_other_hook() {
     struct Bad;
     impl Wake for Bad {
         fn wake(self: Arc<Self>) {
@@ -93,7 +93,7 @@ fn a_panicking_callback_or_waker_stops_neither_the_others_nor_the_writer() {
 }
 
 #[test]
-fn a_callback_after_the_fact_runs_at_once() {
+fn callback_on_a_settled_ticket_runs_at_once() {
     let completion = Completion::new();
     completion.complete(PLACED);
     let (sender, receiver) = mpsc::channel();
@@ -103,7 +103,7 @@ fn a_callback_after_the_fact_runs_at_once() {
 }
 
 #[test]
-fn a_callback_may_use_the_completion_itself() {
+fn callback_may_use_its_own_completion() {
     let completion = Completion::new();
     let (sender, receiver) = mpsc::channel();
     let other = ticket(&completion, 1);
@@ -116,7 +116,7 @@ fn a_callback_may_use_the_completion_itself() {
 }
 
 #[test]
-fn polling_again_replaces_the_waker_and_dropping_takes_only_its_own() {
+fn polling_again_replaces_only_the_ticket_s_own_waker() {
     let completion = Completion::new();
     let [mut a, mut b, mut c] = [0, 1, 2].map(|n| ticket(&completion, n));
     let [old, new, of_b, of_c] = [(); 4].map(|()| Arc::new(Count::default()));
@@ -127,7 +127,7 @@ fn polling_again_replaces_the_waker_and_dropping_takes_only_its_own() {
     assert!(poll_with(&mut c, &of_c).is_pending());
     assert!(poll_with(&mut a, &new).is_pending());
     assert_eq!(completion.hooks.lock().wakers.len(), 3);
-    assert_eq!(Arc::strong_count(&old), 1, "the old waker is let go");
+    assert_eq!(Arc::strong_count(&old), 1, "the old waker is dropped");
     drop(b);
     assert_eq!(Arc::strong_count(&of_b), 1, "and so is a dropped ticket's");
     completion.complete(PLACED);
@@ -138,8 +138,8 @@ fn polling_again_replaces_the_waker_and_dropping_takes_only_its_own() {
     assert!(matches!(poll_with(&mut c, &of_c), Poll::Ready(Ok(r)) if r == at(102, 1)));
 }
 
-/// A waker can own tickets (a task owns what it awaits), so dropping one can drop tickets of the same
-/// block: under the lock that would be a deadlock.
+/// A waker can own tickets (a task owns the futures it awaits), so dropping one can drop tickets of the same block.
+/// Under the lock that would be a deadlock.
 #[test]
 fn a_waker_that_owns_tickets_of_the_same_block_can_be_dropped() {
     struct Task(#[allow(dead_code, reason = "held for its drop")] Ticket);
@@ -162,7 +162,7 @@ fn a_waker_that_owns_tickets_of_the_same_block_can_be_dropped() {
 }
 
 #[test]
-fn a_ticket_is_a_future_that_any_executor_can_run() {
+fn any_executor_can_run_a_ticket() {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -189,9 +189,9 @@ fn a_ticket_is_a_future_that_any_executor_can_run() {
     writer.join().unwrap();
 }
 
-/// Many threads on one completion after the other, some of which sleep, some of which come late.
+/// Many threads wait for one completion after the other; some sleep, some arrive late.
 #[test]
-fn no_waiter_is_ever_left_asleep() {
+fn no_waiter_stays_asleep() {
     const THREADS: u32 = 32;
     const BLOCKS: u64 = 300;
     let (done, waits) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -222,7 +222,7 @@ fn no_waiter_is_ever_left_asleep() {
             });
         }
         for (b, completion) in blocks.iter().enumerate() {
-            // Now and then let everybody fall asleep first.
+            // Sometimes lets all threads fall asleep first.
             if b % 8 == 0 {
                 while (done.load(Ordering::SeqCst) as usize) < b {
                     thread::yield_now();

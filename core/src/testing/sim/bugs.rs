@@ -1,8 +1,8 @@
-//! The planted bugs: what each is, how to switch it on, and what finds it. Where each is made is found by its number:
-//! `planted!(7)`.
+//! The planted bugs: a description of each, the way to switch it on, and the scenario that finds it. The number of a
+//! bug leads to its code: `planted!(7)`.
 //!
-//! Seeds find most of them. One that seeds meet too rarely has a directed scenario, named beside it, which fails while the
-//! bug is planted and holds otherwise.
+//! Seeds find most of them. A bug that seeds meet too rarely has a directed scenario, which is named beside it. The
+//! scenario fails while the bug is planted and holds otherwise.
 
 use super::directed::SCENARIOS;
 
@@ -15,13 +15,13 @@ use super::directed::SCENARIOS;
 pub struct Bug {
     /// Its number.
     pub number: u32,
-    /// What is done wrong.
+    /// The mistake, in words.
     pub what: &'static str,
-    /// The directed scenario that finds it; none: seeds do.
+    /// The directed scenario that finds it; `None`: seeds find it.
     pub scenario: Option<&'static str>,
 }
 
-/// Makes this mistake from now on, in all of the process; 0: none.
+/// Makes this mistake from now on, in the whole process; 0: none.
 ///
 /// ```
 /// chiplog::sim::bugs::plant(0);
@@ -39,17 +39,19 @@ pub fn plant(number: u32) {
 /// ```
 ///
 /// # Errors
-/// What does not hold, or that it panics; or there is no such scenario.
+/// The condition that does not hold, or that the scenario panics or does not exist.
 pub fn play(scenario: &str) -> Result<(), String> {
     match SCENARIOS.iter().find(|(name, _)| *name == scenario) {
-        Some((_, play)) => std::panic::catch_unwind(play).unwrap_or_else(|_| Err("it panics".to_owned())),
+        Some((_, play)) => {
+            std::panic::catch_unwind(play).unwrap_or_else(|_| Err("the scenario panics".to_owned()))
+        }
         None => Err(format!("there is no scenario {scenario}")),
     }
 }
 
 macro_rules! bugs {
     ($($number:literal $what:literal $(by $scenario:literal)?,)*) => {
-        /// All of them.
+        /// All planted bugs.
         pub const BUGS: &[Bug] = &[$(Bug { number: $number, what: $what, scenario: bugs!(@ $($scenario)?) },)*];
     };
     (@) => { None };
@@ -57,63 +59,63 @@ macro_rules! bugs {
 }
 
 bugs! {
-    1 "the send gate is off: a leader speaks before its term is durable" by "sole_voter_speaks_after_its_term_is_durable",
+    1 "the send gate is off: a leader sends before its term is durable" by "sole_voter_sends_after_its_term_is_durable",
     2 "a follower acknowledges before its sync",
     3 "the vote is not written",
-    4 "the sync is left out",
+    4 "the sync is skipped",
     5 "the directory is not synced after a segment was prepared",
-    6 "a truncated suffix comes back",
+    6 "a truncated suffix reappears",
     7 "sessions are forgotten at a roll",
-    8 "what is not committed is shown",
+    8 "uncommitted records are published",
     9 "an append is answered before it is committed",
-    10 "what a session sent twice is taken twice",
-    11 "files go before their discard is committed",
-    12 "a barrier is passed without asking anybody",
-    13 "a barrier is passed before this replica is as far",
-    14 "bodies that arrive are not checked",
-    15 "heads that arrive are not checked",
-    16 "the directory of a sender is not looked at" by "another_directory_is_not_heard",
+    10 "a retry within a session is appended twice",
+    11 "files are removed before their discard is committed",
+    12 "a barrier passes without asking the other replicas",
+    13 "a barrier passes before this replica has caught up",
+    14 "received bodies are not checked",
+    15 "received heads are not checked",
+    16 "the directory id of a sender is not checked" by "message_from_another_directory_is_dropped",
     17 "sessions are forgotten at a jump",
     18 "a jump keeps the first index of the old opening",
-    19 "commit runs ahead of a jump",
-    20 "recovery looks for files that a discard let go",
+    19 "commit moves ahead of a jump",
+    20 "recovery looks for files that a discard removed",
     21 "the term is lost at a roll",
-    22 "a failed sync is taken for a good one",
-    23 "what was sent again gets the wrong index",
-    24 "a gap in a session is not noticed",
-    25 "what a new leader cut off is acknowledged",
-    26 "a leader that was removed goes on",
-    27 "an append whose outcome is not known is said to be refused",
+    22 "a failed sync counts as a successful one",
+    23 "a retry gets the wrong index",
+    24 "a gap in a session is not detected",
+    25 "entries that a new leader truncated are acknowledged",
+    26 "a removed leader keeps leading",
+    27 "an append of unknown outcome is reported as refused",
     28 "the vote is forgotten at a restart",
     30 "a discard is forgotten at a roll",
-    31 "what is written while a sync runs is taken for synced",
-    32 "a replica that starts waits for no introduction" by "set_back_disk_stays_out",
-    33 "a disk that was set back is not noticed" by "set_back_disk_stays_out",
-    34 "a leader brings a membership into force at once" by "leader_waits_until_its_removal_is_known",
-    35 "no note of a membership that came into force" by "last_voter_remembers_that_it_is_alone",
-    36 "no note of what is committed before a second change" by "second_change_comes_with_the_commit_of_the_first",
+    31 "bytes written during a sync count as synced",
+    32 "a starting replica does not wait for introductions" by "set_back_disk_stays_out",
+    33 "a disk that was set back is not detected" by "set_back_disk_stays_out",
+    34 "a leader applies a change of membership at once" by "leader_waits_until_its_removal_is_known",
+    35 "a membership that came into force is not written down" by "last_voter_remembers_that_it_is_alone",
+    36 "a commit is not written down before the second change" by "second_change_carries_the_commit_of_the_first",
     37 "the vote is lost at a rollback",
     38 "the vote is lost at a jump",
-    39 "a jump asks no barrier again" by "barrier_is_asked_again_after_a_jump",
+    39 "a barrier is not retried after a jump" by "barrier_is_retried_after_a_jump",
     40 "a body of another term is sent" by "body_of_another_term_is_not_sent",
     41 "followers remember another time of a session's last append",
-    42 "introductions are not heard",
-    43 "a removed replica tells nobody what is committed" by "removed_leader_tells_what_is_committed",
-    44 "heartbeats do not tell how far a leader's disk is" by "set_back_disk_of_a_leader_stays_out",
-    60 "a log that is closed ends at once, whatever is under way",
-    61 "a sync that has ended on the other thread is not noted",
-    62 "a feed gives more than what is committed",
+    42 "introductions are ignored",
+    43 "a removed replica does not report the last commit" by "removed_leader_reports_the_last_commit",
+    44 "heartbeats do not carry the leader's durable index" by "set_back_disk_of_a_leader_stays_out",
+    60 "a log that is closed ends at once, with appends in flight",
+    61 "the end of a sync on the other thread is not recorded",
+    62 "a feed returns uncommitted entries",
     63 "a follower does not jump",
-    64 "records take the room that is kept for discards and votes" by "full_cluster_takes_a_discard",
-    65 "a term is written without looking for room" by "replica_without_room_is_silent_and_goes_on",
-    66 "what waits for a file is never handed on",
-    67 "a follower on a slow link is sent the same again" by "follower_on_a_slow_link_gets_nothing_twice",
+    64 "records use the room reserved for discards and votes" by "full_cluster_accepts_a_discard",
+    65 "a term is written without a check for room" by "replica_without_room_is_silent_and_recovers",
+    66 "appends that wait for a file are never written",
+    67 "a follower on a slow link gets the same entries again" by "follower_on_a_slow_link_gets_nothing_twice",
     68 "a full queue drops its oldest message",
-    69 "what was fetched to repair a log is not written",
-    70 "entries that are here are said to be discarded",
-    71 "a question for committed entries is answered with others" by "committed_entries_alone_are_lent_as_committed",
-    72 "a repair takes back a vote that the disk still tells of" by "vote_that_the_disk_tells_of_is_not_given_again",
-    73 "a damaged opening is made for a dead end" by "opening_behind_an_old_cut_is_made_for_the_cut",
+    69 "entries fetched to repair a log are not written",
+    70 "existing entries are reported as discarded",
+    71 "a request for committed entries gets uncommitted ones" by "only_committed_entries_are_sent_as_committed",
+    72 "a repair gives a vote again that the disk still holds" by "vote_on_the_disk_is_not_cast_again",
+    73 "a damaged opening is repaired for a dead end" by "opening_after_a_truncation_is_repaired_for_that_index",
     74 "the options of the log are forgotten at a roll",
 }
 
@@ -123,10 +125,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_scenario_is_there_and_stands_for_a_bug() {
+    fn every_scenario_exists_and_finds_a_bug() {
         let named: BTreeSet<&str> = BUGS.iter().filter_map(|bug| bug.scenario).collect();
         assert_eq!(named, SCENARIOS.iter().map(|(name, _)| *name).collect());
         let numbers: BTreeSet<u32> = BUGS.iter().map(|bug| bug.number).collect();
-        assert_eq!(numbers.len(), BUGS.len(), "a number stands twice");
+        assert_eq!(numbers.len(), BUGS.len(), "a number is used twice");
     }
 }

@@ -1,6 +1,6 @@
-//! Virtual time, and what is to happen when.
+//! Virtual time, and the queue of events.
 //!
-//! Invariant: events come out by time, and those of one moment in the order in which they were put in. So the
+//! Invariant: events are returned by time, and events of one moment in the order in which they were added. So the
 //! order is total and depends on nothing else.
 
 use crate::sync::clock::Moment;
@@ -30,13 +30,13 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// The other way round: the heap gives the greatest first.
+    /// Reversed, because the heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-/// What is to happen.
+/// The queue of future events.
 #[derive(Debug)]
 pub(super) struct Schedule<E> {
     heap: BinaryHeap<Entry<E>>,
@@ -53,12 +53,12 @@ impl<E> Schedule<E> {
         self.now
     }
 
-    /// How many events there have been.
+    /// How many events have been returned.
     pub(super) fn count(&self) -> u64 {
         self.next - self.heap.len() as u64
     }
 
-    /// Puts an event in; one of the past comes at once.
+    /// Adds an event; an event in the past is returned next.
     pub(super) fn at(&mut self, at: Moment, event: E) {
         self.heap.push(Entry { at: at.max(self.now), number: self.next, event });
         self.next += 1;
@@ -68,7 +68,7 @@ impl<E> Schedule<E> {
         self.at(self.now.plus(time), event);
     }
 
-    /// The next event; time moves to it.
+    /// Returns the next event and moves the time to it.
     pub(super) fn next(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;
         self.now = entry.at;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_and_then_in_order() {
+    fn events_are_ordered_by_time_and_then_by_insertion() {
         let mut schedule = Schedule::new();
         for (at, name) in [(5, "c"), (1, "a"), (5, "d"), (2, "b"), (5, "e")] {
             schedule.at(Moment(at), name);

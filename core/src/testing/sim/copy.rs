@@ -1,5 +1,5 @@
-//! Copy: a follower of a simulated cluster: the shipped [`Applier`] over a simulated disk, with the decisions of its
-//! thread ([`State`]), and a power switch.
+//! Copy: a follower of a simulated cluster. It runs the shipped [`Applier`] over a simulated disk, with the
+//! decisions of its thread ([`State`]) and a power switch.
 //!
 //! Must not know: the network, who feeds it, what it should have.
 
@@ -25,11 +25,11 @@ use crate::types::{EntryIndex, Index, LogId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the thread of a follower does next.
+/// The next work of a follower's thread.
 pub(super) enum Chore {
-    /// The sync that was begun takes its time.
+    /// A sync has begun and takes some time.
     Sync,
-    /// Something was done; there may be more.
+    /// Some work was done; there may be more.
     Done,
     Wait(Option<Duration>),
 }
@@ -42,11 +42,11 @@ pub(super) struct Copy {
     options: Options,
     log: LogId,
     job: Option<Arc<SyncOnce>>,
-    /// What the virtual time counts from.
+    /// The origin of virtual time.
     epoch: Instant,
 }
 
-/// How it is opened.
+/// The parameters for opening it.
 #[derive(Clone, Debug)]
 pub(super) struct CopySetup {
     pub(super) clock: Arc<SetClock>,
@@ -64,7 +64,7 @@ impl CopySetup {
 }
 
 impl Copy {
-    /// Opens what is on the disk.
+    /// Opens the log on the disk.
     ///
     /// # Errors
     /// Those of `FollowerLog::open`.
@@ -109,8 +109,8 @@ impl Copy {
         self.epoch + Duration::from_nanos(now.0)
     }
 
-    pub(super) fn want(&self) -> FollowFrom {
-        self.state.applier.want()
+    pub(super) fn resume_point(&self) -> FollowFrom {
+        self.state.applier.resume_point()
     }
 
     /// The last entry that it has.
@@ -118,25 +118,27 @@ impl Copy {
         self.view.positions.entry()
     }
 
-    /// Takes what was fed. Outer errors end it, inner ones refuse. True: it has jumped.
+    /// Takes an item of a feed. An outer error ends the process, an inner one refuses the item. True: the log jumped.
     ///
     /// # Errors
-    /// What it dies of.
-    pub(super) fn take(&mut self, fed: FollowMessage, now: Moment) -> Result<Result<bool>> {
+    /// The error that ends the process.
+    pub(super) fn apply(&mut self, fed: FollowMessage, now: Moment) -> Result<Result<bool>> {
         self.state.look_at_clock(self.instant(now));
         let taken = match fed {
-            FollowMessage::State(state) => self.state.applier.begin(&state)?.map(|jumped| jumped.is_some()),
-            FollowMessage::Entries(entries) => self.state.applier.take(entries)?.map(|()| false),
+            FollowMessage::State(state) => {
+                self.state.applier.install_snapshot(&state)?.map(|jumped| jumped.is_some())
+            }
+            FollowMessage::Entries(entries) => self.state.applier.apply(entries)?.map(|()| false),
         };
         self.state.has_written(self.instant(now));
         self.state.applier.help();
         Ok(taken)
     }
 
-    /// What its thread would do now.
+    /// Does the next work of its thread.
     ///
     /// # Errors
-    /// What it dies of.
+    /// The error that ends the process.
     pub(super) fn chore(&mut self, now: Moment) -> Result<Chore> {
         if self.job.is_some() {
             return Ok(Chore::Wait(None));
@@ -159,10 +161,10 @@ impl Copy {
         Ok(Chore::Done)
     }
 
-    /// The sync that was begun has taken its time.
+    /// The running sync ends.
     ///
     /// # Errors
-    /// What it dies of.
+    /// The error that ends the process.
     pub(super) fn synced(&mut self, now: Moment) -> Result<()> {
         let Some(job) = self.job.take() else { return Ok(()) };
         job.run()?;
@@ -173,12 +175,12 @@ impl Copy {
     /// A feed of this copy, for another one.
     ///
     /// # Errors
-    /// Those of `Log::feed`.
-    pub(super) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    /// Those of `Log::follow`.
+    pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         FollowSource::new(self.view.clone(), Owner::Follower, self.log, self.options.clone(), from)
     }
 
-    /// The first record and all those that it has come to show since the last time.
+    /// The first record, and all records that became readable since the last call.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
@@ -186,7 +188,7 @@ impl Copy {
         super::machine::read_on(&self.view, &mut self.reader)
     }
 
-    /// Everything that it shows.
+    /// Everything that can be read.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.

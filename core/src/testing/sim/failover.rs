@@ -1,8 +1,8 @@
-//! Fail-over: how long appends stood still when a leader was lost.
+//! Fail-over: how long no append was acknowledged after a leader was lost.
 
 use std::time::Duration;
 
-/// How long it took until somebody acknowledged an append after a leader was lost.
+/// The time from the loss of a leader to the next acknowledged append.
 ///
 /// ```
 /// use chiplog::sim::FailOver;

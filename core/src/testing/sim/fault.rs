@@ -1,10 +1,10 @@
-//! What can go wrong in a simulation, by name, and how often it did.
+//! The faults of a simulation, by name, and how often each happened.
 
 use std::fmt;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// A kind of fault, or of planned trouble. Each is counted when it has happened.
+        /// A kind of fault, or of planned change. Each is counted when it has happened.
         ///
         /// ```
         /// use chiplog::sim::Fault;
@@ -16,10 +16,10 @@ macro_rules! faults {
         pub enum Fault { $($(#[$doc])* $name,)* }
 
         impl Fault {
-            /// All of them.
+            /// All faults.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Its name in figures and on command lines.
+            /// The name in statistics and on command lines.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -30,41 +30,41 @@ macro_rules! faults {
 faults! {
     /// A message was lost.
     Loss = "loss",
-    /// A message came twice, the second time perhaps much later.
+    /// A message arrived twice, the second time perhaps much later.
     Replay = "replay",
     /// A message overtook an earlier one.
     Reorder = "reorder",
-    /// A bit of a message's head was turned.
+    /// A bit of a message's head was flipped.
     CorruptHead = "corrupt_head",
-    /// A bit of the blocks in a message was turned.
+    /// A bit of the blocks in a message was flipped.
     CorruptBody = "corrupt_body",
-    /// A message met a full queue.
+    /// A message was dropped because the queue was full.
     QueueFull = "queue_full",
-    /// Little passed from one replica to the others for a while.
+    /// Few messages passed from one replica to the others for a while.
     SlowLink = "slow_link",
-    /// A follower with much to be sent was given nothing more for an answer.
+    /// The leader sent a lagging follower nothing more until it answered.
     Paced = "paced",
-    /// Nothing went from one replica to another one.
+    /// No message passed from one replica to another one.
     PartitionOneWay = "partition_one_way",
-    /// The replicas fell into two groups.
+    /// The replicas were split into two groups.
     PartitionTwoWay = "partition_two_way",
-    /// One replica was cut off.
+    /// One replica was isolated from all others.
     Isolate = "isolate",
     /// The power of one replica failed.
     PowerCut = "power_cut",
-    /// The power failed in the midst of a call to the disk.
+    /// The power failed during a call to the disk.
     PowerCutInside = "power_cut_inside",
     /// The power failed while a replica recovered.
     PowerCutInRecovery = "power_cut_in_recovery",
     /// The power of all replicas failed.
     PowerCutOfAll = "power_cut_of_all",
-    /// A replica was killed; what it wrote stays visible.
+    /// A replica was killed; everything that it wrote stays visible.
     Kill = "kill",
-    /// The leader's power was cut while all else was well, to see how long it takes to have another one.
+    /// The power of a healthy cluster's leader was cut, to measure how long the election of another one takes.
     LeaderKilled = "leader_killed",
     /// A replica did nothing for a while.
     Pause = "pause",
-    /// A replica was closed in order, with appends under way.
+    /// A replica was closed properly, with appends in flight.
     Close = "close",
     /// A disk was slow for a while.
     Limp = "limp",
@@ -78,29 +78,30 @@ faults! {
     SlowFiles = "slow_files",
     /// Appends waited for a file that was being prepared.
     AppendsWait = "appends_wait",
-    /// What a leader sent waited for a file that was being prepared.
+    /// The entries that a leader sent waited for a file that was being prepared.
     RoomLater = "room_later",
-    /// There was no room for what a leader sent.
+    /// There was no room for the entries that a leader sent.
     NoRoom = "no_room",
     /// There was no room for a term, a vote or a change.
     NoRoomForTerms = "no_room_for_terms",
-    /// Bits turned over in stored blocks.
+    /// Bits flipped in stored blocks.
     Rot = "rot",
-    /// A file was lost, cut short or changed while its replica was down.
+    /// A file was lost, truncated or changed while its replica was down.
     Damage = "damage",
     /// Hard states of the newest segment were damaged while the replica was down.
     DamagedState = "damaged_state",
-    /// The newest segment's opening was.
+    /// The newest segment's opening was damaged while the replica was down.
     DamagedOpening = "damaged_opening",
-    /// An older segment was, at the place where a conflict had cut it off, or the newest one's opening behind that place.
+    /// An older segment was damaged where a conflict had truncated it, or the opening of the newest segment, which
+    /// follows.
     DamagedCut = "damaged_cut",
-    /// One of the newest entries was.
+    /// One of the newest entries was damaged while the replica was down.
     DamagedEnd = "damaged_end",
-    /// A replica whose log did not open repaired it with what the others have.
+    /// A replica whose log did not open repaired it from other replicas.
     Repair = "repair",
-    /// A voter came back without its data.
+    /// A voter restarted without its data.
     Wipe = "wipe",
-    /// A voter came back with an old copy of its disk.
+    /// A voter restarted with an old copy of its disk.
     Rollback = "rollback",
     /// A replica's clock jumped ahead.
     ClockAhead = "clock_ahead",
@@ -116,13 +117,13 @@ faults! {
     Remove = "remove",
     /// Several members changed at once.
     Joint = "joint",
-    /// The leader was asked to let another one lead.
+    /// The leader was asked to transfer leadership.
     Transfer = "transfer",
-    /// A replica that fell behind a discard jumped over it.
+    /// A replica that lagged behind a discard jumped over it.
     Jump = "jump",
     /// A client's session expired.
     SessionExpired = "session_expired",
-    /// A session that never appended gave way to another one.
+    /// A session that never appended was closed for another one.
     SessionEvicted = "session_evicted",
     /// No more sessions could be opened.
     SessionsFull = "sessions_full",
@@ -130,17 +131,17 @@ faults! {
     ShrinkToTwo = "shrink_to_two",
     /// A cluster shrank to one voter.
     ShrinkToOne = "shrink_to_one",
-    /// A replica came back when all voters that it knew had left.
+    /// A replica restarted after all voters that it knew had left.
     LongAbsence = "long_absence",
-    /// A follower lost its power, or was killed.
+    /// A follower's power failed, or it was killed.
     FollowerCrash = "follower_crash",
-    /// A follower had no room for what it was fed.
+    /// A follower had no room for the entries that it was fed.
     FollowerFull = "follower_full",
-    /// A follower went to another source.
+    /// A follower switched to another source.
     FollowerSwitch = "follower_switch",
     /// A follower was fed by another one.
     FollowerChain = "follower_chain",
-    /// A follower jumped over what was discarded.
+    /// A follower jumped over discarded entries.
     FollowerJump = "follower_jump",
     /// The log's options were changed.
     SetOptions = "set_options",
@@ -170,30 +171,30 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// One more.
+    /// Counts one more.
     pub fn add(&mut self, fault: Fault) {
         self.0[fault as usize] += 1;
     }
 
-    /// Those of another run too.
+    /// Adds the counts of another run.
     pub fn add_all(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine += theirs;
         }
     }
 
-    /// How often.
+    /// How often the fault happened.
     pub fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }
 
-    /// All, in the order of [`Fault::ALL`].
+    /// All counts, in the order of [`Fault::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
         Fault::ALL.iter().map(|f| (*f, self.of(*f)))
     }
 
-    /// Those that never happened. A few thousand seeds meet [`Fault::NoRoomForTerms`] and [`Fault::DamagedCut`] once or not at
-    /// all: directed scenarios have them.
+    /// The faults that never happened. A few thousand seeds meet [`Fault::NoRoomForTerms`] and [`Fault::DamagedCut`]
+    /// rarely or never; directed scenarios cover them.
     pub fn missing(&self) -> Vec<Fault> {
         self.iter()
             .filter(|(f, n)| *n == 0 && !matches!(f, Fault::NoRoomForTerms | Fault::DamagedCut))
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_happened_is_named() {
+    fn faults_that_never_happened_are_listed() {
         let mut counts = Counts::default();
         for fault in &Fault::ALL[1..] {
             counts.add(*fault);

@@ -1,10 +1,11 @@
-//! Harm: where the newest files of a replica that is down can be damaged so that a log is specified to survive it, as long as
-//! a majority is sound.
+//! Harm: damage to the newest files of a replica that is down, of the kind that a log is specified to survive while a
+//! majority is sound.
 //!
-//! A block is damaged only if a sound block behind it proves that it was durable. Otherwise recovery would take it for a torn
-//! write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an older segment tells what it said. Hard states are damaged
-//! only where what is left tells of each committed command that it is: files go once a durable block says that their discard is
-//! committed, and without that word they count as lost, which a replica refuses to repair if they were its oldest.
+//! A block is damaged only if a sound block after it proves that it was durable. Otherwise recovery would treat it as
+//! a torn write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an
+//! older segment shows its contents. Hard states are damaged only where the remaining blocks show that each committed
+//! command is committed. The reason: files are removed once a durable block says that their discard is committed.
+//! Without that block they count as lost, and a replica refuses to repair them if they were its oldest.
 //!
 //! Must not know: who else has what is lost, what a replica does about it.
 
@@ -15,26 +16,26 @@ use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
 use crate::types::{EntryIndex, Term};
 
-/// Entries of the newest segment that can be damaged, from its end.
+/// How many of the newest segment's last entries can be damaged.
 const LAST_ENTRIES: usize = 4;
 
-/// Bits that turn over.
+/// A set of bits to flip.
 #[derive(Debug)]
 pub(super) struct Harm {
     pub(super) kind: Fault,
-    /// Each by the name of its file, and its number in there.
+    /// The name of the file of each bit, and the bit's number in it.
     pub(super) bits: Vec<(String, u64)>,
-    /// Whether no sound block tells the newest term and vote any more.
+    /// Whether no sound block shows the newest term and vote any more.
     pub(super) loses_state: bool,
     /// The entry before a segment whose opening is lost, and its term.
     pub(super) begins_behind: Option<(EntryIndex, Term)>,
 }
 
-/// Harm of this kind to the newest files, if they allow it.
+/// Chooses harm of this kind to the newest files, if they allow it.
 pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
     let mut segments = begun(image);
     let last = segments.next()?;
-    // One that begins where the newest does, or behind it, was cut off.
+    // A segment that begins where the newest does, or after it, is dead.
     let before = segments.find(|segment| segment.base().0 < last.base().0);
     let mut older = Vec::new();
     let hurt: Vec<&Block> = match kind {
@@ -54,7 +55,7 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
         }
         Fault::DamagedCut => {
             let before = before.as_ref().filter(|before| before.goes_on_behind(last.base().0))?;
-            // Without its footer nothing in it tells where it was cut off.
+            // Without its footer nothing in it shows where it was truncated.
             older.push((before.name.clone(), (before.bytes - FOOTER_BYTES) as u64 * 8));
             if rng.permille(500) {
                 last.proven().take(1).collect()
@@ -101,7 +102,7 @@ pub(super) struct Segment {
 pub(super) struct Block {
     pub(super) at: usize,
     pub(super) header: BlockHeader,
-    /// Its term, vote and commit index, if it tells of them.
+    /// Its term, vote and commit index, if it holds a hard state.
     state: Option<HardState>,
 }
 
@@ -133,18 +134,18 @@ impl Segment {
         self.blocks.first().map_or_else(Default::default, |b| (b.header.raft_index, b.header.term))
     }
 
-    /// The blocks that a later one says were durable.
+    /// The blocks that a later block says were durable.
     fn proven(&self) -> impl Iterator<Item = &Block> {
         let durable = self.blocks.iter().map(|b| b.header.durable_upto as usize).max().unwrap_or_default();
         self.blocks.iter().filter(move |b| b.at < durable)
     }
 
-    /// Whether it holds entries behind this one.
+    /// Whether it holds entries after this one.
     fn goes_on_behind(&self, entry: EntryIndex) -> bool {
         self.blocks.iter().any(|b| b.header.kind.is_entry() && b.header.raft_index > entry)
     }
 
-    /// A bit of a block.
+    /// A random bit of a block.
     fn bit(&self, block: &Block, rng: &mut Rng) -> (String, u64) {
         let bit = rng.below(block.header.length as usize * 8);
         (self.name.clone(), (block.at * 8 + bit) as u64)

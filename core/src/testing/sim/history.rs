@@ -1,19 +1,19 @@
-//! What clients asked, what they were told, and in which order: the material of every check from outside.
+//! The calls of clients, their answers, and the order of both: the input of every check from outside.
 //!
-//! Records of a simulation are made from a number, so a history holds numbers and never bytes: [`record_of`] and
-//! [`number_of`] lead from one to the other and back, and the latter notices every changed byte.
+//! Records of a simulation are made from a number, so a history holds numbers and never bytes. [`record_of`] and
+//! [`number_of`] convert between both, and [`number_of`] detects every changed byte.
 
 use crate::disk::sim::Rng;
 use crate::sync::clock::Moment;
 use crate::types::{Index, Sequence, SessionId};
 use std::fmt::Write;
 
-/// Bytes of a record's number.
+/// The length of a record's number, in bytes.
 const NUMBER_BYTES: usize = 8;
 /// Records whose number has this bit are large.
 pub(super) const LARGE: u64 = 1 << 39;
 
-/// The record that stands for a number: the number itself, then filler of a length and content that follow from it.
+/// The record with this number: the number itself, then filler whose length and content follow from it.
 ///
 /// ```
 /// use chiplog::sim::{number_of, record_of};
@@ -24,7 +24,7 @@ pub(super) const LARGE: u64 = 1 << 39;
 /// ```
 pub fn record_of(number: u64) -> Vec<u8> {
     let mut rng = Rng::new(number ^ 0x5bd1_e995);
-    // At least as much filler as a checksum has: without it any eight bytes would be a record.
+    // At least as much filler as a checksum has: otherwise any eight bytes would be a record.
     let filler = 8 + match rng.below(64) {
         _ if number & LARGE != 0 => 500 + rng.below(3500),
         0 => rng.below(3000),
@@ -40,13 +40,13 @@ pub fn record_of(number: u64) -> Vec<u8> {
     record
 }
 
-/// The number that a record stands for; none if it is not the record of any.
+/// The number of a record; `None` if it is no record of a simulation.
 pub fn number_of(record: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(*record.first_chunk::<NUMBER_BYTES>()?);
     (record == record_of(number)).then_some(number)
 }
 
-/// A moment with its place in the order of all calls and returns: of two at one moment one is first.
+/// A moment, with its position in the order of all calls and returns: two at the same moment are ordered too.
 ///
 /// ```
 /// use chiplog::sim::{Moment, When};
@@ -54,44 +54,44 @@ pub fn number_of(record: &[u8]) -> Option<u64> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct When {
-    /// Its place in the order.
+    /// The position in the order.
     pub order: u64,
     /// The moment.
     pub at: Moment,
 }
 
-/// What a client asked for.
+/// A client's request.
 ///
 /// ```
-/// use chiplog::sim::What;
-/// assert_ne!(What::Info, What::Append { records: vec![1], session: None });
+/// use chiplog::sim;
+/// assert_ne!(sim::What::Info, sim::What::Append { records: vec![1], session: None });
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// To append these records, all or none.
+    /// Append these records, all or none.
     Append {
         /// Their numbers.
         records: Vec<u64>,
-        /// Under this number of this session.
+        /// The session and the sequence number, if it has them.
         session: Option<(SessionId, Sequence)>,
     },
-    /// To read one record.
+    /// Read one record.
     Read {
-        /// Which.
+        /// Its index.
         index: Index,
-        /// Behind a barrier; otherwise what the replica has.
+        /// Whether a barrier comes first; otherwise the replica returns its own state.
         linear: bool,
     },
-    /// Where the log begins and ends, behind a barrier.
+    /// Read the first and the last index, after a barrier.
     Info,
-    /// To discard what is below.
+    /// Discard the records below.
     Discard {
-        /// The first index to keep.
+        /// The first index that is kept.
         first: Index,
     },
 }
 
-/// What a read showed.
+/// The result of a read.
 ///
 /// ```
 /// use chiplog::sim::Seen;
@@ -99,7 +99,7 @@ pub enum What {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The record of this number.
+    /// The record with this number.
     Record(u64),
     /// The index is below the first.
     Discarded,
@@ -107,43 +107,44 @@ pub enum Seen {
     Beyond,
 }
 
-/// What a client was told.
+/// The answer that a client got.
 ///
 /// ```
 /// assert_ne!(chiplog::sim::Told::Refused, chiplog::sim::Told::Nothing);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Nothing, or that nobody knows: it may or may not have happened, or happen later.
+    /// None, or an unknown outcome: the call may have happened, may happen later, or never.
     Nothing,
-    /// That it did not happen and never will.
+    /// It did not happen and never will.
     Refused,
-    /// The first record's index, if it was said; that the records are in the log in any case.
+    /// The records are in the log; the first one's index, if it was returned.
     Appended(Option<Index>),
-    /// What is there.
+    /// The result of a read.
     Read(Seen),
-    /// First and last index.
+    /// The first and the last index.
     Info(Index, Index),
-    /// That it is done.
+    /// The discard is done.
     Discarded,
 }
 
 /// One call of a client.
 ///
 /// ```
-/// use chiplog::sim::{Call, Moment, Told, What, When};
-/// let call = Call { client: 1, what: What::Info, invoked: When { order: 0, at: Moment(0) }, returned: None, told: Told::Nothing };
+/// use chiplog::sim::{self, Call, Moment, Told, When};
+/// let invoked = When { order: 0, at: Moment(0) };
+/// let call = Call { client: 1, what: sim::What::Info, invoked, returned: None, told: Told::Nothing };
 /// assert!(call.returned.is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Whose.
+    /// The client's number.
     pub client: u32,
-    /// What was asked.
+    /// The request.
     pub what: What,
-    /// When.
+    /// When the call was made.
     pub invoked: When,
-    /// When the answer came; none if none did.
+    /// When it returned; `None` if it did not.
     pub returned: Option<When>,
     /// The answer.
     pub told: Told,
@@ -156,7 +157,7 @@ pub struct Call {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// By the time they were made.
+    /// In the order in which they were made.
     pub calls: Vec<Call>,
     next_order: u64,
 }
@@ -168,7 +169,7 @@ impl History {
         self.calls.len() - 1
     }
 
-    /// The answer to a call. That nobody knows is no return: the call stays open for ever.
+    /// Records the answer to a call. An unknown outcome is no return: the call stays open for ever.
     pub(super) fn answer(&mut self, at: Moment, call: usize, told: Told) {
         let returned = (told != Told::Nothing).then(|| self.when(at));
         self.calls[call].returned = returned;
@@ -180,7 +181,7 @@ impl History {
         When { order: self.next_order, at }
     }
 
-    /// One JSON object a line and call, for checkers in other languages. `call` and `return` are places in the
+    /// One JSON object per line and call, for checkers in other languages. `call` and `return` are positions in the
     /// order of the run; a call without an answer has no `return`.
     pub fn json_lines(&self) -> String {
         let mut out = String::new();
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_its_number_and_nothing_else_does() {
+    fn only_a_record_has_a_number() {
         let mut lengths = std::collections::BTreeSet::new();
         for n in 0..500 {
             let mut record = record_of(n);

@@ -1,5 +1,5 @@
-//! Host: one machine of a simulation with its disk, its clock and its power switch. The process on it comes and
-//! goes; the disk stays.
+//! Host: one machine of a simulation, with its disk, its clock and its power switch. Processes on it start and end;
+//! the disk remains.
 //!
 //! Must not know: how messages travel, clients, what a replica should do.
 
@@ -21,30 +21,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages that a paused process finds when it wakes; the network drops more.
+/// How many messages a paused process finds when it resumes; the network drops the others.
 const HELD_MAX: usize = 256;
 
-/// Why no process runs on a host.
+/// The state of a host's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// One runs.
+    /// It runs.
     Up,
-    /// Stopped for a while; it knows nothing of it.
+    /// It is paused for a while, without noticing.
     Paused,
-    /// Off; comes back by itself.
+    /// It is off and will start again.
     Down,
-    /// Off for good.
+    /// It is off for good.
     Gone,
 }
 
-/// What became of data that a disk held.
+/// The way in which a disk lost data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Maimed {
     /// The disk was emptied.
     Wiped,
     /// An older state of the disk was put back.
     SetBack,
-    /// A bit turned over.
+    /// A bit was flipped.
     Rotten,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Maimed {
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) began: Moment,
-    /// It led a cluster without trouble: the processes that ran then, by their lives.
+    /// It led a healthy cluster: the processes that ran then, by their lives.
     pub(super) well: Option<BTreeMap<NodeId, u32>>,
 }
 
@@ -60,74 +60,74 @@ pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) disk: SimDisk,
     pub(super) machine: Option<Machine>,
-    /// Instead, a process that repairs its log.
+    /// The process that repairs its log, instead of a machine.
     pub(super) patient: Option<Patient>,
-    /// A file was damaged while it was down, and is to be repaired.
+    /// A file was damaged while it was down, and has to be repaired.
     pub(super) damaged: bool,
-    /// No sound block told its newest term and vote when it was damaged.
+    /// When it was damaged, no sound block showed its newest term and vote.
     pub(super) state_lost: bool,
     /// The entry before a segment whose opening was damaged, and its term.
     pub(super) begins_behind: Option<(EntryIndex, Term)>,
     /// This life began with a repair.
     pub(super) repaired: bool,
     pub(super) state: State,
-    /// Counts the processes that ran here; events of an earlier one are void.
+    /// Counts the processes that ran here; events of earlier ones are ignored.
     pub(super) life: u32,
     pub(super) directory: Option<DirectoryId>,
     pub(super) bootstrap: Bootstrap,
     pub(super) clock: Arc<SetClock>,
-    /// Milliseconds by which the clock is wrong.
+    /// The clock's error, in milliseconds.
     pub(super) wrong_by_ms: i64,
-    /// When each of its threads runs next.
+    /// The next time each of its threads runs.
     pub(super) due: [Option<Moment>; THREADS],
-    /// Until then a sync is carried out in the turn.
+    /// Until then a sync runs inside the step.
     pub(super) busy_until: Moment,
     /// The log is being closed.
     pub(super) closing: Option<Closing>,
-    /// What arrived while paused.
+    /// The messages that arrived while it was paused.
     pub(super) held: Vec<Envelope>,
     sync_time: Duration,
     /// How many times slower than usual its disk is.
     pub(super) limp: u32,
-    /// What the sync under way will make durable.
+    /// The state that the running sync will make durable.
     pub(super) syncing: Option<Kept>,
-    /// The sync under way, or the last one, began while the disk was slow.
+    /// The running sync, or the last one, began while the disk was slow.
     pub(super) slow_sync: bool,
     pub(super) kept: Kept,
     /// An earlier state of its disk.
     pub(super) old: Option<DiskState>,
-    /// The calls to the disk after which the power fails, in the next recovery.
+    /// The number of calls to the disk after which the power fails in the next recovery.
     pub(super) cut_recovery: Option<u64>,
     /// Its disk was too small for a while.
     pub(super) cramped: bool,
     /// Its segment files are prepared late.
     pub(super) prepares_late: bool,
-    /// Somebody will do the work of its helper thread.
+    /// An event for the work of its helper thread is queued.
     pub(super) help_is_due: bool,
-    /// What it lacked room for when that was last looked at.
+    /// The kinds of room that it lacked at the last check.
     pub(super) room: Room,
     /// Its disk was emptied, set back or damaged.
     pub(super) maimed: Option<Maimed>,
-    /// What was durable on the disk when it was emptied or set back.
+    /// The durable state of the disk when it was emptied or set back.
     pub(super) lost: Kept,
-    /// The last term that it spoke of in a vote or a candidacy, and whom it named: it has to remember both for ever.
+    /// The last term in which it voted or was a candidate, and its vote: it must never forget either.
     pub(super) promised: (Term, u64),
-    /// Others that told this process what they know of it.
+    /// The replicas that sent this process their introduction.
     pub(super) introduced_by: BTreeSet<NodeId>,
-    /// Whether this process found a log with members that are to know of it.
+    /// Whether this process opened a log with other members, which have to introduce themselves.
     pub(super) has_past: bool,
     /// Calls that wait for an answer from here.
     pub(super) attempts: Vec<u64>,
-    /// Positions of this life, to see that they never go back.
+    /// Positions of this life, to check that they never move back.
     pub(super) committed: Index,
     pub(super) term: Term,
-    /// Its last entry, to see it jump.
+    /// Its last entry, to detect a jump.
     pub(super) last_raft: EntryIndex,
-    /// The last committed entry that was looked at.
+    /// The last committed entry that was checked.
     pub(super) checked: EntryIndex,
-    /// The voters, before the step under way.
+    /// The voters before the current step.
     pub(super) voters: Voters,
-    /// The voters before those, and up to which entry they may have counted.
+    /// The voters before those, and the last entry for which they may have counted.
     pub(super) voters_before: Vec<(Voters, EntryIndex)>,
 }
 
@@ -193,7 +193,7 @@ impl Host {
         if self.state == State::Up { self.machine.as_mut() } else { None }
     }
 
-    /// What it has sent and the network has not taken.
+    /// Its messages that the network has not taken yet.
     pub(super) fn outbox(&self) -> Option<Arc<Outbox>> {
         let of_patient = self.patient.as_ref().map(Patient::outbox);
         self.machine.as_ref().map(Machine::outbox).or(of_patient).cloned()
@@ -207,20 +207,21 @@ impl Host {
             heartbeat: plan.heartbeat,
             election_timeout: plan.election_timeout,
             session_idle_max: plan.session_idle_max,
-            sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // not the same everywhere
+            sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // different on each replica
             queue_bytes_max: plan.queue_bytes_max,
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }
 
-    /// What a replica would find here if the power failed now and took all that it can. Slow: what
-    /// [`kept`](Self::kept) says is as of the last sync that the world knows of; a process may have synced since.
+    /// The state that a replica would find here if the power failed now, in the worst case. Slow.
+    /// [`kept`](Self::kept) is the state as of the last sync that the world knows of; a process may have synced
+    /// since.
     pub(super) fn kept_in_truth(&self, plan: &Plan) -> Option<Kept> {
         let disk = SimDisk::new(self.disk.state().crash(|_| 0));
         found_on(&disk, &self.setup(plan)).ok()
     }
 
-    /// Which entry its disk would show at `index` after a power cut. What was discarded is said to be `known`.
+    /// The entry that its disk would show at `index` after a power cut. A discarded one counts as `known`.
     ///
     /// # Errors
     /// The disk cannot be read.
@@ -229,12 +230,12 @@ impl Host {
         entry_on(&disk, &self.setup(plan), index, known)
     }
 
-    /// What the disk held is lost, and this stands in its place.
+    /// Replaces the disk: the data on the old one is lost.
     pub(super) fn loses(&mut self, disk: SimDisk, how: Maimed) {
         self.disk = disk;
         self.maimed = Some(how);
         self.lost = std::mem::take(&mut self.kept);
-        self.promised = (Term(0), 0); // on the disk that is gone
+        self.promised = (Term(0), 0); // they were on the lost disk
     }
 
     /// Starts a process.
@@ -256,7 +257,7 @@ impl Host {
         }
     }
 
-    /// What was damaged is repaired.
+    /// The repair of its log is complete.
     ///
     /// # Errors
     /// Those of opening a log.
@@ -287,9 +288,9 @@ impl Host {
         Ok(())
     }
 
-    /// Ends the process, as whatever ends it: it answers nobody any more.
+    /// Ends the process for any reason: it answers no more calls.
     fn end(&mut self, state: State) -> Vec<u64> {
-        self.disk.power_off(); // before it is dropped: nothing it does at its end may count
+        self.disk.power_off(); // before the drop, so that nothing it writes while it ends counts
         (self.machine, self.patient, self.repaired) = (None, None, false);
         self.state = state;
         self.due = [None; THREADS];
@@ -300,14 +301,14 @@ impl Host {
         std::mem::take(&mut self.attempts)
     }
 
-    /// The power fails. Returns the calls that nobody will answer.
+    /// Cuts the power. Returns the calls that will get no answer.
     pub(super) fn cut_power(&mut self, rng: &mut Rng) -> Vec<u64> {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.crash_randomly(rng);
         unanswered
     }
 
-    /// The power fails, and nothing is left that was not synced.
+    /// Cuts the power in the worst case: everything that was not synced is lost.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn cut_power_at_worst(&mut self) -> Vec<u64> {
         let unanswered = self.end(State::Down);
@@ -315,7 +316,7 @@ impl Host {
         unanswered
     }
 
-    /// The process is killed; all it wrote stays visible.
+    /// Kills the process; everything that it wrote stays visible.
     pub(super) fn kill(&mut self) -> Vec<u64> {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.kill();
@@ -323,19 +324,19 @@ impl Host {
         unanswered
     }
 
-    /// The process has ended in order; all it wrote stays visible.
+    /// The process has closed properly; everything that it wrote stays visible.
     pub(super) fn close(&mut self) -> Vec<u64> {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.kill();
         unanswered
     }
 
-    /// The process ends and never comes back.
+    /// The process ends for good.
     pub(super) fn retire(&mut self) -> Vec<u64> {
         self.end(State::Gone)
     }
 
-    /// Remembers who votes, after a step.
+    /// Remembers the voters, after a step.
     pub(super) fn note_voters(&mut self) {
         let Some(machine) = &self.machine else { return };
         let now = machine.voters();
@@ -351,7 +352,7 @@ impl Host {
         self.sync_time.mul_f64(factor * f64::from(self.limp))
     }
 
-    /// Takes a message in; one that finds no process is lost.
+    /// Delivers a message; it is lost if no process runs.
     pub(super) fn deliver(&mut self, envelope: Envelope) -> bool {
         if let (State::Up, Some(patient)) = (self.state, &mut self.patient) {
             patient.deliver(envelope);

@@ -1,13 +1,14 @@
-//! Kept: what a replica has on its disk, entry by entry, as far as it has to be known to judge an acknowledgement.
+//! Kept: the entries on a replica's disk, as far as they are needed to judge an acknowledgement.
 //!
-//! Invariant: an entry counts by what it is, never by its place alone. A suffix that was cut off had the same indexes.
+//! Invariant: an entry is compared by term and digest, never by its index alone. A truncated suffix had the same
+//! indexes.
 //!
 //! Must not know: where it was learnt.
 
 use crate::store::format::block::{BlockHeader, Kind};
 use crate::types::{EntryIndex, Index, Term};
 
-/// What tells one entry from another.
+/// The identity of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seal {
     pub(super) term: Term,
@@ -29,21 +30,22 @@ impl Seal {
     }
 }
 
-/// What a write under way, or a finished one, leaves on the disk.
+/// The state that a write leaves on the disk, when it is finished.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The last record.
     pub(super) last: Index,
     pub(super) term: Term,
     pub(super) vote: u64,
-    /// Up to here the replica knew its entries to be committed. The oracle holds those against what is committed.
+    /// The last entry that the replica knew to be committed. The oracle checks these entries against the committed
+    /// ones.
     pub(super) sure: EntryIndex,
-    /// The entries behind `sure`, in order.
+    /// The entries after `sure`, in order.
     pub(super) tail: Vec<Seal>,
 }
 
 impl Kept {
-    /// Whether it has this entry, and no other one in its place.
+    /// Whether it has this entry, and not another one at its index.
     pub(super) fn holds(&self, entry: EntryIndex, seal: &Seal) -> bool {
         match entry.0.checked_sub(self.sure.0 + 1) {
             None => true,
@@ -60,9 +62,10 @@ mod tests {
         Seal { term: Term(term), kind: Kind::Data, first: Index(7), records: 1, digest }
     }
 
-    /// Compared by index, a suffix that another leader had cut off counted as the acknowledged entry.
+    /// When entries were compared by index, a suffix that another leader had truncated counted as the acknowledged
+    /// entry.
     #[test]
-    fn entry_that_was_cut_off_does_not_count() {
+    fn truncated_entry_does_not_count() {
         let kept = Kept { sure: EntryIndex(10), tail: vec![seal(2, 1), seal(2, 2)], ..Kept::default() };
         assert!(kept.holds(EntryIndex(9), &seal(1, 0)) && kept.holds(EntryIndex(10), &seal(1, 0)));
         assert!(kept.holds(EntryIndex(12), &seal(2, 2)));

@@ -1,16 +1,16 @@
-//! Whether a history can have come from one log that does one thing at a time: exact, and in one pass.
+//! Checks whether a history can have come from one log that does one thing at a time: exactly, and in one pass.
 //!
-//! Deciding that is hard in general, because the order has to be guessed. Here it is given: records have
-//! indexes. All calls stand in an order that the answers tell (an append at its records, what looked at the log's end at
-//! the end it saw), and a history is good if no call came back before another one was made that stands in front
-//! of it. So it is enough to go through calls and returns by time and to keep two numbers:
+//! Deciding that is hard in general, because the order has to be guessed. Here it is known: records have indexes. The
+//! answers order all calls: an append is at its records, a read of the log's end is at the end that it returned. A
+//! history is good if no call returned before the invocation of another one that comes earlier in this order. So it
+//! is enough to go through invocations and returns by time and to keep two numbers:
 //!
-//! - *seen*: the last index that any call has shown when it returned. What is appended from then on stands behind it, and what looks
-//!   for the end from then on sees at least that.
-//! - *gone*: the largest index below which a call that has returned has discarded. What looks from then on must
-//!   not find a record below.
+//! - *seen*: the last index that any call had shown when it returned. A later append is after it, and a later read of
+//!   the end returns at least that.
+//! - *gone*: the largest index below which a discard that has returned has discarded. A later read must not find a
+//!   record below it.
 //!
-//! A call whose outcome is not known may have happened, once, or not. Which, the log's contents tell.
+//! A call of unknown outcome may have happened, once, or not. The log's contents show which.
 //!
 //! Must not know: how the history came about.
 
@@ -18,11 +18,11 @@ use super::history::{Call, History, Seen, Told, What, When};
 use crate::types::{Index, Sequence, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is wrong, with the numbers of the calls.
+/// The contradiction, with the numbers of the calls.
 type Wrong = String;
 
-/// Checks a history against the contents that the log had, in all: `log` has the number of the record at each
-/// index that was ever committed, discarded ones included.
+/// Checks a history against all contents that the log ever had: `log` has the number of the record at each index that
+/// was ever committed, with discarded ones.
 ///
 /// # Errors
 /// The first contradiction, in words.
@@ -35,7 +35,7 @@ pub fn check(history: &History, log: &BTreeMap<Index, u64>) -> Result<(), Wrong>
     let place = places(log)?;
     let appended: BTreeSet<u64> = history.calls.iter().flat_map(records_of).copied().collect();
     if let Some((index, number)) = log.iter().find(|(_, number)| !appended.contains(number)) {
-        return Err(format!("nobody appended record {number}, which is at {index}"));
+        return Err(format!("record {number}, at {index}, was never appended"));
     }
     let appends = placed(history, log, &place)?;
     order_of_sessions(history, &appends)?;
@@ -49,25 +49,25 @@ fn records_of(call: &Call) -> &[u64] {
     }
 }
 
-/// Where each record stands; once at most.
+/// The index of each record, which must be in the log once at most.
 fn places(log: &BTreeMap<Index, u64>) -> Result<BTreeMap<u64, Index>, Wrong> {
     let mut place = BTreeMap::new();
     for (index, number) in log {
         if let Some(other) = place.insert(*number, *index) {
-            return Err(format!("record {number} stands at {other} and again at {index}"));
+            return Err(format!("record {number} is at {other} and again at {index}"));
         }
     }
     Ok(place)
 }
 
-/// Where the records of one append stand.
+/// The indexes of the records of one append.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: Index,
     last: Index,
 }
 
-/// Where each append went, by call; none if it did not happen.
+/// The indexes of each append, by call; `None` if it did not happen.
 fn placed(
     history: &History,
     log: &BTreeMap<Index, u64>,
@@ -82,7 +82,7 @@ fn placed(
         let Some(first) = records.first().and_then(|r| place.get(r)).copied() else {
             if let Some(r) = records.iter().find(|r| place.contains_key(r)) {
                 return Err(format!(
-                    "call {n}: record {r} is in the log without those before it in its batch"
+                    "call {n}: record {r} is in the log without the records before it in its batch"
                 ));
             }
             if let Told::Appended(_) = call.told {
@@ -103,12 +103,10 @@ fn placed(
         }
         match call.told {
             Told::Refused => {
-                return Err(format!(
-                    "call {n}: refused, and yet records {records:?} are in the log at {first}"
-                ));
+                return Err(format!("call {n}: refused, but records {records:?} are in the log at {first}"));
             }
             Told::Appended(Some(told)) if told != first => {
-                return Err(format!("call {n}: told index {told}, and its records are at {first}"));
+                return Err(format!("call {n}: returned index {told}, but its records are at {first}"));
             }
             _ => {}
         }
@@ -117,7 +115,7 @@ fn placed(
     Ok(spans)
 }
 
-/// Appends of a session stand in the order of their numbers.
+/// Checks that appends of a session are in the order of their numbers.
 fn order_of_sessions(history: &History, appends: &[Option<Span>]) -> Result<(), Wrong> {
     let mut sessions: BTreeMap<SessionId, BTreeMap<Sequence, (usize, Span)>> = BTreeMap::new();
     for (n, call) in history.calls.iter().enumerate() {
@@ -133,13 +131,13 @@ fn order_of_sessions(history: &History, appends: &[Option<Span>]) -> Result<(), 
         for ((before, (a, x)), (after, (b, y))) in numbers.iter().zip(numbers.iter().skip(1)) {
             if x.last >= y.first {
                 return Err(format!(
-                    "calls {a} and {b}: sequence {before} of session {id} stands at {}, and {after} at {}",
+                    "calls {a} and {b}: sequence {before} of session {id} is at {}, and {after} at {}",
                     x.first, y.first
                 ));
             }
             if after.0 != before.0 + 1 {
                 return Err(format!(
-                    "session {id}: sequence {after} is in the log, and not {}",
+                    "session {id}: sequence {after} is in the log, but not {}",
                     before.0 + 1
                 ));
             }
@@ -148,16 +146,16 @@ fn order_of_sessions(history: &History, appends: &[Option<Span>]) -> Result<(), 
     Ok(())
 }
 
-/// What has been shown so far.
+/// The two numbers, as far as calls have returned.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shown {
     /// The last index.
     seen: Index,
-    /// Below this all is gone.
+    /// Every record below this is gone.
     gone: Index,
 }
 
-/// The end of a batch, and when the last of those up to it was asked for.
+/// The end of a batch, and the latest invocation of the appends up to it.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     last: Index,
@@ -177,13 +175,13 @@ fn batches(history: &History, appends: &[Option<Span>]) -> BTreeMap<Index, Batch
     batches
 }
 
-/// What an answer is looked at with.
+/// The facts that an answer is checked against.
 struct Known<'a> {
     log: &'a BTreeMap<Index, u64>,
     batches: &'a BTreeMap<Index, Batch>,
-    /// Records that have been asked to be appended.
+    /// Records whose append was invoked.
     proposed: &'a BTreeSet<u64>,
-    /// The most that a discard that was asked for can have taken.
+    /// The largest index of a discard that was invoked.
     asked: Index,
 }
 
@@ -212,7 +210,7 @@ fn walk(history: &History, log: &BTreeMap<Index, u64>, appends: &[Option<Span>])
                 && span.first <= shown.seen
             {
                 return Err(format!(
-                    "call {n}: appended at {}, although index {} had been seen before it was made",
+                    "call {n}: appended at {}, although index {} had been seen before the call",
                     span.first, shown.seen
                 ));
             }
@@ -243,7 +241,7 @@ impl Shown {
     }
 }
 
-/// Whether an answer fits what had been shown when the call was made, and what had been asked when it returned.
+/// Checks an answer against what had been shown at the invocation, and what had been requested at the return.
 fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), Wrong> {
     let Known { log, asked, .. } = *known;
     match (call.told, &call.what) {
@@ -253,16 +251,17 @@ fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), W
                 log.get(index)
             )),
             Seen::Record(number) if !known.proposed.contains(&number) => {
-                Err(format!("call {n}: read record {number} at {index} before anybody appended it"))
+                Err(format!("call {n}: read record {number} at {index} before its append was called"))
             }
-            Seen::Record(_) if *linear && *index < before.gone => {
-                Err(format!("call {n}: read index {index}, although all below {} was discarded", before.gone))
-            }
+            Seen::Record(_) if *linear && *index < before.gone => Err(format!(
+                "call {n}: read index {index}, although everything below {} was discarded",
+                before.gone
+            )),
             Seen::Discarded if *index >= asked => Err(format!(
-                "call {n}: index {index} was said to be discarded; nobody asked for more than {asked}"
+                "call {n}: index {index} was reported as discarded; no discard went beyond {asked}"
             )),
             Seen::Beyond if *linear && *index <= before.seen => Err(format!(
-                "call {n}: index {index} was said to be beyond the end, which was {} already",
+                "call {n}: index {index} was reported as beyond the end, which was {} already",
                 before.seen
             )),
             _ => Ok(()),
@@ -270,31 +269,31 @@ fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), W
         (Told::Info(first, last), _) => {
             if last < before.seen {
                 return Err(format!(
-                    "call {n}: said that the log ends at {last}; it had reached {}",
+                    "call {n}: reported the log's end as {last}; it had reached {}",
                     before.seen
                 ));
             }
             if first < before.gone {
                 return Err(format!(
-                    "call {n}: said that the log begins at {first}; all below {} was gone",
+                    "call {n}: reported the log's first index as {first}; everything below {} was gone",
                     before.gone
                 ));
             }
             if first > asked || last.next() < first {
                 return Err(format!(
-                    "call {n}: said that the log goes from {first} to {last}; asked to discard was {asked}"
+                    "call {n}: reported the log as {first} to {last}; no discard went beyond {asked}"
                 ));
             }
             let Some((start, batch)) = known.batches.range(..=last).next_back() else { return Ok(()) };
             if batch.last > last {
                 let end = batch.last;
                 return Err(format!(
-                    "call {n}: said that the log ends at {last}, within the batch from {start} to {end}"
+                    "call {n}: reported the log's end as {last}, within the batch from {start} to {end}"
                 ));
             }
             if call.returned.is_some_and(|r| batch.newest > r) {
                 return Err(format!(
-                    "call {n}: said that the log ends at {last}, before all up to there was appended"
+                    "call {n}: reported the log's end as {last}, before the appends up to there were called"
                 ));
             }
             Ok(())
@@ -308,7 +307,7 @@ mod tests {
     use super::*;
     use crate::sync::clock::Moment;
 
-    /// A history by hand: calls are made and answered in the order of the text.
+    /// A history written by hand: calls are made and answered in the order of the text.
     #[derive(Default)]
     struct Hand {
         history: History,
@@ -373,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn a_good_history_passes() {
+    fn good_history_passes() {
         let mut h = Hand::of(&[10, 11, 20, 30, 40]);
         h.both(append(&[10, 11]), at(1));
         let (a, b) = (h.ask(append(&[20])), h.ask(append(&[30])));
         let look = h.ask(What::Info);
         h.tell(b, at(4));
         h.tell(a, at(3));
-        h.tell(look, info(1, 3)); // concurrent with both: any end will do
+        h.tell(look, info(1, 3)); // concurrent with both: any end is right
         h.both(read(3), Told::Read(Seen::Record(20)));
         h.both(stale(5), Told::Read(Seen::Beyond));
         let unknown = h.ask(append(&[40]));
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_append_that_is_missing_is_found() {
+    fn missing_acknowledged_append_is_found() {
         let mut h = Hand::of(&[]);
         h.both(append(&[1]), at(1));
         h.must_fail("not in the log");
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_stands_twice_is_found() {
+    fn record_in_the_log_twice_is_found() {
         let mut h = Hand::of(&[1, 2, 1]);
         h.both(append(&[1]), at(1));
         h.both(append(&[2]), at(2));
@@ -413,27 +412,27 @@ mod tests {
     }
 
     #[test]
-    fn a_record_from_nowhere_is_found() {
-        Hand::of(&[1]).must_fail("nobody appended record 1");
+    fn record_that_was_never_appended_is_found() {
+        Hand::of(&[1]).must_fail("was never appended");
     }
 
     #[test]
-    fn a_wrong_index_is_found() {
+    fn wrong_index_is_found() {
         let mut h = Hand::of(&[1, 2]);
         h.ask(append(&[1]));
         h.both(append(&[2]), at(1));
-        h.must_fail("told index 1");
+        h.must_fail("returned index 1");
     }
 
     #[test]
-    fn a_refused_append_that_happened_is_found() {
+    fn refused_append_that_happened_is_found() {
         let mut h = Hand::of(&[1]);
         h.both(append(&[1]), Told::Refused);
-        h.must_fail("refused, and yet");
+        h.must_fail("refused, but records");
     }
 
     #[test]
-    fn a_torn_batch_is_found() {
+    fn torn_batch_is_found() {
         for log in [&[1, 9][..], &[2], &[1, 9, 2]] {
             let mut h = Hand::of(log);
             h.both(append(&[9]), Told::Nothing);
@@ -448,17 +447,17 @@ mod tests {
         let mut h = Hand::of(&[2, 1]);
         h.both(append(&[1]), at(2));
         h.both(append(&[2]), at(1));
-        h.must_fail("had been seen before it was made");
-        // Not even if only somebody else has seen the first one, and its own outcome is not known.
+        h.must_fail("had been seen before the call");
+        // Also if only another client has seen the first one, and its own outcome is unknown.
         let mut h = Hand::of(&[2, 1]);
         h.ask(append(&[1]));
         h.both(stale(2), Told::Read(Seen::Record(1)));
         h.both(append(&[2]), at(1));
-        h.must_fail("had been seen before it was made");
+        h.must_fail("had been seen before the call");
     }
 
     #[test]
-    fn an_end_that_is_too_old_or_too_new_is_found() {
+    fn stale_end_and_future_end_are_found() {
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1]), at(1));
         h.both(append(&[2]), at(2));
@@ -468,7 +467,7 @@ mod tests {
         h.both(append(&[1]), at(1));
         h.both(What::Info, info(1, 2));
         h.both(append(&[2]), at(2));
-        h.must_fail("before all up to there");
+        h.must_fail("before the appends up to there");
         let mut h = Hand::of(&[1, 2]);
         let append_both = h.ask(append(&[1, 2]));
         h.both(What::Info, info(1, 1));
@@ -477,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_go_back_are_found() {
+    fn end_that_moves_back_is_found() {
         let mut h = Hand::of(&[1, 2]);
         let (_a, _b) = (h.ask(append(&[1])), h.ask(append(&[2])));
         h.both(What::Info, info(1, 2));
@@ -498,15 +497,15 @@ mod tests {
         let mut h = Hand::of(&[1]);
         h.both(stale(1), Told::Read(Seen::Record(1)));
         h.both(append(&[1]), at(1));
-        h.must_fail("before anybody appended it");
+        h.must_fail("before its append was called");
     }
 
     #[test]
-    fn discards_that_do_not_hold_or_that_nobody_asked_for_are_found() {
+    fn undone_and_unrequested_discards_are_found() {
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
         h.both(stale(1), Told::Read(Seen::Discarded));
-        h.must_fail("nobody asked");
+        h.must_fail("no discard went beyond");
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
         h.both(discard(2), Told::Discarded);
@@ -516,11 +515,11 @@ mod tests {
         h.both(append(&[1, 2]), at(1));
         h.both(discard(2), Told::Discarded);
         h.both(What::Info, info(1, 2));
-        h.must_fail("all below 2 was gone");
+        h.must_fail("everything below 2 was gone");
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
         h.both(What::Info, info(2, 2));
-        h.must_fail("asked to discard was 1");
+        h.must_fail("no discard went beyond 1");
         // A discard beyond the end moves the end.
         let mut h = Hand::of(&[1]);
         h.both(discard(7), Told::Discarded);
@@ -534,12 +533,12 @@ mod tests {
         let (a, b) = (h.ask(stamped(1, 1)), h.ask(stamped(2, 2)));
         h.tell(a, at(2));
         h.tell(b, at(1));
-        h.must_fail("sequence 1 of session 5 stands at 2");
+        h.must_fail("sequence 1 of session 5 is at 2");
         let mut h = Hand::of(&[1, 3]);
         h.both(stamped(1, 1), at(1));
         h.ask(stamped(2, 2));
         h.both(stamped(3, 3), at(2));
-        h.must_fail("and not 2");
+        h.must_fail("but not 2");
         let mut h = Hand::of(&[1, 2]);
         h.both(stamped(1, 1), at(1));
         h.both(stamped(2, 1), at(2));

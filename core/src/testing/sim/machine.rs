@@ -1,5 +1,5 @@
-//! Machine: one process of a simulation: a [`Node`] over a simulated disk, driven call by call. What the log's own driver
-//! does with threads and clocks, this does when it is told.
+//! Machine: one process of a simulation. It is a [`Node`] over a simulated disk, driven call by call: the steps that
+//! the log's own driver does with threads and clocks are done here when the world calls.
 
 use super::kept::{Kept, Seal};
 use super::outbox::Outbox;
@@ -39,15 +39,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// When simulations begin, by the wall clock.
+/// The wall-clock time at which simulations begin, in milliseconds since 1970.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
-/// A wall clock that shows what it is told.
+/// A wall clock that shows the time that was set.
 #[derive(Debug, Default)]
 pub(super) struct SetClock(AtomicU64);
 
 impl SetClock {
-    /// Shows the time of `now`, wrong by so many milliseconds.
+    /// Shows the time of `now`, with an error of `wrong_by_ms` milliseconds.
     pub(super) fn show(&self, now: Moment, wrong_by_ms: i64) {
         let right = EPOCH_MS + now.0 / 1_000_000;
         self.0.store(right.saturating_add_signed(wrong_by_ms), Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl Clock for SetClock {
     }
 }
 
-/// How a machine is started.
+/// The parameters for starting a machine.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) node: NodeId,
@@ -69,29 +69,29 @@ pub(super) struct Setup {
     pub(super) heartbeat: Duration,
     pub(super) election_timeout: Duration,
     pub(super) session_idle_max: Duration,
-    /// Sessions that may be open at a time; none: as many as the options allow.
+    /// How many sessions may be open at once; `None`: as many as the options allow.
     pub(super) sessions_max: Option<u32>,
-    /// Bytes that may wait for each of the others.
+    /// How many bytes may wait for each of the other replicas.
     pub(super) queue_bytes_max: usize,
     pub(super) seed: u64,
 }
 
-/// What a process lacks room for, and holds back.
+/// The kinds of room that a process lacks, and the work that it holds back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Appends wait for a file that is being made.
+    /// Appends wait for a file that is being prepared.
     pub(super) awaits: bool,
-    /// Messages of the leader's do.
+    /// Messages of the leader wait for a file that is being prepared.
     pub(super) held: bool,
-    /// There was no room for what the leader sent last.
+    /// There was no room for the leader's last entries.
     pub(super) short: bool,
     /// There is no room for a term, a vote or a change.
     pub(super) silent: bool,
-    /// So many answers of followers that are behind were given nothing more.
+    /// How many answers of lagging followers were not followed by more entries.
     pub(super) paced: u64,
 }
 
-/// What can be asked of a machine.
+/// A request to a machine.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     Append(Batch),
@@ -104,7 +104,7 @@ pub(super) enum Request {
     SetOptions(Vec<(LogOption, Option<u64>)>),
 }
 
-/// How a machine stands, at a glance.
+/// A summary of a machine's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Glance {
     pub(super) role: Role,
@@ -120,22 +120,22 @@ pub(super) struct Glance {
     pub(super) base_raft: EntryIndex,
     /// The last record in the files, synced or not.
     pub(super) written: Index,
-    /// Whom raft has voted for in this term; 0: nobody.
+    /// The vote that raft has given in this term; 0: none.
     pub(super) vote: u64,
-    /// Term and vote as the next block says them.
+    /// Term and vote in the next block that is written.
     pub(super) says: (Term, u64),
 }
 
-/// What the blocks up to an entry have led to.
+/// The state that the blocks up to an entry lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     /// The last entry, and its term.
     pub(super) end: (EntryIndex, Term),
     /// The record after it.
     pub(super) next: Index,
-    /// Sessions that are still good.
+    /// A digest of the sessions that have not expired.
     pub(super) sessions: u64,
-    /// Its membership.
+    /// A digest of its membership.
     pub(super) members: u64,
     /// The options that are set for the log.
     pub(super) options: LogOptions,
@@ -143,7 +143,7 @@ pub(super) struct Standing {
     pub(super) time: Timestamp,
 }
 
-/// What the committed blocks have led to.
+/// The state that the committed blocks lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) raft: EntryIndex,
@@ -151,7 +151,7 @@ pub(super) struct Settled {
     pub(super) first: Index,
     pub(super) members: u64,
     pub(super) options: LogOptions,
-    /// The record before which nothing is in the files.
+    /// The first record that the files can hold.
     pub(super) base_next: Index,
 }
 
@@ -166,15 +166,15 @@ pub(super) struct Machine {
     identity: Identity,
     view: LogView,
     outbox: Arc<Outbox>,
-    /// Follows what is committed.
+    /// Reads the committed records one after another.
     reader: Reader,
 }
 
-/// The least that a segment can be, so that runs go through many.
+/// The smallest size of a segment, so that runs use many segments.
 pub(super) const SEGMENT_BYTES: u32 = crate::store::format::geometry::SEGMENT_BYTES_MIN;
 
 impl Machine {
-    /// Opens what is on the disk, as `Log::open` does without its threads. Damage is an error.
+    /// Opens the log on the disk, as `Log::open` does, but without threads. Damage is an error.
     ///
     /// # Errors
     /// Those of `Log::open`.
@@ -187,7 +187,7 @@ impl Machine {
         Self::over(opened, disk, setup, options, outbox, now)
     }
 
-    /// Over a log that was just opened.
+    /// Makes a process of a log that was just opened.
     ///
     /// # Errors
     /// Those of `Log::open`.
@@ -241,15 +241,15 @@ impl Machine {
         (self.identity.log, self.identity.directory)
     }
 
-    /// A message has come.
+    /// A message has arrived.
     pub(super) fn deliver(&self, envelope: Envelope) {
         self.queue.push_event(InboxEvent::Message(envelope));
     }
 
-    /// Hands in a question; the answer comes with a later turn.
+    /// Submits a request; a later step answers it.
     ///
     /// # Errors
-    /// What refuses it at once.
+    /// The request is refused at once.
     pub(super) fn ask(&self, request: Request, wait_limit: Duration, idle_max_ms: u64) -> Result<Ticket> {
         let queue = &self.queue;
         let ask = match request {
@@ -258,7 +258,7 @@ impl Machine {
             Request::OpenSession => return queue.push_command(Command::OpenSession { idle_max_ms }),
             Request::CloseSession(id) => return queue.push_command(Command::CloseSession { id }),
             Request::Barrier => AdminRequest::Barrier,
-            // Forced: membership has to bear whatever an operator does to it.
+            // Forced, because membership has to stay correct whatever an operator does to it.
             Request::Change(changes) => AdminRequest::Change(changes, true),
             Request::Transfer(to) => AdminRequest::Transfer(to),
             Request::SetOptions(changes) => AdminRequest::SetOptions(changes),
@@ -269,16 +269,16 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Lets one of its threads go on. The second: the sync was carried out in the turn.
+    /// Runs one of its threads. The second result: whether a sync was carried out inside the step.
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
         let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.turn().node.is_alone());
         let ran = self.threads.run(thread, now, linger);
         if let Some(name) = self.threads.syncing().filter(|_| ran.began_sync).and_then(|job| job.file_name())
         {
-            self.disk.begin_sync(name); // what is written from here on is not made durable by it
+            self.disk.begin_sync(name); // bytes written from here on are not covered by it
         }
         let turn = self.turn();
-        let alone = alone || turn.node.is_alone(); // the turn may have changed it
+        let alone = alone || turn.node.is_alone(); // the step may have changed it
         let synced = ran.stepped
             && alone
             && !ran.began_sync
@@ -296,12 +296,12 @@ impl Machine {
         self.threads.sync(thread)
     }
 
-    /// The threads that are woken by what has happened.
+    /// The threads that are woken by the last events.
     pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
         self.threads.called(rng)
     }
 
-    /// The log is closed: what was handed in is still answered.
+    /// Closes the log: requests that were submitted are still answered.
     pub(super) fn close(&self) {
         self.queue.close();
     }
@@ -311,12 +311,12 @@ impl Machine {
         self.threads.are_over()
     }
 
-    /// What it has died of.
+    /// The error that ended it.
     pub(super) fn failure(&self) -> Option<Error> {
         self.turn().ended.clone().and_then(Result::err)
     }
 
-    /// All that it has sent since the last time, whatever its queues made of it.
+    /// All messages that it sent since the last call, also those that its queues have dropped.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn take_outgoing(&self) -> Vec<Envelope> {
         self.outbox.take()
@@ -326,7 +326,7 @@ impl Machine {
         &self.outbox
     }
 
-    /// From now on files are prepared when [`Self::help`] is called, or at once.
+    /// From now on files are prepared when [`Self::help`] is called; with `false` at once.
     pub(super) fn prepares_late(&self, late: bool) {
         let allocator = self.turn().node.writer.store.allocator.clone();
         allocator.go_late(late);
@@ -340,13 +340,13 @@ impl Machine {
         self.turn().node.writer.store.allocator.has_work()
     }
 
-    /// Does what the helper thread does.
+    /// Does the helper thread's work.
     pub(super) fn help(&self) {
         let allocator = self.turn().node.writer.store.allocator.clone();
         allocator.help();
     }
 
-    /// What it lacks room for, and holds back.
+    /// The kinds of room that it lacks, and the work that it holds back.
     pub(super) fn room(&self) -> Room {
         let node = &self.turn().node;
         Room {
@@ -358,12 +358,12 @@ impl Machine {
         }
     }
 
-    /// Whether it takes nothing more.
+    /// Whether the log is poisoned.
     pub(super) fn is_poisoned(&self) -> bool {
         self.turn().node.published.poison.get().is_some()
     }
 
-    /// How it stands.
+    /// A summary of its state.
     pub(super) fn glance(&self) -> Glance {
         let turn = self.turn();
         let (replica, writer) = (&turn.node.replica, &turn.node.writer);
@@ -387,7 +387,7 @@ impl Machine {
         }
     }
 
-    /// What the blocks so far have led to, committed or not.
+    /// The state that the blocks so far lead to, committed or not.
     pub(super) fn standing(&self) -> Standing {
         let turn = self.turn();
         let sequencer = &turn.node.replica.sequencer;
@@ -402,7 +402,7 @@ impl Machine {
         }
     }
 
-    /// What the committed blocks have led to.
+    /// The state that the committed blocks lead to.
     pub(super) fn settled(&self) -> Settled {
         let turn = self.turn();
         let committed = turn.node.replica.sequencer.committed();
@@ -416,7 +416,7 @@ impl Machine {
         }
     }
 
-    /// The committed membership, and the entry that led to it, of those that this process has seen committed.
+    /// The committed membership, and the entry that changed it last, as far as this process has seen them committed.
     pub(super) fn committed_membership(&self) -> (Membership, EntryIndex) {
         let turn = self.turn();
         let committed = turn.node.replica.sequencer.committed();
@@ -429,41 +429,41 @@ impl Machine {
         turn.node.writer.synced().commit >= turn.node.replica.sequencer.committed().changed
     }
 
-    /// Changes of membership in the log that are not known to be committed.
+    /// How many changes of membership in the log are not known to be committed.
     pub(super) fn changes_in_doubt(&self) -> usize {
         self.turn().node.replica.sequencer.changes_in_doubt()
     }
 
-    /// The body of an entry as it goes to another replica.
+    /// The body of an entry as it is sent to another replica.
     ///
     /// # Errors
-    /// It is not there in this term.
+    /// There is no such entry of this term.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         self.turn().node.replica.body_of(raft, term)
     }
 
-    /// Whether the others have told this process what they know of it.
+    /// Whether the other replicas have introduced themselves to this process.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn is_introduced(&self) -> bool {
         self.turn().node.replica.may_vote()
     }
 
-    /// Entries that are committed and wait to come into force.
+    /// How many committed changes wait to come into force.
     pub(super) fn changes_not_in_force(&self) -> usize {
         self.turn().node.replica.changes_not_in_force()
     }
 
-    /// What is written, and will be durable once a sync that begins now is done.
+    /// The state of the disk after a sync that begins now.
     ///
     /// # Errors
-    /// An entry of which it is not sure cannot be read.
+    /// An entry that is not known to be committed cannot be read.
     pub(super) fn writes(&self) -> Result<Kept> {
         let glance = self.glance();
         let turn = self.turn();
         let state = turn.node.replica.sequencer.hard_state();
         let (sure, end) = (glance.committed_raft, turn.node.writer.written().end.raft);
-        // Memory is ahead of the files as long as anything is planned.
+        // While entries are planned, memory is ahead of the files.
         let planned = !turn.node.writer.plan.is_empty();
         let mut tail = Vec::new();
         for index in sure.0 + 1..=end.0 {
@@ -477,7 +477,7 @@ impl Machine {
         Ok(Kept { last: glance.written, term: state.term, vote: state.vote, sure, tail })
     }
 
-    /// The voters of both halves of its configuration; the second is empty unless it is a joint one.
+    /// The voters of both halves of its configuration; the second half is empty unless the configuration is joint.
     pub(super) fn voters(&self) -> (Vec<NodeId>, Vec<NodeId>) {
         let turn = self.turn();
         let membership = turn.node.replica.membership();
@@ -489,7 +489,7 @@ impl Machine {
         self.turn().node.replica.membership().learners().into_iter().map(NodeId).collect()
     }
 
-    /// The entry `index`, which is committed here; none if it is not here any more.
+    /// The entry `index`, which is committed here; `None` if it was discarded here.
     ///
     /// # Errors
     /// It cannot be read.
@@ -500,7 +500,7 @@ impl Machine {
         }
     }
 
-    /// Whether the last turn has committed this entry: it may be gone again.
+    /// Whether the last step has committed this entry, which may be discarded since.
     pub(super) fn has_seen(&self, index: EntryIndex) -> bool {
         self.dial.entry(index).is_some()
     }
@@ -508,7 +508,7 @@ impl Machine {
     /// The records of an entry, with their indexes.
     ///
     /// # Errors
-    /// It cannot be read, or is not here any more.
+    /// It cannot be read, or was discarded here.
     pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Records> {
         if header.kind != Kind::Data {
             return Ok(Vec::new());
@@ -521,10 +521,10 @@ impl Machine {
         Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
     }
 
-    /// What a command's block says; none: it is no command's.
+    /// The command in a block; `None`: it holds none.
     ///
     /// # Errors
-    /// It cannot be read, or is not here any more.
+    /// It cannot be read, or was discarded here.
     pub(super) fn command_of(&self, header: &BlockHeader) -> Result<Option<Command>> {
         if header.kind != Kind::Command {
             return Ok(None);
@@ -532,7 +532,7 @@ impl Machine {
         parse_command(&self.body(header)?).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
     }
 
-    /// The body of a committed entry, also of one that was committed and discarded within the last turn.
+    /// The body of a committed entry, also if it was committed and discarded within the last step.
     fn body(&self, header: &BlockHeader) -> Result<Bytes> {
         let seen = self.dial.entry(header.raft_index).map(|(_, body)| body);
         let body = seen.map_or_else(|| body_at(&self.turn().node, header), |body| Ok(Some(body)))?;
@@ -541,7 +541,7 @@ impl Machine {
         })
     }
 
-    /// One record, as any reader gets it.
+    /// One record, as any reader returns it.
     ///
     /// # Errors
     /// Those of `Log::read`.
@@ -552,8 +552,8 @@ impl Machine {
     /// A feed of its log.
     ///
     /// # Errors
-    /// Those of `Log::feed`.
-    pub(super) fn feed(&self, from: FollowFrom) -> Result<FollowSource> {
+    /// Those of `Log::follow`.
+    pub(super) fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         FollowSource::new(
             self.view.clone(),
             Owner::Node(self.node),
@@ -563,30 +563,30 @@ impl Machine {
         )
     }
 
-    /// The first and the last record that it shows.
+    /// The first and the last record that can be read.
     pub(super) fn range(&self) -> (Index, Index) {
         self.view.positions.range()
     }
 
-    /// What it has come to show since the last time.
+    /// The records that became readable since the last call.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn follow(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
+    pub(super) fn read_on(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
         read_on(&self.view, &mut self.reader)
     }
 
-    /// Everything that it shows.
+    /// Every record that can be read.
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
         self.reader = self.view.reader(Start::First)?;
-        self.follow()
+        self.read_on()
     }
 }
 
-/// All that a reader has not given yet; from the beginning, if that has moved beyond where it stands.
+/// All records that a reader has not returned yet; from the first record, if that is beyond the reader's position.
 ///
 /// # Errors
 /// Those of `Reader::next_record`.
@@ -602,16 +602,16 @@ pub(super) fn read_on(view: &LogView, reader: &mut Reader) -> Result<Vec<(Index,
     }
 }
 
-/// Bytes of messages that may wait.
+/// How many bytes of messages may wait.
 const QUEUED_MAIL_MAX: usize = 1 << 20;
 
-/// Whether a message tells a replica that has started what its sender knows of it.
+/// Whether a message is an introduction to a replica that has started.
 pub(super) fn introduces(envelope: &Envelope) -> bool {
     envelope.head.get(raft_message::KIND_AT) == Some(&(HeadKind::Known as u8))
 }
 
-/// The term, and the vote, that a message tells others of: those have to be durable before it leaves. None of what
-/// tells nothing of the kind.
+/// The term, and the vote, in a message: both have to be durable before it is sent. `None`: the message holds
+/// neither.
 pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
     let (HeadKind::Raft, body) = raft_message::parse_head(&envelope.head).ok()? else { return None };
     let message = Message::parse_from_bytes(&body).ok()?;
@@ -642,7 +642,7 @@ pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
     }
 }
 
-/// What a replica finds on a disk, before it does anything.
+/// The state that a replica finds on a disk when it starts.
 ///
 /// # Errors
 /// Those of opening a log.
@@ -652,7 +652,7 @@ pub(super) fn found_on(disk: &SimDisk, setup: &Setup) -> Result<Kept> {
     Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote, ..Kept::default() })
 }
 
-/// Which entry stands at `index` on a disk; none: nothing does. What was discarded is said to be `known`.
+/// The entry at `index` on a disk; `None`: there is none. A discarded one counts as `known`.
 ///
 /// # Errors
 /// Those of opening a log and of reading it.
@@ -670,7 +670,7 @@ pub(super) fn entry_on(
     Ok(archive.header(index)?.map(|header| Seal::of(&header)))
 }
 
-/// A number that stands for a membership.
+/// A digest of a membership.
 fn digest_of(membership: &Membership) -> u64 {
     let mut hasher = DefaultHasher::new();
     for m in membership.members() {

@@ -1,5 +1,5 @@
-//! Simulated clusters: whole replicas, real except for their threads, over simulated disks, networks and clocks, in virtual
-//! time. A run is a function of its seed: what it finds, it finds again.
+//! Simulated clusters: whole replicas, real except for their threads, over simulated disks, networks and clocks, in
+//! virtual time. A run is a function of its seed: the same seed finds the same violation again.
 //!
 //! ```
 //! let report = chiplog::sim::run(7);
@@ -7,26 +7,26 @@
 //! println!("{} appends in {:?} of virtual time", report.acknowledged, report.simulated);
 //! ```
 //!
-//! What runs is what ships: the same nodes and the same driver that `Log` runs with threads and a real disk, here step by
-//! step: the seed says which thread has the turn, and when a sync ends. Around them:
+//! The simulated code is the shipped code: the same nodes and the same driver that `Log` runs with threads and a real
+//! disk run here step by step. The seed decides which thread runs next, and when a sync ends. The files around them:
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `clock` | virtual time; what is to happen when |
-//! | `network`, `outbox` | loss, replay, reordering, damage, walls, slow links; the queues before them, which are those that ship |
+//! | `clock` | virtual time; events and their times |
+//! | `network`, `outbox` | loss, replay, reordering, damage, partitions, slow links; the outgoing queues, which are the shipped ones |
 //! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
 //! | `patient` | a replica that repairs its log before it takes part |
-//! | `copy` | a follower: fed, not a member |
-//! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
-//! | `oracle`, `kept` | what has to hold after every event; what is on a disk, entry by entry |
-//! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
-//! | `plan`, `run` | what a seed stands for; from building the cluster to the verdict |
-//! | `directed`, `bugs` | plays for mistakes that seeds meet too rarely; mistakes that can be planted, and what finds each |
-//! | `harm` | where newest files can be damaged so that a log is specified to survive it |
-//! | `story`, `fault` | a number and a text for what happened; what can happen |
+//! | `copy` | a follower: it is fed and is no member |
+//! | `world` | the whole simulation, event by event; clients, an operator, the nemesis that injects faults, fail-over drills |
+//! | `oracle`, `kept` | the invariants, checked after every event; the entries on a disk |
+//! | `history`, `linear` | the calls of clients and their answers; whether one log can have given these answers |
+//! | `plan`, `run` | the parameters that a seed determines; a run, from building the cluster to the verdict |
+//! | `directed`, `bugs` | scenarios for mistakes that seeds meet too rarely; planted mistakes, and what finds each |
+//! | `harm` | damage to the newest files that a log is specified to survive |
+//! | `story`, `fault` | a digest and a text of the events; the faults |
 //!
-//! Whoever builds on the log can let a [`Plan`] of their own run, look at the [`History`] and the records of the
-//! [`Report`], and check what their program would have made of them.
+//! A program that builds on the log can run a [`Plan`] of its own, read the [`History`] and the records of the
+//! [`Report`], and check the program's results against them.
 
 #[cfg(feature = "planted-bugs")]
 pub mod bugs;

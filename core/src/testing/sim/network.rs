@@ -1,10 +1,11 @@
-//! The simulated network: when a message arrives, how often, and in which state.
+//! The simulated network: when a message arrives, how many times, and in which state.
 //!
-//! Every ordered pair of replicas has two links, one for urgent messages and one for all others, as two streams over two
-//! connections. Each has a delay of its own and keeps its order unless something overtakes. A link takes a message only while
-//! few are under way on it, and a slow one only once it has passed on the last; the sender's queue holds the rest. On top of
-//! that there is the weather (loss, replay, damage; the same for all links) and there are walls (nothing passes). All of it is
-//! set from outside; what happens is drawn from one generator and counted.
+//! Every ordered pair of replicas has two links, one for urgent messages and one for all others, like two streams
+//! over two connections. Each link has its own delay and keeps the order of messages unless one is delayed by chance.
+//! A link accepts a message only while few are in flight on it, and a slow link only once it has passed on the last
+//! one; the sender's queue holds the rest. In addition there are weather (loss, replay, damage; the same for all
+//! links) and walls (no message passes). All of it is set from outside; events are drawn from one generator and
+//! counted.
 //!
 //! Must not know: replicas, raft, what a message says.
 
@@ -17,12 +18,12 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Messages under way on one link; more wait with the sender.
+/// How many messages can be in flight on one link; more wait at the sender.
 const UNDER_WAY_MAX: usize = 32;
-/// A replayed message can come so much later.
+/// A replayed message can arrive up to this much later.
 pub(super) const REPLAY_DELAY_MAX: Duration = Duration::from_secs(3);
 
-/// What can befall a message, in thousandths.
+/// The probabilities of faults of a message, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weather {
     pub(super) loss: u32,
@@ -37,19 +38,19 @@ impl Weather {
     }
 }
 
-/// Which way messages between two replicas are stopped.
+/// The direction in which messages between two replicas are stopped.
 type Wall = (NodeId, NodeId);
 
 #[derive(Debug)]
 struct Link {
-    /// The least that a message takes, and how much more at most.
+    /// The smallest delay of a message; the other field is the largest addition to it.
     delay: Duration,
     jitter: Duration,
-    /// When the latest message in order arrives.
+    /// The time when the latest message in order arrives.
     latest: Moment,
-    /// Arrivals to come, of all that are under way.
+    /// The future arrivals of all messages in flight.
     under_way: BTreeSet<(Moment, u64)>,
-    /// Until then it passes on what it took last.
+    /// Until then it passes on the last message that it accepted.
     busy_until: Moment,
 }
 
@@ -58,7 +59,7 @@ struct Link {
 pub(super) struct Network {
     /// By pair, and whether for urgent messages.
     links: BTreeMap<(NodeId, NodeId, bool), Link>,
-    /// Pairs between which little passes: bytes a second.
+    /// The bytes per second of slow links, by pair.
     slow: BTreeMap<(NodeId, NodeId), u64>,
     walls: BTreeSet<Wall>,
     pub(super) weather: Weather,
@@ -82,12 +83,12 @@ impl Network {
         }
     }
 
-    /// Nothing passes from one to the other any more.
+    /// From now on no message passes from one to the other.
     pub(super) fn wall(&mut self, from: NodeId, to: NodeId) {
         self.walls.insert((from, to));
     }
 
-    /// Cuts one off from all of these, both ways.
+    /// Isolates a node from all of these, in both directions.
     pub(super) fn isolate(&mut self, node: NodeId, from: &[NodeId]) {
         for other in from.iter().filter(|o| **o != node) {
             self.wall(node, *other);
@@ -95,17 +96,17 @@ impl Network {
         }
     }
 
-    /// Takes all walls away.
+    /// Removes all walls.
     pub(super) fn open(&mut self) {
         self.walls.clear();
     }
 
-    /// From one to the other so many bytes pass in a second.
+    /// Limits a link to `bytes` per second.
     pub(super) fn slow(&mut self, from: NodeId, to: NodeId, bytes: u64) {
         self.slow.insert((from, to), bytes);
     }
 
-    /// All links are as fast as ever. What a slow one has taken over still comes late, and is overtaken.
+    /// Makes all links fast again. Messages on a slow link still arrive late, and later ones overtake them.
     pub(super) fn hurry(&mut self) {
         self.slow.clear();
         for link in self.links.values_mut() {
@@ -119,12 +120,12 @@ impl Network {
         self.slow.is_empty()
     }
 
-    /// Whether nothing is wrong with it.
+    /// Whether the network has no fault now.
     pub(super) fn is_sound(&self) -> bool {
         self.walls.is_empty() && self.weather.is_fine() && self.is_fast()
     }
 
-    /// A number that stands for walls and weather; 0: nothing is wrong.
+    /// A digest of walls and weather; 0: there is no fault.
     pub(super) fn signature(&self) -> u64 {
         let Weather { loss, replay, reorder, corrupt } = self.weather;
         let walls = self.walls.iter().flat_map(|(from, to)| [from.0, to.0]);
@@ -134,7 +135,8 @@ impl Network {
         if self.is_sound() { 0 } else { words.fold(1, mix) | 1 }
     }
 
-    /// Of these the most that reach each other, both ways: those with the most walls around them leave first.
+    /// The largest group of these nodes that reach each other in both directions: the nodes with the most walls are
+    /// left out first.
     pub(super) fn connected(&self, nodes: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let mut left = nodes.clone();
         loop {
@@ -150,10 +152,10 @@ impl Network {
         }
     }
 
-    /// Whether a link takes a message now; if not, when it may.
+    /// Whether a link accepts a message now; if not, when it may.
     ///
     /// # Errors
-    /// The moment to ask again.
+    /// The moment to retry.
     pub(super) fn takes(
         &mut self,
         now: Moment,
@@ -172,7 +174,7 @@ impl Network {
         }
     }
 
-    /// What arrives of a message, and when.
+    /// The copies of a message that arrive, and when.
     pub(super) fn send(
         &mut self,
         now: Moment,
@@ -182,7 +184,7 @@ impl Network {
         let (pair, urgent) = ((envelope.from, envelope.to), envelope.urgent);
         self.sent += 1;
         if self.walls.contains(&pair) {
-            return Vec::new(); // counted when the wall was put up
+            return Vec::new(); // counted when the wall was set
         }
         let rate = self.slow.get(&pair).copied();
         let Self { rng, weather, delay, links, sent, .. } = self;
@@ -203,7 +205,7 @@ impl Network {
         let mut arrivals = Vec::with_capacity(1);
         let mut at = link.busy_until.plus(link.delay + jitter(rng, link.jitter));
         if rng.permille(weather.reorder) {
-            // It takes the slow way; what is sent after it is not held up.
+            // This message is delayed alone: later ones overtake it.
             at = at.plus(link.delay * 4 + jitter(rng, 8 * link.jitter));
             counts.add(Fault::Reorder);
         } else {
@@ -228,7 +230,7 @@ fn jitter(rng: &mut Rng, most: Duration) -> Duration {
     Duration::from_nanos(rng.between(0, most.as_nanos() as u64))
 }
 
-/// Turns one bit of a message, in its head or in a body.
+/// Flips one bit of a message, in its head or in a body.
 fn corrupt(mut envelope: Envelope, rng: &mut Rng, counts: &mut Counts) -> Envelope {
     let full: Vec<usize> = (0..envelope.bodies.len()).filter(|n| !envelope.bodies[*n].is_empty()).collect();
     match rng.pick(&full) {
@@ -276,7 +278,7 @@ mod tests {
         network
     }
 
-    /// All that arrives of many messages, by time.
+    /// Everything that arrives of many messages, by time.
     fn run(network: &mut Network, messages: u8) -> (Vec<Envelope>, Counts) {
         let mut counts = Counts::default();
         let mut arrived = Vec::new();
@@ -289,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn in_fine_weather_all_arrives_once_and_in_order() {
+    fn fine_weather_delivers_each_message_once_and_in_order() {
         let (arrived, counts) = run(&mut network(Weather::default()), 200);
         assert_eq!(arrived, (0..200).map(|n| envelope(1, 2, n)).collect::<Vec<_>>());
         assert_eq!(counts, Counts::default());
     }
 
     #[test]
-    fn bad_weather_loses_doubles_mixes_and_damages_as_told() {
+    fn bad_weather_loses_replays_reorders_and_damages_as_set() {
         let (arrived, counts) = run(&mut network(Weather { loss: 300, ..Weather::default() }), 200);
         assert_eq!(arrived.len() as u64, 200 - counts.of(Fault::Loss));
         assert!((40..80).contains(&counts.of(Fault::Loss)));
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn walls_stop_one_way_and_links_take_few_at_a_time() {
+    fn walls_stop_one_direction_and_links_accept_few_at_a_time() {
         let mut network = network(Weather::default());
         let mut counts = Counts::default();
         network.wall(NodeId(1), NodeId(2));
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_link_passes_on_one_message_after_the_other() {
+    fn slow_link_passes_one_message_after_the_other() {
         let mut network = network(Weather::default());
         let mut counts = Counts::default();
         network.slow(NodeId(1), NodeId(2), 40);

@@ -1,24 +1,24 @@
-//! Oracle: knows what has to hold, looks after every event, and remembers what it saw of all replicas together.
+//! Oracle: checks the invariants after every event, against everything that it has seen of all replicas.
 //!
 //! | invariant | where |
 //! |---|---|
 //! | a term has one leader | `look` |
-//! | what is committed at one replica is committed at all, for ever: entries by term and digest | `entry` |
-//! | what a replica shows is what was committed, byte for byte | `shows` |
-//! | indexes have no holes but those that discards beyond the end made | `commits` |
-//! | a record was proposed, and stands once | `commits` |
-//! | positions never go back, a term neither | `look` |
+//! | an entry that is committed at one replica is committed at all, for ever; compared by term and digest | `entry` |
+//! | the records that can be read at a replica are the committed ones, byte for byte | `shows` |
+//! | indexes have no holes except those of discards beyond the end | `commits` |
+//! | a record was proposed, and is in the log once | `commits` |
+//! | positions and terms never decrease | `look` |
 //! | an acknowledged record is committed, and its entry, by term and digest, durable on a majority of both halves | `acknowledged`, `is_durable` |
-//! | a term and a vote are durable before a message tells of them | `leaves` |
-//! | a replica remembers each vote that it told of | `look` |
-//! | one that has lost its last vote to damage gives no vote again | `has_learnt` |
-//! | a replica that has started votes only after another one has told what it knows of it | `leaves` |
-//! | at one entry all replicas have the same sessions, membership, options of the log, positions and time, live and after a replay or a jump | `stands` |
-//! | a log that opens has at most one change of membership that it does not know to be committed | `opens` |
-//! | what is committed and not in force is bounded | `look` |
+//! | a term and a vote are durable before a message with them is sent | `leaves` |
+//! | a replica remembers each vote that it has sent | `look` |
+//! | a replica whose last vote was lost to damage gives none again | `has_learnt` |
+//! | a replica that has started votes only after another replica's introduction | `leaves` |
+//! | after the same entry all replicas have the same sessions, membership, options of the log, positions and time, live and after a replay or a jump | `stands` |
+//! | a log that opens has at most one change of membership that is not known to be committed | `opens` |
+//! | the number of committed changes that are not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
 //!
-//! What is let pass for a reason is an [`excuse`], and counted.
+//! A check that found what it looks for, and accepts it for a reason, is an [`excuse`] and is counted.
 //!
 //! Must not know: how the replicas do it.
 
@@ -39,41 +39,41 @@ use crate::sync::completion::Appended;
 use crate::types::{EntryIndex, Index, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What went wrong, in words.
+/// The result of a check; the error describes the violation.
 pub(super) type Check<T = ()> = Result<T, String>;
 
-/// Changes of membership that can wait to come into force: one, and what leaves its joint configuration, for each of a few
-/// leaders that came and went.
+/// How many changes of membership can wait to come into force: one, and the end of its joint configuration, for each
+/// of a few successive leaders.
 const CHANGES_WAITING_MAX: usize = 8;
 
-/// Why an entry could not be looked at, or what is wrong with it.
+/// The reason why an entry could not be checked, or the violation.
 enum Trouble {
     Unreadable(Error),
     Wrong(String),
 }
 
-/// Every so many acknowledgements the disks themselves are looked at, not only what is known of their syncs.
+/// After this many acknowledgements the disks themselves are read, not only the records of their syncs.
 const ACKNOWLEDGEMENTS_A_LOOK: u64 = 16;
 
-/// What an excuse was for: a check that found what it looks for, and let it pass for a reason. Each is counted.
+/// The reasons of excuses: of checks that found what they look for, and accepted it. Each is counted.
 pub(super) mod excuse {
     /// An acknowledged entry counts for a disk that had it when it was emptied or set back.
     pub(in crate::testing::sim) const WAS_LOST: &str =
         "acknowledged entry was on a disk that lost its data since";
-    /// A disk with a turned bit cannot be asked what it holds.
-    pub(in crate::testing::sim) const ROTTEN: &str = "disk with a turned bit does not open";
-    /// A disk that is off, or has a turned bit, need not be readable.
+    /// A disk with a flipped bit cannot be read back.
+    pub(in crate::testing::sim) const ROTTEN: &str = "disk with a flipped bit does not open";
+    /// A disk that is off, or has a flipped bit, need not be readable.
     pub(in crate::testing::sim) const UNREADABLE: &str = "committed entry is on a disk that cannot be read";
     /// An acknowledged entry is on a majority of a membership that was in force when its leader ordered it.
     pub(in crate::testing::sim) const EARLIER: &str =
         "acknowledged entry is durable on an earlier membership";
-    /// What a damaged replica lacks nobody has, and it says so.
+    /// No replica has the entries that a damaged replica lacks, and it reports that.
     pub(in crate::testing::sim) const DISCARDED: &str =
         "damaged replica says that all others have discarded what it lacks";
-    /// A conflict cut a log off behind an entry that was superseded later, and what the log said there is damaged.
+    /// A conflict truncated a log after an entry that was superseded later, and the opening there is damaged.
     pub(in crate::testing::sim) const SUPERSEDED: &str =
-        "damaged opening stood behind an entry that was never committed";
-    /// A leader without room keeps the lead.
+        "damaged opening came after an entry that was never committed";
+    /// A leader without room keeps leading.
     pub(in crate::testing::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
 }
 
@@ -113,30 +113,30 @@ pub(super) struct Oracle {
     entries: Vec<Seal>,
     /// The next record and the first one, after each of them.
     after: Vec<(Index, Index)>,
-    /// What the blocks up to an entry lead to, by its index and term, and who was the first to be there.
+    /// The state after an entry, by its index and term, and the first node that was there.
     standings: BTreeMap<(EntryIndex, Term), (NodeId, Standing)>,
-    /// The committed membership after an entry, and who was the first to have it.
+    /// The committed membership after an entry, and the first node that had it.
     memberships: BTreeMap<EntryIndex, (NodeId, u64)>,
-    /// The committed options of the log after an entry, and who was the first to have them.
+    /// The committed options of the log after an entry, and the first node that had them.
     options: BTreeMap<EntryIndex, (NodeId, LogOptions)>,
     /// The newest committed membership.
     pub(super) config: Config,
-    /// What was let pass, and how often.
+    /// The excuses, and how often each was used.
     pub(super) excuses: BTreeMap<&'static str, u64>,
     /// All records that were ever committed.
     log: BTreeMap<Index, u64>,
-    /// Entries of records, by their first one.
+    /// The entries with records, by their first record.
     places: BTreeMap<Index, EntryIndex>,
     proposed: BTreeSet<u64>,
     committed: BTreeSet<u64>,
-    /// The farthest that a discard was asked for.
+    /// The largest index of a requested discard.
     asked: Index,
     pub(super) acknowledged: u64,
     pub(super) leader_changes: u64,
 }
 
 impl Oracle {
-    /// The last committed record that any replica has shown.
+    /// The last committed record that was readable at any replica.
     pub(super) fn last(&self) -> Index {
         self.log.last_key_value().map_or(Index(0), |(index, _)| *index)
     }
@@ -163,7 +163,7 @@ impl Oracle {
         self.asked = self.asked.max(first);
     }
 
-    /// Looks at a replica. Says what is worth telling.
+    /// Checks a replica. Returns an event for the story, if there is one.
     pub(super) fn look(&mut self, host: &mut Host, now: Moment) -> Check<Option<String>> {
         let node = host.node;
         let Some(machine) = host.machine.as_mut() else { return Ok(None) };
@@ -182,22 +182,23 @@ impl Oracle {
             }
         }
         if glance.term < host.term {
-            return Err(format!("node {node}: went back from term {} to {}", host.term, glance.term));
+            return Err(format!("node {node}: term decreased from {} to {}", host.term, glance.term));
         }
         host.term = glance.term;
         if glance.committed < host.committed {
             let (before, after) = (host.committed, glance.committed);
-            return Err(format!("node {node}: its committed index went back from {before} to {after}"));
+            return Err(format!("node {node}: its committed index decreased from {before} to {after}"));
         }
         if machine.changes_not_in_force() > CHANGES_WAITING_MAX {
-            return Err(format!("node {node}: keeps entries that are committed and not in force"));
+            return Err(format!("node {node}: has too many committed changes that are not in force"));
         }
         // A disk that is off, or was damaged, need not be readable.
         let may_be_unreadable = host.disk.is_off() || host.maimed == Some(Maimed::Rotten);
         let unreadable =
             |e: &Error| may_be_unreadable && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if machine.is_poisoned() {
-            // It has decided more than it has written, and will not act on it; but what it showed before is committed.
+            // It has decided more than it has written, and will not act on that; but the records that it published
+            // before are committed.
             for index in host.checked.0 + 1..=glance.committed_raft.0 {
                 let shown = |h: &BlockHeader| h.next_record() <= glance.committed.next();
                 match machine.entry(EntryIndex(index)) {
@@ -216,8 +217,8 @@ impl Oracle {
         let keeps = |(term, vote): (Term, u64)| term > promised.0 || (term, vote) == promised;
         if promised.0 > Term(0) && !(keeps(says) && keeps(raft)) {
             return Err(format!(
-                "node {node}: told of a vote in a term, {promised:?}, and does not remember it: raft has {raft:?}, its \
-                 blocks say {says:?}"
+                "node {node}: has sent the term and vote {promised:?} and does not remember them: raft has {raft:?}, its \
+                 blocks have {says:?}"
             ));
         }
         if glance.committed_raft > host.checked {
@@ -240,7 +241,7 @@ impl Oracle {
         }
         if glance.committed > host.committed {
             host.committed = glance.committed;
-            let fresh = match machine.follow() {
+            let fresh = match machine.read_on() {
                 Err(e) if unreadable(&e) => Vec::new(),
                 Err(e) => {
                     return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));
@@ -252,27 +253,31 @@ impl Oracle {
             }
         }
         if glance.committed > glance.written {
-            return Err(format!("node {node}: shows up to {} and has {}", glance.committed, glance.written));
+            return Err(format!(
+                "node {node}: has published records up to {} and has them up to {}",
+                glance.committed, glance.written
+            ));
         }
         let _ = now;
         self.stands(node, machine)?;
         Ok(news)
     }
 
-    /// A replica at an entry is where every other one is at that entry, live, after a replay and after a jump.
+    /// Checks that a replica at an entry has the same state as every other one at that entry, live, after a replay
+    /// and after a jump.
     fn stands(&mut self, node: NodeId, machine: &Machine) -> Check {
         let here = machine.standing();
         let (other, there) = *self.standings.entry(here.end).or_insert((node, here));
         if there != here {
             return Err(format!(
-                "after entry {:?} node {node} is not where node {other} was: {here:?}, and not {there:?}",
+                "after entry {:?} node {node} has another state than node {other} had: {here:?}, and not {there:?}",
                 here.end
             ));
         }
         let settled = machine.settled();
         let place = settled.raft.0.checked_sub(1).and_then(|n| self.after.get(n as usize));
         let Some((next, first)) = place.copied() else { return Ok(()) };
-        // The discard that let a replica jump can stand behind the jump.
+        // The discard that let a replica jump can come after the jump.
         let first = first.max(settled.base_next);
         if (settled.next, settled.first) != (next, first) {
             return Err(format!(
@@ -283,7 +288,7 @@ impl Oracle {
         let (other, members) = *self.memberships.entry(settled.raft).or_insert((node, settled.members));
         if members != settled.members {
             return Err(format!(
-                "after the committed entry {} node {node} knows another membership than node {other}",
+                "after the committed entry {} node {node} has another membership than node {other}",
                 settled.raft
             ));
         }
@@ -301,10 +306,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// An entry is committed at a replica: it is the same everywhere, and none is left out.
+    /// Checks an entry that is committed at a replica: it is the same everywhere, and no entry is left out.
     fn entry(&mut self, node: NodeId, machine: &Machine, index: EntryIndex) -> Result<(), Trouble> {
         let Some(header) = machine.entry(index).map_err(Trouble::Unreadable)? else {
-            return Err(Trouble::Wrong(format!("node {node}: entry {index} is committed and not here")));
+            return Err(Trouble::Wrong(format!(
+                "node {node}: entry {index} is committed and does not exist"
+            )));
         };
         let seal = Seal::of(&header);
         match self.entries.get(index.0 as usize - 1) {
@@ -340,10 +347,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// A record is committed for the first time.
+    /// Checks a record that is committed for the first time.
     fn commits(&mut self, node: NodeId, index: Index, record: &[u8]) -> Check {
         let Some(number) = number_of(record) else {
-            return Err(format!("node {node} has committed bytes at {index} that nobody appended"));
+            return Err(format!("node {node} has committed bytes at {index} that were never appended"));
         };
         let expected = self.last().next();
         if index < expected || (index > expected && index > self.asked) {
@@ -353,30 +360,30 @@ impl Oracle {
         }
         if !self.proposed.contains(&number) {
             return Err(format!(
-                "node {node} has committed record {number} at {index}, which nobody appended"
+                "node {node} has committed record {number} at {index}, which was never appended"
             ));
         }
         if !self.committed.insert(number) {
             return Err(format!(
-                "node {node} has committed record {number} at {index}; it stands in the log already"
+                "node {node} has committed record {number} at {index}; it is in the log already"
             ));
         }
         self.log.insert(index, number);
         Ok(())
     }
 
-    /// A replica shows a record as committed.
+    /// Checks a record that a replica publishes as committed.
     pub(super) fn shows(&self, node: NodeId, index: Index, record: &[u8]) -> Check {
         match (number_of(record), self.log.get(&index)) {
-            (None, _) => Err(format!("node {node} serves bytes at {index} that nobody appended")),
+            (None, _) => Err(format!("node {node} returns bytes at {index} that were never appended")),
             (Some(number), Some(known)) if *known == number => Ok(()),
             (Some(number), known) => {
-                Err(format!("node {node} shows record {number} at {index}; committed there: {known:?}"))
+                Err(format!("node {node} returns record {number} at {index}; committed there: {known:?}"))
             }
         }
     }
 
-    /// An entry is fed to a follower: it is the one that was committed there.
+    /// Checks an entry that is fed to a follower: it is the one that was committed at this index.
     pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
         let seal = Seal::of(header);
         match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
@@ -405,8 +412,9 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. A configuration is
-    /// in force once it is applied: entries that the leader had until then may have been committed under the one before.
+    /// Checks that an acknowledged record is on the disks of a majority, whatever the replicas report. A
+    /// configuration is in force once it is applied: entries that the leader had until then may have been committed
+    /// under the one before.
     pub(super) fn is_durable(
         &mut self,
         last: Index,
@@ -452,7 +460,7 @@ impl Oracle {
         ))
     }
 
-    /// Whether a disk that is said to hold an entry does.
+    /// Whether a disk that counts as having an entry has it.
     fn has_in_truth(&mut self, host: &Host, plan: &Plan, entry: EntryIndex, known: Seal) -> Check<bool> {
         match host.entry_in_truth(plan, entry, known) {
             Ok(there) => Ok(there == Some(known)),
@@ -464,14 +472,14 @@ impl Oracle {
         }
     }
 
-    /// A message leaves: it must not tell of a term or a vote that a power cut would take back, nor of a vote before
-    /// anybody could say that this disk is not an older one.
+    /// Checks a message that is sent: it must not hold a term or a vote that a power cut would undo, nor a vote
+    /// before another replica could report that this disk is an older one.
     pub(super) fn leaves(&self, host: &mut Host, plan: &Plan, envelope: &Envelope) -> Check {
         let Some((term, vote)) = super::machine::tells_of(envelope) else { return Ok(()) };
         let node = host.node;
         if let Some(vote) = vote {
             if host.has_past && host.introduced_by.is_empty() {
-                return Err(format!("node {node}: votes before any other has told what it knows of it"));
+                return Err(format!("node {node}: votes before another replica's introduction"));
             }
             if host.promised.0 == term && host.promised.1 != vote {
                 return Err(format!(
@@ -490,22 +498,23 @@ impl Oracle {
         let kept = host.kept_in_truth(plan).unwrap_or_default();
         if goes_beyond(&kept) {
             return Err(format!(
-                "node {node}: tells of term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
+                "node {node}: sends term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
                 kept.term, kept.vote
             ));
         }
         Ok(())
     }
 
-    /// Whether another entry was committed where this one stands.
+    /// Whether another entry was committed at this one's index.
     pub(super) fn is_superseded(&self, (entry, term): (EntryIndex, Term)) -> bool {
         let committed = entry.0.checked_sub(1).and_then(|n| self.entries.get(n as usize));
         committed.is_some_and(|seal| seal.term != term)
     }
 
-    /// A replica whose disk had lost its last term and vote takes part. It gives no vote again: in the term of its last one
-    /// it has the same vote, or one for the term's leader, or for itself, which nobody counts. Only a candidacy of its own that
-    /// no other one has `heard` of, which are in no such term, may be forgotten.
+    /// Checks a replica that takes part after its disk had lost its last term and vote. It gives no vote again: in
+    /// the term of its last vote it has the same vote, or one for the term's leader, or for itself, which no replica
+    /// counts. It may only forget a candidacy of its own that no other replica has heard of. `heard` is the latest
+    /// term of the others.
     pub(super) fn has_learnt(&self, host: &mut Host, heard: Term) -> Check {
         let Some(machine) = host.machine.as_ref().filter(|_| std::mem::take(&mut host.state_lost)) else {
             return Ok(());
@@ -518,7 +527,7 @@ impl Oracle {
         let is_unheard = named == node.0 && heard < told;
         if !(keeps || is_unheard) {
             return Err(format!(
-                "node {node}: told of a vote for {named} in term {told}, and goes on in term {} with a vote for {vote}",
+                "node {node}: sent a vote for {named} in term {told}, and continues in term {} with a vote for {vote}",
                 glance.term
             ));
         }
@@ -530,12 +539,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// A process has opened its log.
+    /// Checks a process that has opened its log.
     pub(super) fn opens(&self, host: &Host) -> Check {
         let in_doubt = host.machine.as_ref().map_or(0, Machine::changes_in_doubt);
         if in_doubt > 1 {
             return Err(format!(
-                "node {}: opens with {in_doubt} changes of membership that it does not know to be committed: majorities of \
+                "node {}: opens with {in_doubt} changes of membership that are not known to be committed: majorities of \
                  memberships two changes apart need not meet",
                 host.node
             ));
@@ -543,13 +552,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// A process failed: something has to have been wrong with its disk.
+    /// Checks a process that failed: there must be a fault of its disk.
     pub(super) fn may_fail(&mut self, host: &Host, error: &Error) -> Check {
         let rotten = host.maimed == Some(Maimed::Rotten);
         match error.kind() {
             _ if host.disk.faults_fired() > 0 => Ok(()),
             ErrorKind::Corrupt | ErrorKind::Io if rotten => Ok(()),
-            // A full disk is no reason: there is a reserve for what cannot wait.
+            // A full disk is no excuse: the reserve has room for the blocks that cannot wait.
             kind if host.cramped && kind != ErrorKind::Full => Ok(()),
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
         }

@@ -1,7 +1,8 @@
-//! Outbox: the way out of a process: the shipped [`PeerQueue`], one for each of the others, and a judge beside each.
+//! Outbox: the outgoing messages of a process: the shipped [`PeerQueue`] for each other replica, and a check beside
+//! each.
 //!
-//! Judged whenever the network takes a message: it is the oldest of its lane that the queue accepted, unchanged. So what is
-//! dropped is the newest, and nothing overtakes within a lane.
+//! The check runs whenever the network accepts a message: it must be the oldest one of its lane that the queue
+//! accepted, unchanged. So a full queue drops the newest message, and no message overtakes another within a lane.
 //!
 //! Must not know: when a message leaves.
 
@@ -12,20 +13,20 @@ use crate::types::NodeId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Urgent messages, and all others: each lane has a stream of its own.
+/// Urgent messages, and all others: each lane has its own stream.
 pub(super) const LANES: [bool; 2] = [true, false];
 
 #[derive(Debug)]
 struct Way {
     queue: PeerQueue,
-    /// What the queue accepted and has not given away, by lane.
+    /// The messages that the queue accepted and has not returned, by lane.
     accepted: [VecDeque<Envelope>; 2],
-    /// When somebody comes for what waits.
+    /// The time at which the network will fetch waiting messages.
     due: Option<Moment>,
 }
 
 impl Way {
-    /// Whether nothing waits, and the network has passed on all that it took.
+    /// Whether no message waits, and the network has passed on all that it accepted.
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.queue.backlog() == 0
     }
@@ -34,13 +35,13 @@ impl Way {
 #[derive(Debug)]
 struct Inner {
     ways: BTreeMap<NodeId, Way>,
-    /// What was sent since it was last looked at.
+    /// The messages that were sent since the last look.
     fresh: Vec<Envelope>,
     dropped: u64,
     bytes_max: usize,
 }
 
-/// What a process has sent and the network has not taken.
+/// The messages that a process has sent and the network has not accepted.
 #[derive(Debug)]
 pub(super) struct Outbox(Mutex<Inner>);
 
@@ -51,7 +52,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Up to so many bytes wait for each of the others.
+    /// Up to `bytes_max` bytes wait for each other replica.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self(Mutex::new(Inner { ways: BTreeMap::new(), fresh: Vec::new(), dropped: 0, bytes_max }))
     }
@@ -60,12 +61,12 @@ impl Outbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a look at what was sent since the last time.
+    /// Returns copies of the messages that were sent since the last call.
     pub(super) fn fresh(&self) -> Vec<Envelope> {
         std::mem::take(&mut self.lock().fresh)
     }
 
-    /// Takes all that waits, in the order in which it was sent.
+    /// Removes and returns all waiting messages, in the order in which they were sent.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn take(&self) -> Vec<Envelope> {
         let mut inner = self.lock();
@@ -73,18 +74,19 @@ impl Outbox {
         std::mem::take(&mut inner.fresh)
     }
 
-    /// Messages that found a queue full since the last time.
+    /// How many messages met a full queue since the last call.
     pub(super) fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.lock().dropped)
     }
 
-    /// For whom anything waits.
+    /// The replicas for which a message waits.
     pub(super) fn waiting(&self) -> Vec<NodeId> {
         let inner = self.lock();
         inner.ways.iter().filter(|(_, way)| !way.is_idle()).map(|(to, _)| *to).collect()
     }
 
-    /// Somebody can come at this moment for what waits for `to`. False: nothing does, or somebody comes sooner.
+    /// Schedules a fetch of the messages for `to` at this moment. False: no message waits, or a fetch is scheduled
+    /// earlier.
     pub(super) fn awaits(&self, to: NodeId, now: Moment, at: Moment) -> bool {
         let mut inner = self.lock();
         let Some(way) = inner.ways.get_mut(&to).filter(|way| !way.is_idle()) else { return false };
@@ -105,7 +107,7 @@ impl Outbox {
             return Ok(Some(taken));
         }
         Err(format!(
-            "node {}: the queue to node {to} gives a message that is not the oldest that it accepted",
+            "node {}: the queue to node {to} returns a message that is not the oldest that it accepted",
             taken.from
         ))
     }

@@ -1,5 +1,5 @@
-//! Patient: a replica of a simulated cluster whose log does not open for damage: the shipped [`Repairing`], fed with messages
-//! and time. Appends and reads find nobody.
+//! Patient: a replica of a simulated cluster whose log does not open because of damage. It runs the shipped
+//! [`Repairing`], with messages and time from the world. It gets no appends and no reads.
 //!
 //! Must not know: how messages travel, what is damaged, who helps.
 
@@ -15,7 +15,7 @@ use crate::sync::clock::Moment;
 use crate::types::{DirectoryId, EntryIndex};
 use std::sync::Arc;
 
-/// What a process becomes that is started.
+/// The result of starting a process.
 pub(super) enum Started {
     Machine(Box<Machine>),
     Patient(Box<Patient>),
@@ -31,7 +31,7 @@ pub(super) struct Patient {
     events: Vec<Envelope>,
 }
 
-/// Opens what is on the disk, or begins to repair it.
+/// Opens the log on the disk, or begins to repair it.
 ///
 /// # Errors
 /// Those of `Log::open`.
@@ -59,12 +59,12 @@ impl Patient {
         self.repairing.damaged().identity.directory
     }
 
-    /// A message has come.
+    /// A message has arrived.
     pub(super) fn deliver(&mut self, envelope: Envelope) {
         self.events.push(envelope);
     }
 
-    /// Takes what came, and does what there is to do. The log, once it opens.
+    /// Processes the messages, and does the work that is due. Returns the log once it opens.
     ///
     /// # Errors
     /// It cannot be repaired.
@@ -78,7 +78,7 @@ impl Patient {
         &self.outbox
     }
 
-    /// When it has to be called at the latest, if there is something left to do.
+    /// The latest time at which it has to be called, if it has work left.
     pub(super) fn deadline(&self, now: Moment) -> Option<Moment> {
         self.repairing.deadline(now)
     }
@@ -93,7 +93,7 @@ impl Patient {
         self.repairing.repaired
     }
 
-    /// Goes on as a replica.
+    /// Continues as a replica.
     ///
     /// # Errors
     /// Those of `Log::open`.

@@ -1,12 +1,12 @@
-//! What one run is about: how many replicas and clients, how long, and which faults. All of it follows from the
-//! seed, and can be set by hand.
+//! The parameters of a run: how many replicas and clients, how long, and which faults. All of them follow from the
+//! seed, and can be changed one by one.
 
 use super::fault::Fault;
 use crate::disk::sim::Rng;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A run's circumstances.
+/// The parameters of a run.
 ///
 /// ```
 /// use chiplog::sim::Plan;
@@ -17,31 +17,31 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Where all chance comes from.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Replicas that vote, at the beginning.
+    /// How many replicas vote at the beginning.
     pub voters: u64,
-    /// Replicas that only follow.
+    /// How many replicas are learners at the beginning.
     pub learners: u64,
-    /// Copies of the log that are no members.
+    /// How many copies of the log follow from outside.
     pub followers: u64,
-    /// Clients without a session.
+    /// How many clients have no session.
     pub plain_clients: u32,
-    /// Clients with a session.
+    /// How many clients have a session.
     pub session_clients: u32,
-    /// How long trouble lasts, in virtual time.
+    /// How long faults are injected, in virtual time.
     pub trouble: Duration,
-    /// How long everything may take to be well again after it.
+    /// How long the cluster may take to recover afterwards.
     pub wait_limit: Duration,
-    /// How often the leader speaks.
+    /// The interval of the leader's heartbeats.
     pub heartbeat: Duration,
-    /// How long a follower bears with silence.
+    /// A follower starts an election after hearing nothing for one to two times this long.
     pub election_timeout: Duration,
-    /// The usual way of a message.
+    /// The usual delay of a message.
     pub delay: Duration,
-    /// The usual time of a sync.
+    /// The usual duration of a sync.
     pub sync_time: Duration,
-    /// How long a client waits between two appends, in the mean.
+    /// The mean pause of a client between two appends.
     pub think: Duration,
     /// Whether records are large, so that segments fill quickly.
     pub heavy: bool,
@@ -49,11 +49,11 @@ pub struct Plan {
     pub fault_interval: Duration,
     /// The faults that may happen.
     pub faults: BTreeSet<Fault>,
-    /// A session that is idle for so long expires; longer than the run and all jumps of clocks, if none may.
+    /// A session that is idle for this long expires; longer than the run and all jumps of clocks, if none may.
     pub session_idle_max: Duration,
-    /// So many sessions may be open at a time; none: more than there ever are.
+    /// How many sessions may be open at once; `None`: more than there ever are.
     pub sessions_max: Option<u32>,
-    /// Bytes of messages that may wait for one of the others.
+    /// How many bytes of messages may wait for one other replica.
     pub queue_bytes_max: usize,
 }
 
@@ -74,7 +74,7 @@ impl Plan {
                 faults.insert(*fault);
             }
         }
-        // From chance of its own, as with followers: what else a seed stands for stays as it was.
+        // From a generator of its own, as with followers, so that the other parameters of a seed do not change.
         if Rng::new(seed ^ 0x0b_7104).permille(400) {
             faults.insert(Fault::SetOptions);
         }
@@ -101,12 +101,12 @@ impl Plan {
             faults,
             session_idle_max: expire.unwrap_or(IDLE_NEVER),
             sessions_max: crowded.then_some(crowd),
-            // Small ones fill up; only in large ones so much waits that a leader slows down.
+            // Small queues fill up; only large queues hold enough to make a leader slow down.
             queue_bytes_max: if seed.is_multiple_of(2) { 48 << 10 } else { 1 << 20 },
         }
     }
 
-    /// Without any fault: to see that all is well when nothing happens.
+    /// Without any fault, to check that a run without faults is good.
     pub fn calm(seed: u64) -> Self {
         let (session_idle_max, sessions_max) = (IDLE_NEVER, None);
         Self { faults: BTreeSet::new(), session_idle_max, sessions_max, ..Self::of(seed) }
@@ -117,7 +117,7 @@ impl Plan {
         !self.faults.contains(&Fault::ClockAhead) && !self.faults.contains(&Fault::ClockBack)
     }
 
-    /// Whether a session may be forgotten for having been idle.
+    /// Whether an idle session may expire.
     pub(super) fn sessions_expire(&self) -> bool {
         self.session_idle_max < IDLE_NEVER
     }

@@ -1,5 +1,5 @@
-//! Run: a simulation from its beginning to the verdict: the cluster is built, trouble comes and ends, everything has to be well
-//! again in bounded time, and then all replicas and the whole history are checked.
+//! Run: a simulation from its beginning to the verdict. The cluster is built, faults are injected and end, the
+//! cluster has to recover in bounded time, and then all replicas and the whole history are checked.
 
 use super::failover::FailOver;
 use super::fault::{Counts, Fault};
@@ -18,7 +18,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Something that must never happen has happened.
+/// A violation of an invariant.
 ///
 /// ```
 /// let report = chiplog::sim::run(1);
@@ -26,11 +26,11 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The seed that shows it again.
+    /// The seed that reproduces it.
     pub seed: u64,
-    /// When.
+    /// The time of the violation.
     pub at: Moment,
-    /// What.
+    /// A description.
     pub what: String,
     /// The last lines of the story before it.
     pub story: Vec<String>,
@@ -42,11 +42,11 @@ impl fmt::Display for Violation {
         for line in &self.story {
             writeln!(f, "  {line}")?;
         }
-        write!(f, "  (make sim SEED={} tells all of it)", self.seed)
+        write!(f, "  (make sim SEED={} prints the whole story)", self.seed)
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 ///
 /// ```
 /// let (a, b) = (chiplog::sim::run(2), chiplog::sim::run(2));
@@ -55,37 +55,37 @@ impl fmt::Display for Violation {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// The plan it followed.
+    /// The plan of the run.
     pub plan: Plan,
-    /// How much time passed in it.
+    /// How much virtual time passed.
     pub simulated: Duration,
     /// How many events there were.
     pub events: u64,
-    /// A number that stands for everything that happened.
+    /// A digest of everything that happened.
     pub fingerprint: u64,
     /// How often each fault happened.
     pub counts: Counts,
-    /// Leaders that were lost while all else was well.
+    /// The fail-overs after a healthy cluster lost its leader.
     pub failovers: Vec<FailOver>,
-    /// Appends that were acknowledged.
+    /// How many appends were acknowledged.
     pub acknowledged: u64,
-    /// Records that were committed.
+    /// How many records were committed.
     pub records: u64,
     /// The number of the record at each index that was ever committed, discarded ones included.
     pub log: BTreeMap<Index, u64>,
     /// How many leaders there were.
     pub leaders: u64,
-    /// What the judges let pass for a reason, and how often.
+    /// The reasons for which checks accepted what they look for, and how often.
     pub excuses: BTreeMap<&'static str, u64>,
-    /// How often it was asked whether appends get on, and whether all members do.
+    /// How often it was checked that appends are acknowledged, and that all members keep up.
     pub judged: (u64, u64),
     /// All calls of all clients.
     pub history: History,
-    /// What went wrong, if anything did.
+    /// The violation, if there was one.
     pub violation: Option<Violation>,
 }
 
-/// Runs what a seed stands for.
+/// Runs the plan of a seed.
 ///
 /// ```
 /// let report = chiplog::sim::run(3);
@@ -95,7 +95,7 @@ pub fn run(seed: u64) -> Report {
     Simulation::new(Plan::of(seed)).run()
 }
 
-/// A simulation that is about to be run.
+/// A simulation that is ready to run.
 ///
 /// ```
 /// use chiplog::sim::{Plan, Simulation};
@@ -115,19 +115,19 @@ impl fmt::Debug for Simulation {
 }
 
 impl Simulation {
-    /// One that follows this plan.
+    /// A simulation of this plan.
     pub fn new(plan: Plan) -> Self {
         Self { plan, teller: None }
     }
 
-    /// Tells its story line by line.
+    /// Passes the story to `teller`, line by line.
     #[must_use]
     pub fn tell(mut self, teller: impl FnMut(&str) + 'static) -> Self {
         self.teller = Some(Box::new(teller));
         self
     }
 
-    /// Runs to the end, or to the first violation. A panic is one.
+    /// Runs to the end, or to the first violation. A panic is a violation.
     pub fn run(self) -> Report {
         let seed = self.plan.seed;
         let mut world = World::new(self.plan, Story::new(self.teller));
@@ -167,7 +167,7 @@ impl Simulation {
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
 /// How long building the cluster may take.
@@ -193,7 +193,7 @@ impl World {
         self.verdict()
     }
 
-    /// One node makes the cluster; the others are added as an operator would.
+    /// One node founds the cluster; the others are added as an operator would add them.
     pub(super) fn build(&mut self) -> Check {
         let first = self.new_host(Bootstrap::Init);
         self.start(first)?;
@@ -216,7 +216,7 @@ impl World {
         let wanted = self.plan.voters as usize;
         let voters = self.voters();
         if voters.len() != wanted {
-            return Err(format!("{wanted} voters were wanted; there are {voters:?}"));
+            return Err(format!("the plan has {wanted} voters, and the cluster has {voters:?}"));
         }
         let now = self.now();
         self.counts = Counts::default();
@@ -224,10 +224,10 @@ impl World {
         Ok(())
     }
 
-    /// Ends all trouble and waits until everything is well.
+    /// Ends all faults and waits until the cluster has recovered.
     fn heal(&mut self) -> Check {
         let now = self.now();
-        self.story.tell(now, || "PEACE: all trouble ends, clients finish what they have begun".to_owned());
+        self.story.tell(now, || "PEACE: all faults end, clients finish their calls".to_owned());
         self.nemesis.over = true;
         self.quiet = true;
         self.drill = None;
@@ -239,7 +239,10 @@ impl World {
             }
             if self.now() > limit || !self.step()? {
                 let ails = self.ails();
-                return Err(format!("not well {:?} after all trouble ended: {ails}", self.plan.wait_limit));
+                return Err(format!(
+                    "not recovered {:?} after all faults ended: {ails}",
+                    self.plan.wait_limit
+                ));
             }
         }
     }
@@ -251,13 +254,13 @@ impl World {
             && self.hungry_followers().is_empty()
     }
 
-    /// Followers that lack what the leader has.
+    /// The followers that lack entries of the leader.
     fn hungry_followers(&mut self) -> Vec<NodeId> {
         let leader = self.leader().and_then(|leader| self.machine(leader)).map(|m| m.glance().last_raft);
         leader.map(|last| self.followers_behind(last)).unwrap_or_default()
     }
 
-    /// Members that are not in step with the leader. None: nobody leads.
+    /// The members that are not in step with the leader. `None`: there is no leader.
     fn stragglers(&mut self) -> Option<Vec<NodeId>> {
         let leader = self.leader()?;
         let voters = self.voters();
@@ -270,36 +273,36 @@ impl World {
                 || other.committed != glance.committed
                 || other.first != glance.first
         };
-        // One that was taken away for good is nobody's concern, as long as the others have a majority.
+        // A replica that was removed for good does not count, as long as the others have a majority.
         let here = |n: &NodeId| self.hosts.get(n).is_none_or(|h| h.state != State::Gone);
         let members: Vec<NodeId> = voters.into_iter().chain(learners).filter(here).collect();
         Some(members.into_iter().filter(|n| behind(self, *n)).collect())
     }
 
-    /// What keeps everything from being well.
+    /// The reasons why the cluster has not recovered, as text.
     pub(super) fn ails(&mut self) -> String {
         let mut ails = Vec::new();
         match self.stragglers() {
-            None => ails.push("nobody leads".to_owned()),
+            None => ails.push("there is no leader".to_owned()),
             Some(nodes) if nodes.is_empty() => {}
             Some(nodes) => ails.push(format!("{nodes:?} are not in step")),
         }
-        let accepts_proposals = self.hungry_followers();
-        if !accepts_proposals.is_empty() {
-            ails.push(format!("followers {accepts_proposals:?} lack entries"));
+        let lagging = self.hungry_followers();
+        if !lagging.is_empty() {
+            ails.push(format!("followers {lagging:?} lack entries"));
         }
         for host in self.hosts.values() {
             let glance = host.machine.as_ref().map(super::machine::Machine::glance);
             ails.push(format!("node {}: {:?} {glance:?}", host.node, host.state));
         }
         ails.extend(self.clients.iter().filter(|c| !c.is_idle()).map(super::world::Client::waits_for));
-        ails.extend(self.admin.tasks().iter().map(|t| format!("{t:?} to be done")));
+        ails.extend(self.admin.tasks().iter().map(|t| format!("{t:?} is not done")));
         ails.join("; ")
     }
 
-    /// All replicas have the same log, and the history is one of a log.
+    /// Checks that all replicas have the same log, and that the history is one of a log.
     fn verdict(&mut self) -> Check {
-        let Some(leader) = self.leader() else { return Err("nobody leads".to_owned()) };
+        let Some(leader) = self.leader() else { return Err("there is no leader".to_owned()) };
         let mut nodes = self.voters();
         nodes.extend(self.machine(leader).map(|m| m.learners()).unwrap_or_default());
         nodes.retain(|n| self.hosts.get(n).is_none_or(|h| h.state != State::Gone));
@@ -312,7 +315,7 @@ impl World {
             if !all.iter().map(|(index, _)| *index).eq(wanted) {
                 let has: Vec<Index> = all.iter().map(|(i, _)| *i).collect();
                 return Err(format!(
-                    "node {node} shows {has:?} from {first} to {end}; committed up to {last}"
+                    "node {node} returns {has:?} from {first} to {end}; committed up to {last}"
                 ));
             }
             for (index, record) in &all {

@@ -1,4 +1,4 @@
-//! The story of a run: a number that stands for everything that happened, and, if anybody listens, lines of text.
+//! The story of a run: a digest of everything that happened, and, if there is a listener, lines of text.
 
 use crate::sync::clock::Moment;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 /// Takes lines of a story.
 pub(super) type Teller = Box<dyn FnMut(&str)>;
 
-/// Sums up a run. Lines are only made when somebody listens.
+/// Sums up a run. Lines are only made when there is a listener.
 pub(super) struct Story {
     hash: u64,
     teller: Option<Teller>,
-    /// The last lines, for a violation's report; a ring.
+    /// The last lines, for the report of a violation; a ring buffer.
     recent: Vec<String>,
     keep: usize,
 }
@@ -21,7 +21,7 @@ impl Story {
         Self { hash: 0xcbf2_9ce4_8422_2325, teller, recent: Vec::new(), keep }
     }
 
-    /// Adds numbers that tell what happened: two runs of one seed have to add the same.
+    /// Adds numbers that describe an event: two runs of one seed have to add the same.
     pub(super) fn mix(&mut self, numbers: &[u64]) {
         for n in numbers {
             self.hash = (self.hash.rotate_left(23) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -32,7 +32,7 @@ impl Story {
         self.hash ^ (self.hash >> 29)
     }
 
-    /// A line worth telling.
+    /// Adds a line.
     pub(super) fn tell(&mut self, now: Moment, line: impl FnOnce() -> String) {
         let line = || format!("{now:>12} {}", line());
         if let Some(teller) = &mut self.teller {
@@ -45,7 +45,7 @@ impl Story {
         }
     }
 
-    /// Whether every message is told, too.
+    /// Whether every message is added as a line, too.
     pub(super) fn is_loud(&self) -> bool {
         self.teller.is_some()
     }

@@ -1,5 +1,5 @@
-//! Threads: the two writer threads of a simulated process. They run the shipped [`Driver`] step by step; the world says
-//! which of them runs, when, and when a sync ends.
+//! Threads: the two writer threads of a simulated process. They run the shipped [`Driver`] step by step; the world
+//! decides which thread runs, when, and when a sync ends.
 //!
 //! ```text
 //!  Awake ── step ──> Between ──┬─ sync ──> Syncing ── has_synced ──┐
@@ -8,7 +8,7 @@
 //!    └─────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Between is where a thread has let go of the turn and not yet told the queue: the other one can run there.
+//! Between: the thread has released the node lock and has not notified the queue yet. The other thread can run there.
 //!
 //! Must not know: hosts, the network, what a node does.
 
@@ -30,10 +30,10 @@ use std::time::Duration;
 /// How many writer threads a replica has.
 pub(super) const THREADS: usize = 2;
 
-/// A thread that has work left goes on after this.
+/// A thread that has work left runs again after this time.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// An entry, as it is committed at a node; none if it is not there any more.
+/// The header of an entry that is committed at a node; `None` if it was discarded there.
 ///
 /// # Errors
 /// It cannot be read.
@@ -47,7 +47,7 @@ pub(super) fn header_at(node: &Node, index: EntryIndex) -> Result<Option<BlockHe
 /// Records with their indexes.
 pub(super) type Records = Vec<(Index, Vec<u8>)>;
 
-/// The body of an entry; none if it is not there any more.
+/// The body of an entry; `None` if it was discarded.
 ///
 /// # Errors
 /// It cannot be read.
@@ -62,7 +62,8 @@ fn committed_at(node: &Node) -> EntryIndex {
     node.replica.sequencer.committed().raft.min(node.writer.written().end.raft)
 }
 
-/// A clock that shows what it is told, and a witness of what is committed and gone again within one turn.
+/// A clock that shows the time that was set, and a record of the entries that are committed and discarded within one
+/// step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dial {
     now: Arc<AtomicU64>,
@@ -76,7 +77,7 @@ struct Seen {
 }
 
 impl Dial {
-    /// A turn begins.
+    /// A step begins.
     fn show(&self, now: Moment, node: &Node) {
         self.now.store(now.0, Ordering::Relaxed);
         *self.seen() = Seen { upto: committed_at(node), entries: BTreeMap::new() };
@@ -86,7 +87,7 @@ impl Dial {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An entry that was committed in the last turn.
+    /// An entry that was committed in the last step.
     pub(super) fn entry(&self, index: EntryIndex) -> Option<(BlockHeader, Bytes)> {
         self.seen().entries.get(&index).cloned()
     }
@@ -114,33 +115,33 @@ impl Watch<Node> for Dial {
 pub(super) type Job = Arc<SyncOnce>;
 
 enum Thread {
-    /// Takes the turn when it runs next.
+    /// Takes the node lock when it runs next.
     Awake,
-    /// Has let go of the turn, and does this next.
+    /// Has released the node lock, and does this next.
     Between(Next<Job>),
     Syncing(Job),
     Asleep,
     Ended,
 }
 
-/// What becomes of a thread that has run.
+/// The state of a thread after it has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     /// It runs again at this time.
     At(Moment),
-    /// It sleeps until it is called, or until this time.
+    /// It sleeps until it is woken, or until this time.
     Asleep(Option<Moment>),
     /// It carries out a sync.
     Syncing,
     Ended,
 }
 
-/// What a thread has done.
+/// The work that a thread has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ran {
-    /// It had the turn.
+    /// It had the node lock.
     pub(super) stepped: bool,
-    /// A sync was begun in the turn, and is carried out without it.
+    /// A sync was begun under the node lock, and runs without it.
     pub(super) began_sync: bool,
     pub(super) then: Then,
 }
@@ -157,7 +158,7 @@ impl Threads {
         Self { driver, dial, each: [Thread::Awake, Thread::Awake] }
     }
 
-    /// Lets a thread go on. It stops between the turn and what follows if it is to `linger` there.
+    /// Runs a thread. With `linger` it stops between the step under the node lock and the work after it.
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> Ran {
         self.dial.show(now, &self.driver.turn().node);
         let (stepped, next) = match mem::replace(&mut self.each[thread], Thread::Awake) {
@@ -178,7 +179,7 @@ impl Threads {
         Ran { stepped, began_sync, then: self.go_on(thread, next, now) }
     }
 
-    /// What a thread does without the turn.
+    /// The work of a thread without the node lock.
     fn go_on(&mut self, thread: usize, next: Next<Job>, now: Moment) -> Then {
         match next {
             Next::Sync(job) => {
@@ -202,10 +203,10 @@ impl Threads {
         }
     }
 
-    /// Carries out the sync of a thread, and leaves word of it.
+    /// Carries out the sync of a thread, and records its result.
     ///
     /// # Errors
-    /// The disk's. The next turn hears of it.
+    /// The disk's. The next step gets it.
     pub(super) fn sync(&mut self, thread: usize) -> Result<()> {
         let Thread::Syncing(job) = &self.each[thread] else { return Ok(()) };
         let job = job.clone();
@@ -215,7 +216,7 @@ impl Threads {
         result
     }
 
-    /// The threads that what has happened wakes; which of those that sleep is a matter of chance.
+    /// The threads that are woken by the last events; which of the sleeping ones is chosen at random.
     pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
         let calls = self.driver.turn().node.queue.take_calls();
         let mut woken = Vec::new();
@@ -229,7 +230,7 @@ impl Threads {
         woken
     }
 
-    /// The sync that is under way, or about to be.
+    /// The sync that is running, or about to.
     pub(super) fn syncing(&self) -> Option<&Job> {
         self.each.iter().find_map(|thread| match thread {
             Thread::Syncing(job) | Thread::Between(Next::Sync(job)) => Some(job),
@@ -237,7 +238,7 @@ impl Threads {
         })
     }
 
-    /// Whether all have ended.
+    /// Whether all threads have ended.
     pub(super) fn are_over(&self) -> bool {
         self.each.iter().all(|t| matches!(t, Thread::Ended))
     }

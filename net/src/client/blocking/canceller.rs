@@ -1,14 +1,14 @@
-//! Canceller: ends what one reader of the blocking client waits for, from another thread.
+//! Canceller: ends a reader's blocking call from another thread.
 //!
-//! Must not know: what is waited for.
+//! Must not know: what the call waits for.
 
 use chiplog::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Ends the wait of one [`Reader`](super::Reader) for good, from any thread: see
-/// [`Reader::canceller`](super::Reader::canceller). Cheap to clone; may outlive its reader, and then does nothing.
+/// Ends the blocking calls of one [`Reader`](super::Reader) for good, from any thread: see
+/// [`Reader::canceller`](super::Reader::canceller). Cheap to clone. It may outlive its reader, and then does nothing.
 ///
 /// ```
 /// fn takes_any_thread<T: Send + Sync + Clone>() {}
@@ -24,9 +24,9 @@ impl Canceller {
         Self { cancelled: Arc::new(watch::Sender::new(false)) }
     }
 
-    /// The call that waits with its reader, and every later one that asks for records, ends at once as `Cancelled`; its hook is
-    /// called, on the client's thread. Never blocks. Again: nothing happens. Not to be called in a signal handler, nor in a
-    /// forked child.
+    /// Ends the reader's current blocking call, and every later call that reads, with `Cancelled`. Calls the reader's
+    /// hook, on the client's thread. Never blocks. Repeated calls do nothing. Must not be called in a signal handler or
+    /// in a forked child.
     pub fn cancel(&self) {
         self.cancelled.send_replace(true);
     }
@@ -37,13 +37,13 @@ impl Canceller {
         if *self.cancelled.borrow() { Err(error()) } else { Ok(()) }
     }
 
-    /// Waits until it is so.
+    /// Waits until it is cancelled.
     pub(super) async fn cancelled(&self) {
-        // It fails once nobody can cancel any more; this one can.
+        // This fails once no sender is left; this object holds one.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
-    /// What `work` comes to; `Cancelled` when that comes first. `work` is dropped then.
+    /// Returns the result of `work`, or `Cancelled` if that comes first; `work` is dropped then.
     pub(super) async fn or<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -54,5 +54,5 @@ impl Canceller {
 }
 
 fn error() -> Error {
-    Error::new(ErrorKind::Cancelled, "the reader was cancelled; another one goes on at its position")
+    Error::new(ErrorKind::Cancelled, "the reader was cancelled; open another reader at its position")
 }

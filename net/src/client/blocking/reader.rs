@@ -1,13 +1,13 @@
-//! Reader of the blocking client; and how an event loop waits for it.
+//! The blocking client's reader, and how an event loop waits for it.
 //!
 //! ```text
-//! Here: the caller's thread asks ── on_more ──> Away: a task of the client's thread waits, keeps what comes, calls the hook
-//!       <────────────────── any call that reads or seeks: the task is called back, with what it has ──
+//! Here: the caller's thread reads ── on_more ──> Away: a task of the client's thread waits, keeps what arrives, calls the hook
+//!       <────────────────── any call that reads or seeks recalls the task, with what it received ──
 //! ```
 //!
 //! Invariants:
-//! - What the task received is given by the next call: nothing is lost, whoever waits.
-//! - No task is left behind by a reader that is dropped.
+//! - The next call returns what the task received: nothing is lost, whichever of them waits.
+//! - A reader that is dropped leaves no task behind.
 
 use super::{Canceller, Runtime};
 use crate::client::RemoteReader;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// As [`RemoteReader`], for threads. `Send`; one thread at a time.
+/// As [`RemoteReader`], for threads. `Send`; used by one thread at a time.
 ///
 /// ```
 /// fn moves_between_threads<T: Send>() {}
@@ -28,11 +28,11 @@ use tokio::task::JoinHandle;
 /// ```
 pub struct Reader {
     held: Held,
-    /// What the task was told last, if that is not a batch: for the next call.
+    /// The task's last result, if that is not a batch: for the next call.
     told: Option<Told>,
-    /// The last step gave `Undecodable` to the caller. Errors that the task met do not count before they are given.
+    /// The last step returned `Undecodable` to the caller. Errors that the task met count only once they are returned.
     may_skip: bool,
-    /// Where it goes on once it is here.
+    /// Where to continue once the reader is back.
     moved: Option<Start>,
     canceller: Canceller,
     runtime: Arc<Runtime>,
@@ -44,14 +44,14 @@ type Told = Result<bool>;
 enum Held {
     Here(Box<RemoteReader>),
     Away(Away),
-    /// The client's thread has ended by itself.
+    /// The client's thread has ended.
     Lost,
 }
 
 /// A reader whose task waits for more.
 struct Away {
     task: JoinHandle<(Box<RemoteReader>, Option<Told>)>,
-    /// Dropped: it shall come back.
+    /// Dropping it recalls the task.
     recall: oneshot::Sender<()>,
     position: Option<Index>,
     server: Option<String>,
@@ -63,9 +63,9 @@ impl Reader {
         Self { held, told: None, may_skip: false, moved: None, canceller, runtime }
     }
 
-    /// What ends a call that waits with this reader from another thread, for good: that call, and every later one that asks for
-    /// records, is `Cancelled`. What was received and not given stays: [`position`](Self::position) is where another reader goes
-    /// on.
+    /// Returns a handle that cancels this reader from another thread, for good: its current call and every later call
+    /// that reads fail with `Cancelled`. Another reader can continue at [`position`](Self::position), which counts only
+    /// records that were returned.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -100,7 +100,7 @@ impl Reader {
 
     /// See [`RemoteReader::seek`].
     pub fn seek(&mut self, start: Start) {
-        // Where it cannot be had, as in a callback, the next call goes on there, or tells what is the matter.
+        // If the reader is not available, as in a callback, the next call continues there or returns the error.
         match self.here() {
             Ok(reader) => reader.seek(start),
             Err(_) => self.moved = Some(start),
@@ -120,11 +120,11 @@ impl Reader {
     /// See [`RemoteReader::next_record`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
-        self.here()?; // first: in a forked child nothing else may be looked at
+        self.here()?; // first: a forked child must not touch anything else
         self.canceller.check()?;
-        // Not with something told: behind what is received there is nothing to be told yet.
+        // Not if there is a stored result: it belongs behind the received records.
         if let Some(record) = self.here()?.buffered_record() {
             self.may_skip = false;
             return Ok(Some(record));
@@ -135,7 +135,7 @@ impl Reader {
     /// See [`RemoteReader::next_batch`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.ask(async |reader| reader.next_batch().await)
     }
@@ -143,11 +143,11 @@ impl Reader {
     /// See [`RemoteReader::skip_batch`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the async method.
     pub fn skip_batch(&mut self) -> Result<Option<Index>> {
         self.here()?;
         if std::mem::take(&mut self.may_skip) {
-            self.told = None; // the same batch, which the task met again
+            self.told = None; // the task met the same batch again
             let runtime = self.runtime.clone();
             let canceller = self.canceller.clone();
             return runtime.wait(canceller.or(self.here()?.skip_batch()));
@@ -155,18 +155,18 @@ impl Reader {
         Ok(self.position())
     }
 
-    /// As [`next_batch`](Self::next_batch), for at most so long. Zero takes what was received.
+    /// As [`next_batch`](Self::next_batch), for up to `timeout`. Zero returns only what was received already.
     ///
     /// # Errors
-    /// As there; and `Timeout`: nothing came.
+    /// Those of [`next_batch`](Self::next_batch); and `Timeout`: nothing arrived.
     pub fn next_batch_within(&mut self, timeout: Duration) -> Result<Option<RecordBatch>> {
         self.ask(async |reader| within(timeout, reader.next_batch()).await)
     }
 
-    /// Calls `hook` once [`next_batch`](Self::next_batch) has something to tell without waiting: records, the end, an
-    /// error, or that it was cancelled. At once if so already, else on the client's thread, where it must not block. For event loops: see
-    /// [`chiplog::Signal`]. A reader has one hook: a new one takes the place of the last, and any other call that reads or
-    /// seeks takes it away, as dropping the reader does.
+    /// Calls `hook` once [`next_batch`](Self::next_batch) has a result without blocking: records, the end, an error, or
+    /// `Cancelled`. If there is one already, `hook` runs at once; otherwise it runs on the client's thread, where it
+    /// must not block. For event loops: see [`chiplog::Signal`]. A reader has one hook: a new one replaces it, and any
+    /// other call that reads or seeks removes it, as does dropping the reader.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -187,7 +187,7 @@ impl Reader {
     /// ```
     ///
     /// # Errors
-    /// `Forked`; `Unavailable`: the client's thread has ended; `InvalidArgument`: in a callback.
+    /// `Forked`; `Unavailable`: the client's thread has ended; `InvalidArgument`: called from a callback.
     pub fn on_more(&mut self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         if self.here()?.is_filled() || self.told.is_some() || self.canceller.check().is_err() {
             hook();
@@ -203,7 +203,7 @@ impl Reader {
             let told = tokio::select! {
                 biased;
                 _ = recalled => None,
-                () = canceller.cancelled() => Some(Ok(true)), // the next call tells
+                () = canceller.cancelled() => Some(Ok(true)), // the next call returns it
                 told = reader.fill() => Some(told),
             };
             if told.is_some() && catch_unwind(AssertUnwindSafe(hook)).is_err() {
@@ -215,7 +215,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The reader, called back from its task. What that was told is kept in `told`.
+    /// Returns the reader, recalled from its task. Keeps the task's result in `told`.
     fn here(&mut self) -> Result<&mut RemoteReader> {
         self.runtime.check()?;
         if let Held::Away(_) = self.held
@@ -250,14 +250,14 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         if self.runtime.fork.is_child() {
-            // The task is the parent's, and so may be the lock that calling it back would take.
+            // The task belongs to the parent, which may hold the lock that a recall takes.
             std::mem::forget(std::mem::replace(&mut self.held, Held::Lost));
         }
     }
 }
 
 async fn within<T>(timeout: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record came within {timeout:?}"));
+    let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record arrived within {timeout:?}"));
     tokio::time::timeout(timeout, work).await.map_err(nothing)?
 }
 

@@ -1,13 +1,13 @@
-//! Servers: which servers there are, who of them leads, and the connections to them.
+//! Servers: which servers exist, which of them leads, and the connections to them.
 //!
-//! Asks servers about themselves: those it was given at first, later also those that these named. Of two that name
-//! different leaders, the one with the higher term is right: a leader that was cut off believes in itself for a while.
-//! Without a leader, servers are known all the same: reading needs none.
+//! Asks servers about themselves: first the given ones, later also those that these name. If two name different
+//! leaders, the one with the higher term is right: a leader that was cut off considers itself the leader for a while.
+//! Without a leader the servers are known all the same: reading needs no leader.
 //!
 //! Invariants:
-//! - One question round at a time, however many ask; those who waited use what it brought.
-//! - Servers of one log only: those that answer first say which; see [`meant_log`]. Each call tells the server, which refuses
-//!   it where it has another one.
+//! - One round of requests runs at a time, however many callers ask; waiting callers use its result.
+//! - Only servers of one log: the first answers decide which; see [`meant_log`]. Each call carries the log's id, and a
+//!   server with another log rejects it.
 //! - The lock is not held across an await.
 
 use super::logs::meant_log;
@@ -29,16 +29,16 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Endpoint;
 
-/// Room for one reply and its frame.
+/// One reply and its frame.
 pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 
-/// The default of HTTP/2, 16 KiB, costs a system call each.
+/// The default of HTTP/2 is 16 KiB, and each frame costs a system call.
 const FRAME_BYTES: u32 = 256 << 10;
 
 /// The service on a connection.
 pub(crate) type Stub = LogClient<Shown>;
 
-/// The limits that a server told.
+/// The limits that a server reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) batch_bytes_max: usize,
@@ -61,7 +61,7 @@ impl From<&ServerInfoResponse> for Limits {
 pub(crate) struct Servers {
     options: ClientOptions,
     seeds: Vec<String>,
-    /// As [`Known::log_id`], for connections.
+    /// The same id as [`Known::log_id`], for connections.
     log: LogMark,
     known: Mutex<Known>,
     asking: tokio::sync::Mutex<()>,
@@ -71,33 +71,33 @@ pub(crate) struct Servers {
 struct Known {
     /// A server of the log has answered.
     answered: bool,
-    /// The log's id, once a server has told it.
+    /// The log's id, once a server has reported it.
     log_id: String,
     servers: Vec<Server>,
-    /// Copies that follow the log: they can be read.
+    /// Followers that serve reads.
     copies: BTreeSet<String>,
-    /// Who answered where: the same server can be reached at several addresses.
+    /// The node at each address: the same server can be reachable at several addresses.
     nodes: HashMap<String, u64>,
     leader: Option<String>,
-    /// Of the newest answer that named a leader.
+    /// The term of the newest answer that named a leader.
     term: u64,
-    /// Since when leaders of earlier terms are all that is named.
+    /// Since when only leaders of earlier terms were named.
     outdated: Option<Instant>,
-    /// Was believed to lead, and did not answer as a leader.
+    /// A server that was the leader, and did not answer as one.
     doubted: Option<String>,
     limits: Option<Limits>,
-    /// For calls; streams have their own connections, so that none has to wait for another.
+    /// For calls. Streams have their own connections, so that none waits for another.
     channels: HashMap<String, Shown>,
 }
 
 impl Known {
-    /// Who answers there, or is said to. None: not known.
+    /// The node that answers at an address, or is listed there. None: unknown.
     fn node_at(&self, address: &str) -> Option<u64> {
         let named = || self.servers.iter().find(|s| s.address == address).map(|s| s.node);
         self.nodes.get(address).copied().or_else(named).filter(|node| *node != 0)
     }
 
-    /// Whether that is the server that was found to lead: by its number, or where it is not known by its address.
+    /// Whether this is the server that was found to lead: compares numbers, or addresses if the number is unknown.
     fn is(&self, address: &str, found: &Found) -> bool {
         match self.node_at(address) {
             Some(node) if found.node != 0 => node == found.node,
@@ -106,30 +106,30 @@ impl Known {
     }
 }
 
-/// Whom a server names as the leader. The greatest is the most credible.
+/// The leader that a server names. The greatest is the most credible.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     term: u64,
-    /// It says so itself, and nothing speaks against it.
+    /// The leader names itself, and nothing contradicts it.
     sure: bool,
-    /// Where it can be reached.
+    /// The leader's address.
     leader: String,
-    /// 0: not told.
+    /// The leader's node; 0: unknown.
     node: u64,
 }
 
-/// Whether asking again changes nothing.
+/// Whether a retry cannot change the error.
 fn is_final(kind: ErrorKind) -> bool {
     use ErrorKind::{NotFound, PermissionDenied, Unauthenticated, Unsupported};
     matches!(kind, Unsupported | NotFound | Unauthenticated | PermissionDenied)
 }
 
-/// Servers that failed lately, in the order in which they did.
+/// Servers that failed recently, in the order of their failures.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Avoid(Vec<String>);
 
 impl Avoid {
-    /// It failed just now.
+    /// The server failed just now.
     pub(crate) fn insert(&mut self, server: String) {
         self.0.retain(|other| *other != server);
         self.0.push(server);
@@ -143,24 +143,24 @@ impl Avoid {
         self.0.clear();
     }
 
-    /// 0: it did not fail; else the lower, the longer ago. When all have failed each gets its turn.
+    /// 0: it did not fail. Otherwise lower for an older failure: when all have failed, each gets its turn.
     fn rank(&self, server: &str) -> usize {
         self.0.iter().position(|other| other == server).map_or(0, |n| n + 1)
     }
 }
 
-/// What one server said, or why not.
+/// The answer or error of one server.
 pub(crate) struct Answer {
     pub(crate) address: String,
     pub(crate) told: Result<ServerInfoResponse>,
-    /// It and the client do not mean the same by TLS: waiting does not mend it.
+    /// The TLS settings of server and client do not match: waiting does not help.
     pub(crate) hopeless: bool,
 }
 
-/// Why a round of questions did not bring what was looked for.
+/// Why a round of requests found no result.
 struct Unfound {
     error: Error,
-    /// Nobody can be asked, and waiting does not mend it.
+    /// No server can be reached, and waiting does not help.
     hopeless: bool,
 }
 
@@ -170,7 +170,7 @@ impl From<Error> for Unfound {
     }
 }
 
-/// Leaves out those that have another log than the one that is meant.
+/// Removes the answers of servers that have another log than the chosen one.
 fn leave_usurpers(heard: &mut Vec<Answer>) {
     let told = heard.iter().filter_map(|a| Some((a.address.as_str(), a.told.as_ref().ok()?)));
     let Some(meant) = meant_log(&told.collect::<Vec<_>>()) else { return };
@@ -178,12 +178,7 @@ fn leave_usurpers(heard: &mut Vec<Answer>) {
         let other = answer.told.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
         if let Some(other) = other {
             let (address, log_id) = (&answer.address, &other.log_id);
-            tracing::warn!(
-                address,
-                log_id,
-                meant,
-                "a server of another log stands where a member was: it is left alone"
-            );
+            tracing::warn!(address, log_id, meant, "ignored a server of another log at a member's address");
         }
         other.is_none()
     });
@@ -199,20 +194,20 @@ impl Servers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns once a server of the log has answered, whether it knows who leads or not; asks until `deadline`. All
-    /// those that were given are waited for, but not for long: that they are of one log is checked here.
+    /// Returns once a server of the log has answered, whether it knows the leader or not; retries until `deadline`.
+    /// Waits briefly for all given servers, to check that they have the same log.
     ///
     /// # Errors
-    /// `Unavailable`, `Timeout`: none did; says what the last one that was asked answered. `Unsupported`, `NotFound`:
-    /// none that did is of use. `InvalidArgument`: they are of different logs, or what was given cannot be used.
+    /// `Unavailable`, `Timeout`: no server answered; contains the last error. `Unsupported`, `NotFound`: no server that
+    /// answered can be used. `InvalidArgument`: the servers have different logs, or an address or option is invalid.
     pub(crate) async fn found(&self, deadline: Instant) -> Result<()> {
         self.until(deadline, true, |known| known.answered.then_some(())).await
     }
 
-    /// Where the leader is; asks until `deadline`.
+    /// Returns the leader's address; retries until `deadline`.
     ///
     /// # Errors
-    /// `Unavailable`: nobody knew one; says what the last one that was asked answered. `Unsupported`.
+    /// `Unavailable`: no server named a leader; contains the last error. `Unsupported`.
     pub(crate) async fn leader(&self, deadline: Instant) -> Result<String> {
         self.until(deadline, false, |known| known.leader.clone()).await
     }
@@ -232,7 +227,7 @@ impl Servers {
                 Ok(asked) => asked,
                 Err(_) => {
                     let who = if thorough { "server" } else { "leader" };
-                    let what = format!("no {who} was found in time; asked {}", self.seeds.join(", "));
+                    let what = format!("no {who} found in time; asked {}", self.seeds.join(", "));
                     return Err(Error::new(ErrorKind::Unavailable, what));
                 }
             };
@@ -251,30 +246,30 @@ impl Servers {
         }
     }
 
-    /// All servers that are known, the first ones included.
+    /// All known servers, including the given ones.
     pub(crate) fn all(&self) -> BTreeSet<String> {
         let known = self.known();
         self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
     }
 
-    /// The log that they serve, in hexadecimal; empty: not told.
+    /// The id of the servers' log, in hexadecimal; empty: unknown.
     pub(crate) fn log_id(&self) -> String {
         self.known().log_id.clone()
     }
 
-    /// The leader's limits, as of the last time it was asked.
+    /// The leader's limits, as it last reported them.
     pub(crate) fn limits(&self) -> Limits {
         let cautious = Limits { batch_bytes_max: 1 << 20, record_bytes_max: 1 << 20, session_window: 1 };
         self.known().limits.unwrap_or(cautious)
     }
 
-    /// The server did not act as the leader, or as a server.
+    /// The server did not act as the leader, or did not answer.
     pub(crate) fn doubt(&self, leader: &str) {
         self.depose(leader);
         self.known().channels.remove(leader);
     }
 
-    /// The server says that it does not lead.
+    /// The server answered that it does not lead.
     pub(crate) fn depose(&self, leader: &str) {
         let mut known = self.known();
         if known.leader.as_deref() == Some(leader) {
@@ -282,19 +277,19 @@ impl Servers {
         }
     }
 
-    /// Whether the server is believed to lead.
+    /// Whether the server is considered the leader.
     pub(crate) fn is_leader(&self, address: &str) -> bool {
         self.known().leader.as_deref() == Some(address)
     }
 
-    /// A server says that this is the leader.
+    /// A server named this leader.
     pub(crate) fn suggest(&self, leader: &str) {
         if crate::wire::address::check_host_port(leader).is_ok() {
             self.known().leader = Some(leader.to_owned());
         }
     }
 
-    /// The leader, if one is known after one round of questions and it is not in `avoid`; else any server.
+    /// Returns the leader, if one is known after one round of requests and it is not in `avoid`; otherwise any server.
     ///
     /// # Errors
     /// As [`Self::found`].
@@ -308,7 +303,7 @@ impl Servers {
         }
     }
 
-    /// Asks one server what it says of itself and of the others. Whom it names as the leader.
+    /// Asks one server about itself and the others. Returns the leader that it names.
     pub(crate) async fn learn(&self, address: &str) -> Option<String> {
         let mut client = self.client(address).ok()?;
         let asked = client.server_info(ServerInfoRequest {});
@@ -318,8 +313,7 @@ impl Servers {
         )
     }
 
-    /// Whether one of the others says that another server than this one leads: since a later election than was known, or
-    /// the one that others who use this have learnt of meanwhile.
+    /// Whether another server names another leader: of a later term, or one that was learned meanwhile.
     pub(crate) async fn is_deposed(&self, server: &str) -> bool {
         let (term, leader) = {
             let known = self.known();
@@ -339,7 +333,7 @@ impl Servers {
         false
     }
 
-    /// The servers of a zone that `server` is not in.
+    /// The servers of `zone`, if `server` is not one of them.
     pub(crate) fn nearer(&self, zone: &str, server: &str) -> Vec<String> {
         let known = self.known();
         let near = || known.servers.iter().filter(|s| s.zone == zone);
@@ -349,14 +343,14 @@ impl Servers {
         near().map(|s| s.address.clone()).collect()
     }
 
-    /// Whether this is a copy of the log, and there are servers that have the log itself.
+    /// Whether this is a follower's copy, while servers with the log itself are known.
     pub(crate) fn is_mere_copy(&self, address: &str) -> bool {
         let known = self.known();
         known.copies.contains(address) && !known.servers.is_empty()
     }
 
-    /// A server to read from, one that is not in `avoid` if there is one. `copies`: one that has a copy of the log will do,
-    /// else only where nothing else is known.
+    /// Returns a server to read from, one that is not in `avoid` if possible. `copies`: a follower will do; otherwise a
+    /// follower is used only if nothing else is known.
     ///
     /// # Errors
     /// As [`Self::found`]; from the leader, as [`Self::leader`].
@@ -373,7 +367,7 @@ impl Servers {
         }
         let named: Vec<String> = self.known().servers.iter().map(|s| s.address.clone()).collect();
         if !named.is_empty() && named.iter().all(|address| avoid.contains(address)) {
-            // Others may have come since these were named.
+            // Other servers may have been added since.
             self.known().leader = None;
             let _ = timeout_at(deadline, self.ask(false)).await;
         }
@@ -386,7 +380,7 @@ impl Servers {
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }
 
-    /// Those that can be read from: address, zone, and whether it is a copy.
+    /// The servers that can be read from: address, zone, and whether it is a follower.
     fn readable<'a>(&'a self, known: &'a Known, copies: bool) -> Vec<(&'a str, &'a str, bool)> {
         let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
         if copies || all.is_empty() {
@@ -398,17 +392,16 @@ impl Servers {
         all
     }
 
-    /// Whether [`Self::pick`] would give a server that is not in `avoid`, as far as is known.
+    /// Whether [`Self::pick`] would return a server that is not in `avoid`, judged by what is known.
     pub(crate) fn has_other(&self, from: &ReadFrom, avoid: &Avoid, copies: bool) -> bool {
         let known = self.known();
         *from != ReadFrom::Leader && self.readable(&known, copies).iter().any(|(a, ..)| !avoid.contains(a))
     }
 
-    /// One round of questions, unless it is known already. `thorough`: only whether any server is there, but all are
-    /// heard.
+    /// Runs one round of requests, unless the result is known. `thorough`: any server will do, but all are asked.
     ///
     /// # Errors
-    /// No leader was found; or, of a thorough round, `InvalidArgument`: the servers are of different logs.
+    /// No leader was found; or, in a thorough round, `InvalidArgument`: the servers have different logs.
     async fn ask(&self, thorough: bool) -> Result<(), Unfound> {
         let _one_at_a_time = self.asking.lock().await;
         {
@@ -423,7 +416,7 @@ impl Servers {
         let mut best: Option<Found> = None;
         let mut heard = Vec::new();
         if thorough {
-            // Of several logs the one that is meant shows once all have answered.
+            // With several logs, the choice is possible only once all have answered.
             while let Some(Ok(answer)) = asked.join_next().await {
                 heard.push(answer);
             }
@@ -457,12 +450,12 @@ impl Servers {
             Some(Found { term, leader, .. }) => {
                 let mut known = self.known();
                 if term < known.term {
-                    // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
-                    // another cluster that has begun to count again.
+                    // A leader that was cut off considers itself the leader for a while. If no server names a later one
+                    // for long, another cluster was created, whose terms started again.
                     let since = *known.outdated.get_or_insert_with(Instant::now);
                     if since.elapsed() < self.options.timeout / 2 {
                         let what =
-                            format!("{leader} leads in an earlier election, and nobody in a later one");
+                            format!("{leader} leads in an earlier term, and no server leads in a later one");
                         return Err(Error::new(ErrorKind::Unavailable, what).into());
                     }
                 }
@@ -475,14 +468,15 @@ impl Servers {
                 Some(error) if !answered => Unfound { error, hopeless },
                 failed => {
                     let more = failed.map_or_else(String::new, |error| format!("; {error}"));
-                    let what = "no leader is known: an election is under way, or too few servers run";
+                    let what =
+                        "no leader is known: an election is in progress, or too few servers are running";
                     Error::new(ErrorKind::Unavailable, format!("{what}{more}")).into()
                 }
             }),
         }
     }
 
-    /// Asks each of these servers what it says of itself. Nobody has to lead.
+    /// Asks each of these servers about itself. Needs no leader.
     pub(crate) fn ask_each(&self, all: impl IntoIterator<Item = String>, asked: &mut JoinSet<Answer>) {
         for address in all {
             let client = self.client(&address);
@@ -509,12 +503,12 @@ impl Servers {
         }
     }
 
-    /// Whom the answer names as the leader.
+    /// Returns the leader that the answer names.
     fn judge(&self, Answer { address, told, .. }: Answer) -> Result<Option<Found>> {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
             let what = format!(
-                "{address} speaks revisions {} to {} of the service, and this client {} to {}",
+                "{address} supports revisions {} to {} of the service, and this client {} to {}",
                 told.protocol_min,
                 told.protocol_max,
                 PROTOCOL.start(),
@@ -525,7 +519,7 @@ impl Servers {
         if told.node == 0 && !told.follows {
             let what = match told.called_as {
                 0 => format!(
-                    "{address} is not part of a cluster yet; `chiplog member init {address}` makes one"
+                    "{address} is not part of a cluster yet; create one with `chiplog member init {address}`"
                 ),
                 node => without_replica(&address, NodeId(node)),
             };
@@ -539,13 +533,13 @@ impl Servers {
         let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
         let mut known = self.known();
         if known.log_id.is_empty() {
-            known.log_id.clone_from(&told.log_id); // empty of an older server
+            known.log_id.clone_from(&told.log_id); // empty if the server is older
             if let Some(id) = told.log_id.parse().ok().filter(|_| !told.log_id.is_empty()) {
                 let _ = self.log.set(id);
             }
         } else if !told.log_id.is_empty() && told.log_id != known.log_id {
             let what = format!(
-                "{address} is of log {}, and another server that was named of log {}",
+                "{address} has log {}, and another given server has log {}; give servers of one cluster",
                 told.log_id, known.log_id
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));
@@ -556,18 +550,18 @@ impl Servers {
         known.nodes.retain(|a, _| named(a));
         known.nodes.insert(address.clone(), told.node);
         if told.follows {
-            known.copies.insert(address); // for reading, if nobody else is there
+            known.copies.insert(address); // for reading, if there is no other server
             return Ok(None);
         }
         if told.term >= known.term {
             known.servers.clone_from(&told.servers);
-            // The leader's count: it is who takes batches.
+            // The leader's limits count: it receives the batches.
             if leads || known.limits.is_none() {
                 known.limits = Some(Limits::from(&told));
             }
         }
         if told.servers.is_empty() {
-            // A log on its own.
+            // A log without a cluster.
             let (term, leader, node) = (told.term, address, told.node);
             let itself = Server { node, address: leader.clone(), zone: String::new(), leader: true };
             known.servers = vec![itself];
@@ -575,16 +569,16 @@ impl Servers {
         }
         let Some(leader) = told.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
         let (term, node, itself) = (told.term, leader.node, leader.node == told.node);
-        // Where it was reached can be reached.
+        // This address has just been reachable.
         let leader = if itself { address } else { leader.address };
         let sure = itself && term >= known.term && known.doubted.as_ref() != Some(&leader);
         Ok(Some(Found { term, sure, leader, node }))
     }
 
-    /// For calls to a server.
+    /// Returns a connection for calls to a server.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address.
+    /// `InvalidArgument`: the address is invalid.
     pub(crate) fn client(&self, address: &str) -> Result<Stub> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
@@ -592,7 +586,7 @@ impl Servers {
             None => {
                 let channel = self.channel(address)?;
                 let mut known = self.known();
-                // Servers come and go: what is named no more is not kept.
+                // The set of servers changes: connections to servers that are no longer listed are dropped.
                 let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
                 known.channels.retain(|a, _| named.contains(a) || self.seeds.contains(a));
                 known.channels.insert(address.to_owned(), channel.clone());
@@ -602,19 +596,19 @@ impl Servers {
         Ok(LogClient::new(channel))
     }
 
-    /// A connection of its own, for a stream.
+    /// Returns a separate connection for a stream.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address.
+    /// `InvalidArgument`: the address is invalid.
     pub(crate) fn stream_client(&self, address: &str) -> Result<Stub> {
         let client = LogClient::new(self.channel(address)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    /// A connection of its own, made when it is first used.
+    /// Returns a separate connection, which is opened at its first use.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address.
+    /// `InvalidArgument`: the address is invalid.
     pub(crate) fn channel(&self, address: &str) -> Result<Shown> {
         let bearer = Bearer::new(&self.options, address)?.meaning(self.log.clone());
         Ok(InterceptedService::new(self.endpoint(address)?.connect_lazy(), bearer))
@@ -623,8 +617,9 @@ impl Servers {
     fn endpoint(&self, address: &str) -> Result<Endpoint> {
         let options = &self.options;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{address:?} is no address: {e}")))?;
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|e| {
+            Error::new(ErrorKind::InvalidArgument, format!("{address:?} is not a valid address: {e}"))
+        })?;
         if let Some(tls) = &options.tls {
             endpoint = tls.apply(endpoint)?;
         }

@@ -1,9 +1,9 @@
-//! Silence: whether a leader that owes an answer is still the one to wait for.
+//! Silence: whether to keep waiting for a leader that does not answer.
 //!
-//! A process that was stopped and a machine whose cable is out end no connection. Time alone tells little: a large batch
-//! on a slow disk takes long as well. But the others know when they have elected somebody else, and are asked.
+//! A stopped process or an unplugged cable ends no connection. Time alone shows little: a large batch on a slow disk
+//! takes long as well. But the other servers know when another leader was elected, so they are asked.
 //!
-//! Must not know: what was asked of the leader.
+//! Must not know: which call the leader does not answer.
 
 use crate::client::Client;
 use crate::client::retry::deadline::after;
@@ -11,20 +11,20 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// However soon others are to answer, they are not asked more often.
+/// The minimal interval between two requests, whatever the timeouts are.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// Asks after a silent leader, every now and then.
+/// Asks the other servers about a silent leader, from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
     asked: Option<JoinHandle<bool>>,
-    /// When the last question was answered.
+    /// When the last request was answered.
     told: Option<Instant>,
 }
 
 impl Silence {
-    /// Returns when the server, silent since `since`, does not lead any more, as others say. May be dropped and called
-    /// again: a question that is under way stays so.
+    /// Returns once other servers report that the server, silent since `since`, no longer leads. May be dropped and
+    /// called again: a request in progress continues.
     pub(crate) async fn is_deposition(&mut self, client: &Client, server: &Option<String>, since: Instant) {
         let Some(server) = server else { return std::future::pending().await };
         loop {

@@ -1,7 +1,7 @@
-//! Stale: how the log stands as its replicas know it, each for itself. Needs no leader and no majority.
+//! Stale: the state of the log as each replica knows it. Needs no leader and no majority.
 //!
-//! All are asked at once. One that says that it leads is believed; else the one that has most is, of those that answer
-//! soon after the first.
+//! All are asked at the same time. The answer of a replica that leads is used. Otherwise it is the answer with the most
+//! records, among those that arrive soon after the first.
 
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::within;
@@ -12,7 +12,7 @@ use chiplog::{Error, ErrorKind, Result};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// What the best of the replicas knows; asks until `deadline`.
+/// Returns what the best of the replicas knows; retries until `deadline`.
 ///
 /// # Errors
 /// As [`Client::info_stale`].
@@ -38,7 +38,7 @@ async fn round(client: &Client, deadline: Instant) -> Result<InfoResponse> {
     let mut asked = JoinSet::new();
     let mut failed = Error::new(ErrorKind::Unavailable, "no server answered in time");
     for address in servers.all() {
-        // One that cannot be used says nothing of the others.
+        // An invalid address says nothing about the other servers.
         let mut stub = match servers.client(&address) {
             Ok(stub) => stub,
             Err(error) => {
@@ -67,7 +67,7 @@ async fn round(client: &Client, deadline: Instant) -> Result<InfoResponse> {
         if info.leader_node > 0 && info.leader_node == info.node {
             return Ok(info);
         }
-        // It may have been the leader once.
+        // It may have been the leader before.
         servers.depose(&address);
         if best.is_none() {
             until = until.min(within(options.probe_timeout));

@@ -1,4 +1,4 @@
-//! Which servers there are, which of them leads, and what they say of the log.
+//! The servers of a cluster: which exist, which of them leads, and what they report about the log.
 
 pub(crate) mod discovery;
 pub(crate) mod leader_watchdog;

@@ -1,9 +1,9 @@
-//! Watch: how the log stands, now and whenever that changes: as the leader tells, or without one as another replica
-//! knows. While it is another one, the leader is looked for.
+//! Watch: the state of the log, now and at each change, from the leader, or without a leader from another replica.
+//! While it watches another replica, it looks for the leader.
 //!
 //! Invariants:
-//! - What was told is not taken back: `first` and `last` never go down.
-//! - What takes its time goes on when a caller gives up waiting.
+//! - Nothing that was returned is taken back: `first` and `last` never decrease.
+//! - Slow work continues when a caller stops waiting.
 
 use super::discovery::Avoid;
 use crate::client::retry::backoff::Backoff;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::Streaming;
 
-/// How a log stands, as a server tells.
+/// The state of a log, as a server reports it.
 ///
 /// ```
 /// # use chiplog_net::client::RemoteInfo;
@@ -28,21 +28,21 @@ use tonic::Streaming;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteInfo {
-    /// The log's name for ever; 0: not told.
+    /// The log's permanent id; 0: unknown.
     pub log_id: LogId,
-    /// The first record that is not discarded; of an empty log, the first one to come.
+    /// The first record that is not discarded; in an empty log, the first one to come.
     pub first: Index,
-    /// The last committed record; of an empty log `first - 1`.
+    /// The last committed record; in an empty log `first - 1`.
     pub last: Index,
     /// Bytes from the first record on.
     pub bytes_used: u64,
     /// The configured limit of `bytes_used`.
     pub bytes_capacity: Option<u64>,
-    /// The replica that tells.
+    /// The replica that reported this.
     pub node: NodeId,
-    /// Who leads, if that is known.
+    /// The leader, if it is known.
     pub leader: Option<NodeId>,
-    /// Where it serves clients, if that is known.
+    /// The leader's address for clients, if it is known.
     pub leader_address: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl From<InfoResponse> for RemoteInfo {
     }
 }
 
-/// Follows how a log stands. Made by [`Client::watch`].
+/// Watches the state of a log. Made by [`Client::watch`].
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -84,13 +84,13 @@ pub struct Watch {
     /// At most one, while there is no stream.
     opening: JoinSet<Opened>,
     backoff: Backoff,
-    /// Failed lately.
+    /// Servers that failed recently.
     avoid: Avoid,
-    /// What was told last.
+    /// The last state that was returned.
     told: Option<RemoteInfo>,
     /// Since when nothing has worked.
     failing: Option<Instant>,
-    /// When the next stream may be opened.
+    /// The earliest time for the next stream.
     not_before: Instant,
 }
 
@@ -98,28 +98,28 @@ pub struct Watch {
 struct Open {
     server: String,
     stream: Streaming<WatchResponse>,
-    /// The server says that it leads.
+    /// Whether the server leads.
     leads: bool,
-    /// When a leader is looked for, if the server is none.
+    /// When to look for a leader, if the server does not lead.
     look_at: Instant,
-    /// Whether another one leads; at most one.
+    /// Whether another server leads; at most one job.
     looking: JoinSet<bool>,
 }
 
-/// What came of opening a stream.
+/// The result of opening a stream.
 enum Opened {
     Stream(String, Streaming<WatchResponse>),
     Failed(Broken),
 }
 
-/// What the matter is, and with whom; and where it says that the leader is.
+/// The error, the server that caused it, and the leader that it names.
 struct Broken {
     error: Error,
     server: Option<String>,
     hint: Option<String>,
 }
 
-/// How often a watch at another replica looks whether there is a leader.
+/// How often a watch at a replica that does not lead looks for a leader.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Watch {
@@ -138,12 +138,12 @@ impl Watch {
         }
     }
 
-    /// How the log stands, at once the first time, then when it has changed. Waits for that as long as it takes; for
-    /// a server that answers, as long as `options.timeout`. Can be cancelled. When it goes on at another replica that is
-    /// a moment behind, that one's part is told with the records that were told before.
+    /// Returns the state of the log: at once the first time, then when it has changed. Waits for a change without a
+    /// time limit, and for a server that answers for up to `options.timeout`. Can be cancelled. After a switch to a
+    /// replica that is slightly behind, the earlier `first` and `last` are returned with that replica's other fields.
     ///
     /// # Errors
-    /// As [`Client::info_stale`]. It can be called again.
+    /// As [`Client::info_stale`]. The call can be repeated.
     #[allow(clippy::should_implement_trait, reason = "it waits")]
     pub async fn next(&mut self) -> Result<RemoteInfo> {
         loop {
@@ -171,12 +171,12 @@ impl Watch {
         }
     }
 
-    /// When it is given up, if nothing works until then.
+    /// When to give up if nothing works until then.
     fn deadline(&self) -> Instant {
         after(self.failing.unwrap_or_else(Instant::now), self.client.options().timeout)
     }
 
-    /// Can be cancelled wherever it waits.
+    /// Can be cancelled at every wait.
     async fn step(&mut self) -> Result<Option<RemoteInfo>, Broken> {
         let deadline = self.deadline();
         let Some(open) = &mut self.stream else {
@@ -192,7 +192,7 @@ impl Watch {
                 }
                 Some(Ok(Opened::Failed(broken))) => return Err(broken),
                 _ => {
-                    let error = Error::new(ErrorKind::Unavailable, "the watch's task was ended");
+                    let error = Error::new(ErrorKind::Unavailable, "the watch's task ended");
                     return Err(Broken { error, server: None, hint: None });
                 }
             }
@@ -236,7 +236,7 @@ impl Watch {
         }
     }
 
-    /// What is new in this. A replica that is behind takes nothing back.
+    /// Returns what changed. A replica that is behind takes nothing back.
     fn news(&mut self, mut info: RemoteInfo) -> Option<RemoteInfo> {
         if let Some(told) = self.told.as_ref().filter(|told| told.log_id == info.log_id) {
             info.first = info.first.max(told.first);
@@ -270,18 +270,22 @@ async fn open(
     match timeout_at(until, stub.watch(request)).await {
         Ok(Ok(stream)) => Opened::Stream(server, stream.into_inner()),
         Ok(Err(status)) => failed(from_status(&status), Some(server), leader_of(&status)),
-        Err(_) => failed(Error::new(ErrorKind::Unavailable, "no answer in time"), Some(server), None),
+        Err(_) => failed(
+            Error::new(ErrorKind::Unavailable, "the server did not answer in time"),
+            Some(server),
+            None,
+        ),
     }
 }
 
-/// Whether another server than this replica leads, and answers; also one that has failed before.
+/// Whether a server other than this replica leads, and answers; includes servers that failed before.
 async fn leader_elsewhere(client: Client, server: String) -> bool {
     let servers = client.servers();
     servers.depose(&server);
     let soon = within(client.options().probe_timeout);
     let found = servers.leader_or_any(&Avoid::default(), soon).await;
     match found {
-        // Others can reach a leader that this client cannot.
+        // Other servers can reach a leader that this client cannot.
         Ok(leader) if servers.is_leader(&leader) && leader != server => {
             servers.learn(&leader).await.as_ref() == Some(&leader)
         }
@@ -296,10 +300,10 @@ mod tests {
     use crate::client::{ClientOptions, Inner};
     use std::sync::Arc;
 
-    /// After a change of the leader a watch told of fewer records than before: the new leader had not heard yet how far
-    /// the log was.
+    /// After a leader change a watch returned fewer records than before: the new leader did not yet know the last
+    /// commit.
     #[tokio::test]
-    async fn what_was_told_is_not_taken_back() {
+    async fn watch_never_goes_back() {
         let servers = Servers::new(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
         let client = Client { inner: Arc::new(Inner { options: ClientOptions::default(), servers }) };
         let mut watch = Watch::new(client, Duration::ZERO);

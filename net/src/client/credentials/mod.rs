@@ -1,4 +1,4 @@
-//! What a client proves itself with, and what it trusts.
+//! A client's credentials, and the authority that it trusts.
 
 pub(crate) mod tls;
 pub(crate) mod token;

@@ -1,11 +1,10 @@
-//! TLS towards servers.
+//! A client's TLS settings.
 
 use chiplog::{Error, ErrorKind, Result};
 use std::fmt;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// Whom a client trusts, and how it proves itself, all in PEM. A server's certificate has to name the host of the address
-/// at which it is reached.
+/// A client's authority and identity, all in PEM. A server's certificate must name the host in its address.
 ///
 /// ```
 /// # fn authority() -> Vec<u8> { Vec::new() }
@@ -14,24 +13,25 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 /// ```
 #[derive(Clone)]
 pub struct ClientTls {
-    /// Who has to have signed the servers' certificates.
+    /// Certificates of the authority that signs the servers' certificates.
     pub authority: Vec<u8>,
-    /// This client's certificate and its private key, where servers want one.
+    /// This client's certificate and its private key, if servers require them.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl ClientTls {
-    /// Whether these are certificates and a key. Whoever connects or follows looks by itself.
+    /// Checks that these are valid certificates and a key. A client or a follower checks this itself when it connects.
     ///
     /// # Errors
-    /// `InvalidArgument`: the authority holds no certificate; the identity none, no key, or one that does not fit.
+    /// `InvalidArgument`: the authority has no certificate; the identity has no certificate, no key, or a key that does
+    /// not match.
     pub fn check(&self) -> Result<()> {
         let identity = self.identity.as_ref().map(|(certificate, key)| (&certificate[..], &key[..]));
         crate::wire::tls::check_client(&self.authority, identity)
     }
 
     /// # Errors
-    /// `InvalidArgument`: these are no certificates, or no key.
+    /// `InvalidArgument`: a certificate or key is invalid.
     pub(crate) fn apply(&self, endpoint: Endpoint) -> Result<Endpoint> {
         let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
         if let Some((certificate, key)) = &self.identity {
@@ -39,7 +39,7 @@ impl ClientTls {
         }
         endpoint
             .tls_config(config)
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("TLS cannot be used: {e}")))
+            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("cannot set up TLS: {e}")))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Token: what a client shows with every call: its token, and which log it means.
+//! Token: the headers that a client sends with every call: its token, and the id of its log.
 
 use crate::client::ClientOptions;
 use crate::wire::status::LOG_ID;
@@ -12,7 +12,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// A text that is not printed.
+/// A text that `Debug` does not print.
 ///
 /// ```
 /// let secret = chiplog_net::client::Secret::from("password");
@@ -39,10 +39,11 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A connection whose calls show the token.
+/// A connection whose calls carry the token.
 pub(crate) type Shown = InterceptedService<Channel, Bearer>;
 
-/// Adds the token of a client's options to calls of any service, if there is one. What it prints does not tell it.
+/// Adds the token of a client's options, if there is one, to calls of any service. Its `Debug` output does not reveal
+/// the token.
 ///
 /// ```
 /// use chiplog_net::client::{Bearer, ClientOptions};
@@ -63,7 +64,7 @@ pub struct Bearer {
     log: LogMark,
 }
 
-/// The id of the log that a client means, once it knows it.
+/// The id of a client's log, once the client knows it.
 pub(crate) type LogMark = Arc<OnceLock<MetadataValue<Ascii>>>;
 
 impl fmt::Debug for Bearer {
@@ -73,14 +74,15 @@ impl fmt::Debug for Bearer {
 }
 
 impl Bearer {
-    /// For calls to this server, `host:port`.
+    /// Returns the header for calls to this server, `host:port`.
     ///
     /// # Errors
-    /// `InvalidArgument`: the token holds what no header can, or would go out in plain text to another machine.
+    /// `InvalidArgument`: the token contains characters that a header must not have, or would be sent to another
+    /// machine in plain text.
     pub fn new(options: &ClientOptions, server: &str) -> Result<Self> {
         let Some(token) = &options.token else { return Ok(Self { token: None, log: LogMark::default() }) };
         if options.tls.is_none() && !options.token_in_plain_text && !is_loopback(server) {
-            let what = format!("the token would go to {server} in plain text: use TLS");
+            let what = format!("not sending the token to {server} in plain text; use TLS");
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let value: Option<MetadataValue<Ascii>> = format!("Bearer {}", token.0.trim()).parse().ok();
@@ -90,13 +92,13 @@ impl Bearer {
         Ok(Self { token: Some(value), log: LogMark::default() })
     }
 
-    /// The same; its calls also say which log is meant, once that is known.
+    /// Also sends the log's id with each call, once it is known.
     pub(crate) fn meaning(self, log: LogMark) -> Self {
         Self { log, ..self }
     }
 }
 
-/// Whether `host:port` is of this machine, as far as the text tells.
+/// Whether `host:port` is on this machine, judged by the text alone.
 fn is_loopback(server: &str) -> bool {
     let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_goes_out_in_plain_text_on_this_machine_only() {
+    fn token_is_sent_in_plain_text_on_this_machine_only() {
         let mut options = ClientOptions { token: Some("t\n".into()), ..ClientOptions::default() };
         for here in ["127.0.0.1:1", "[::1]:1", "localhost:1", "127.9.9.9:1"] {
             assert!(Bearer::new(&options, here).is_ok(), "{here}");

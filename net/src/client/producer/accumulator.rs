@@ -1,19 +1,19 @@
-//! Gather: what a producer's callers and its pump share: records that wait, and how far they have got.
+//! Accumulator: the state that a producer's callers and its sender task share: waiting records and their progress.
 //!
 //! ```text
-//! callers ── push ──> open batch ──> ready batches ── take ──> pump (under way) ── settle ──> gone
+//! callers ── push ──> open batch ──> ready batches ── take ──> sender (in flight) ── settle ──> gone
 //!                     `------------------ buffered bytes ------------------'
 //! ```
 //!
 //! Invariants:
-//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order, except for one that cannot be
-//!   encoded.
+//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order, except a batch that
+//!   cannot be encoded.
 //! - Once `gone`, everything is settled, and nothing is pushed any more.
-//! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, except for one record
-//!   when nothing else is there.
+//! - `buffered` counts every record from `push` to `settle`. It stays at or below `buffer_bytes`, except for one record
+//!   in an empty buffer.
 //! - No foreign code (callbacks, wakers) runs while the lock is held.
-//! - Of every record that is not acknowledged somebody is told: whoever takes a delivery's result, a callback, a flush, a
-//!   close, or the process's own log.
+//! - Every record that is not acknowledged is reported: by a delivery's result, a callback, a flush, a close, or the
+//!   process's own log.
 //!
 //! Must not know: the network.
 
@@ -31,21 +31,21 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of a record's place in its batch's table.
+/// The bytes that a batch's table needs for a record.
 const RECORD_OVERHEAD_BYTES: usize = 4;
-/// About what a callback takes.
+/// The approximate size of a callback.
 const CALLBACK_BYTES: usize = 64;
 
 pub(crate) type Callback = Box<dyn FnOnce(Result<Index>) + Send>;
 
-/// How the caller hears what became of a record.
+/// How a record's result is reported.
 pub(crate) enum Tell {
     Nobody,
     Delivery,
     Callback(Callback),
 }
 
-/// The bounds of gathering.
+/// The accumulator's bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) batch_bytes: usize,
@@ -55,33 +55,33 @@ pub(crate) struct Bounds {
     pub(crate) linger: Duration,
 }
 
-/// A batch that takes no more records.
+/// A batch that accepts no more records.
 pub(crate) struct Gathered {
     pub(crate) builder: BatchBuilder,
     pub(crate) waiting: Waiting,
 }
 
-/// Those who wait for a batch to be settled.
+/// Everything that waits for a batch to be settled.
 pub(crate) struct Waiting {
     number: u64,
-    /// When the batch's first record came.
+    /// When the batch's first record was pushed.
     pub(crate) since: Instant,
     cost: usize,
     records: u32,
     tellings: Tellings,
 }
 
-/// Who wants to hear of a batch's records.
+/// The callbacks and deliveries of a batch's records.
 #[derive(Default)]
 struct Tellings {
     outcome: Option<Arc<Outcome>>,
     callbacks: Vec<(u32, Callback)>,
-    /// Records of which nobody wants to hear.
+    /// Records without a callback or a delivery.
     silent: u32,
 }
 
 impl Tellings {
-    /// Of `records` records, the first of which is at `offset` in the batch, so is to be told.
+    /// Adds the report for `records` records; the first one is at `offset` in the batch.
     fn add(&mut self, tell: Tell, offset: u32, records: u32) -> Option<Delivery> {
         match tell {
             Tell::Nobody => self.silent += records,
@@ -94,7 +94,8 @@ impl Tellings {
         None
     }
 
-    /// The batch failed: of so many of its records nobody was told so far, which `untold` counts from now on.
+    /// Marks the batch as failed. Returns how many of its records are unreported so far; `untold` counts them from now
+    /// on.
     fn fail(&self, why: &Error, cause: Cause, untold: &Arc<Untold>) -> u64 {
         let silent = u64::from(self.silent);
         match &self.outcome {
@@ -116,7 +117,7 @@ impl Tellings {
         }
         for (offset, callback) in std::mem::take(&mut self.callbacks) {
             let result = result.clone().map(|first| first.plus(offset.into()));
-            // One that panics keeps nobody else from hearing.
+            // A callback that panics does not keep others from running.
             if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
                 tracing::error!("a callback of a producer panicked");
             }
@@ -125,20 +126,21 @@ impl Tellings {
 }
 
 impl Drop for Tellings {
-    /// Also when whoever had it panicked: nobody waits for ever.
+    /// Also runs after a panic of its owner: no caller waits forever.
     fn drop(&mut self) {
         if self.outcome.is_none() && self.callbacks.is_empty() {
             return;
         }
-        let what = "the producer's task ended before the record was acknowledged: it may be in the log";
+        let what =
+            "the producer's task ended before the record was acknowledged; the record may be in the log";
         self.tell_all(&Err(Error::new(ErrorKind::Closed, what)));
     }
 }
 
-/// What the pump finds.
+/// The result of [`Gather::take`].
 pub(crate) enum Take {
     Batch(Box<Gathered>),
-    /// There will be one at this time, if not before.
+    /// There will be a batch at this time at the latest.
     Linger(Instant),
     Nothing,
 }
@@ -147,10 +149,10 @@ pub(crate) struct Gather {
     state: Mutex<State>,
     /// There may be something to take.
     pub(crate) work: Notify,
-    /// Something was settled, or the pump is gone.
+    /// Something was settled, or the sender task has ended.
     settled: Notify,
     abandoned: Notify,
-    /// Locked below the state, and below an outcome.
+    /// Locked after the state, and after an outcome.
     untold: Arc<Untold>,
 }
 
@@ -159,23 +161,23 @@ struct State {
     open: Open,
     ready: std::collections::VecDeque<Box<Gathered>>,
     buffered: usize,
-    /// Records that are not settled, and not counted as untold.
+    /// Records that are not settled, and not counted as unreported.
     records: u64,
-    /// The number of the last batch that was closed; the open one's is the next.
+    /// The number of the last batch that was closed; the open batch has the next number.
     closed_to: u64,
     settled_to: u64,
     /// Batches up to this one do not linger.
     flush_to: u64,
-    /// Batches that failed, and why the last of them did. Each handle remembers how many of them it was told of.
+    /// The number of failed batches, and the last reason. Each handle remembers how many of them it has reported.
     failures: u64,
     failed: Option<Error>,
-    /// Nothing more is taken, for this reason.
+    /// The reason why no more records are accepted.
     ended: Option<Error>,
-    /// The pump is to give up.
+    /// The sender task must give up.
     abandoned: bool,
-    /// The pump is no more.
+    /// The sender task has ended.
     gone: bool,
-    /// What it left.
+    /// The records that the sender task left.
     left: Vec<Unacknowledged>,
 }
 
@@ -213,15 +215,15 @@ impl Gather {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on.
+    /// Sets the bounds, from now on.
     pub(crate) fn bound(&self, bounds: Bounds) {
         self.state().bounds = bounds;
     }
 
-    /// Takes a record in, if there is room. Never waits.
+    /// Adds a record, if there is room. Never blocks.
     ///
     /// # Errors
-    /// `Busy`: no room; `TooLarge`; whatever ended the producer. `tell` is given back with `Busy`.
+    /// `Busy`: no room; `TooLarge`; the error that ended the producer. `Busy` returns `tell` to the caller.
     pub(crate) fn push(&self, record: &[u8], tell: Tell) -> Result<Option<Delivery>, (Error, Tell)> {
         let extra = if matches!(tell, Tell::Callback(_)) { CALLBACK_BYTES } else { 0 };
         let cost = record.len() + RECORD_OVERHEAD_BYTES + extra;
@@ -232,13 +234,19 @@ impl Gather {
         }
         if record.len() > bounds.record_bytes_max {
             drop(state);
-            let what =
-                format!("a record of {} bytes; the servers take {}", record.len(), bounds.record_bytes_max);
+            let what = format!(
+                "the record has {} bytes; the servers accept up to {}",
+                record.len(),
+                bounds.record_bytes_max
+            );
             return Err((Error::new(ErrorKind::TooLarge, what), tell));
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
-            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            let what = format!(
+                "the buffer is full: {} bytes of records are not acknowledged yet",
+                bounds.buffer_bytes
+            );
             return Err((Error::new(ErrorKind::Busy, what), tell));
         }
         let bytes = record.len() + RECORD_OVERHEAD_BYTES;
@@ -268,11 +276,11 @@ impl Gather {
         Ok(delivery)
     }
 
-    /// Takes records in as one batch of their own, if there is room; none of them is there alone. Never waits. Whoever is
-    /// told hears the index of the first.
+    /// Adds records as one batch, if there is room: all of them or none. Never blocks. The result is the index of the
+    /// first record.
     ///
     /// # Errors
-    /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers take.
+    /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers accept.
     pub(crate) fn push_batch(
         &self,
         records: &[impl AsRef<[u8]>],
@@ -287,12 +295,12 @@ impl Gather {
         }
         let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
         let what = match () {
-            () if records.is_empty() => "a batch has at least one record".to_owned(),
+            () if records.is_empty() => "the batch is empty; a batch needs at least one record".to_owned(),
             () if largest > bounds.record_bytes_max => {
-                format!("a record of {largest} bytes; the servers take {}", bounds.record_bytes_max)
+                format!("a record has {largest} bytes; the servers accept up to {}", bounds.record_bytes_max)
             }
             () if BATCH_HEADER_BYTES + bytes > bounds.batch_bytes => {
-                format!("a batch of {bytes} bytes; at most {} are taken", bounds.batch_bytes)
+                format!("the batch has {bytes} bytes; the limit is {}", bounds.batch_bytes)
             }
             () => String::new(),
         };
@@ -303,7 +311,10 @@ impl Gather {
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
-            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            let what = format!(
+                "the buffer is full: {} bytes of records are not acknowledged yet",
+                bounds.buffer_bytes
+            );
             return Err((Error::new(ErrorKind::Busy, what), tell));
         }
         let mut builder = BatchBuilder::new();
@@ -324,7 +335,7 @@ impl Gather {
         Ok(delivery)
     }
 
-    /// As [`Self::push_batch`]; waits for room for at most `patience`.
+    /// As [`Self::push_batch`]; waits for room for up to `patience`.
     pub(crate) async fn push_batch_wait(
         &self,
         records: &[impl AsRef<[u8]>],
@@ -347,7 +358,7 @@ impl Gather {
         }
     }
 
-    /// Takes a record in; waits for room for at most `patience`.
+    /// Adds a record; waits for room for up to `patience`.
     pub(crate) async fn push_wait(
         &self,
         record: &[u8],
@@ -376,7 +387,7 @@ impl Gather {
         }
     }
 
-    /// The oldest batch that waits, if it has not to linger.
+    /// Takes the oldest waiting batch, unless it lingers.
     pub(crate) fn take(&self, now: Instant) -> Take {
         let mut state = self.state();
         if state.ready.is_empty() {
@@ -390,18 +401,18 @@ impl Gather {
         state.ready.pop_front().map_or(Take::Nothing, Take::Batch)
     }
 
-    /// When the oldest record that waits came.
+    /// When the oldest waiting record was pushed.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         let state = self.state();
         state.ready.front().map(|g| g.waiting.since).or(state.open.since)
     }
 
-    /// What became of a batch that was taken. `result`: the index of its first record.
+    /// Settles a batch that was taken. `result`: the index of its first record.
     pub(crate) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
         self.tell(waiting, result, Cause::Failed);
     }
 
-    /// The pump ends, and leaves a batch for this reason.
+    /// The sender task ends, and leaves a batch for this reason.
     pub(crate) fn leave(&self, waiting: Waiting, error: Error) {
         self.tell(waiting, &Err(error), Cause::Left);
     }
@@ -409,8 +420,8 @@ impl Gather {
     fn tell(&self, waiting: Waiting, result: &Result<Index>, cause: Cause) {
         let Waiting { number, cost, records, tellings, .. } = waiting;
         let records = u64::from(records);
-        // Counted before anybody hears of it, and in one step: each record counts once at any time, and one that is
-        // acknowledged no more.
+        // Counted before the result is reported, and in one step: each record counts once at any time, and not at all
+        // once it is acknowledged.
         let settled_later = {
             let mut state = self.state();
             match result {
@@ -427,7 +438,7 @@ impl Gather {
                 }
             }
         };
-        // First: who hears that it is settled can rely on everybody having heard how.
+        // First: a caller that sees a record as settled can rely on its result having been reported.
         tellings.tell(result);
         {
             let mut state = self.state();
@@ -438,28 +449,28 @@ impl Gather {
         self.settled.notify_waiters();
     }
 
-    /// Nothing more is taken in, for this reason, unless there was another one before.
+    /// Accepts no more records, for this reason; an earlier reason stays.
     pub(crate) fn end(&self, why: Error) {
         self.state().ended.get_or_insert(why);
         self.work.notify_one();
         self.settled.notify_waiters();
     }
 
-    /// The last handle was dropped: nothing more is taken in, and nobody asks any more what became of it.
+    /// The last handle was dropped: no more records are accepted, and no call asks for results any more.
     pub(crate) fn dropped(&self) {
         self.untold.dropped();
         self.end(Error::new(ErrorKind::Closed, "the producer was dropped"));
         self.untold.log();
     }
 
-    /// Whether nothing waits to be taken, and nothing will. Both are looked at under one lock: in between a record
-    /// could be given and the last handle dropped.
+    /// Whether nothing waits to be taken, and nothing ever will. Checks both under one lock: otherwise a record could
+    /// be pushed and the last handle dropped in between.
     pub(crate) fn is_done(&self) -> bool {
         let state = self.state();
         state.ended.is_some() && state.is_empty()
     }
 
-    /// Waits until there is something to take. False: there is nothing, and will not be.
+    /// Waits until there is something to take. False: there is nothing, and there never will be.
     pub(crate) async fn wait_for_work(&self) -> bool {
         while self.state().is_empty() {
             if self.is_done() {
@@ -475,27 +486,27 @@ impl Gather {
         self.state().buffered
     }
 
-    /// The largest batch that is taken.
+    /// The largest batch that is accepted.
     pub(crate) fn batch_bytes_max(&self) -> usize {
         self.state().bounds.batch_bytes
     }
 
-    /// Records that are not settled, and did not fail with nobody told.
+    /// Records that are not settled, and not counted as unreported.
     pub(crate) fn unsettled(&self) -> u64 {
         self.state().records
     }
 
-    /// Those, and records that failed and nobody was told of.
+    /// Unsettled records, plus failed records that were not reported.
     pub(crate) fn unacknowledged(&self) -> u64 {
         let state = self.state();
         state.records + self.untold.so_far()
     }
 
-    /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the
-    /// caller was told.
+    /// Waits until everything pushed before the call is settled, or until `deadline`. `heard`: the number of failures
+    /// that the caller knows.
     ///
     /// # Errors
-    /// `Timeout`; or the last failure that the caller was not told of.
+    /// `Timeout`; or the last failure that the caller does not know.
     pub(crate) async fn flush(&self, deadline: Instant, heard: &AtomicU64) -> Result<()> {
         let target = {
             let mut state = self.state();
@@ -506,7 +517,7 @@ impl Gather {
         self.work.notify_one();
         let settled = self.settled_when(|state| state.settled_to >= target);
         if timeout_at(deadline, settled).await.is_err() {
-            let what = "not all records were acknowledged in time; they still can be";
+            let what = "some records were not acknowledged in time; they may still be appended";
             return Err(Error::new(ErrorKind::Timeout, what));
         }
         let state = self.state();
@@ -526,12 +537,12 @@ impl Gather {
         }
     }
 
-    /// Waits until the pump is gone.
+    /// Waits until the sender task has ended.
     pub(crate) async fn wait_gone(&self) {
         self.settled_when(|state| state.gone).await;
     }
 
-    /// The pump is gone, and leaves this.
+    /// The sender task has ended, and leaves these records.
     pub(crate) fn gone(&self, left: Vec<Unacknowledged>) {
         {
             let mut state = self.state();
@@ -543,7 +554,7 @@ impl Gather {
         self.untold.log();
     }
 
-    /// How the producer ended, to whoever asks, as often as it is asked.
+    /// Returns how the producer ended; the same at each call.
     pub(crate) fn closed(&self, heard: &AtomicU64) -> Closed {
         let state = self.state();
         let news = heard.load(Ordering::Relaxed) < state.failures;
@@ -551,7 +562,7 @@ impl Gather {
         Closed { left: state.left.clone(), failed, untold: self.untold.closed() }
     }
 
-    /// Tells the pump to give up.
+    /// Makes the sender task give up.
     pub(crate) fn abandon(&self) {
         self.state().abandoned = true;
         self.abandoned.notify_waiters();
@@ -597,9 +608,9 @@ impl fmt::Debug for Gather {
     }
 }
 
-/// What a batch's header takes, and its smallest content.
+/// A batch's header and its smallest content.
 pub(crate) const BATCH_BYTES_MIN: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES + 1;
-/// What a record alone in its batch takes besides itself.
+/// The overhead of a record that is alone in its batch.
 pub(crate) const FRAME_BYTES: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES;
 
 #[cfg(test)]
@@ -627,10 +638,10 @@ mod tests {
         assert!(gather.push(record, Tell::Nobody).is_ok());
     }
 
-    /// The pump looked whether anything waits, then whether the producer had ended. In between another thread gave a
-    /// record and closed the producer: the pump went without the record, which nobody heard of again.
+    /// The sender task checked for waiting records, then for the producer's end. In between, another thread pushed a
+    /// record and closed the producer: the task ended without the record, which was never reported.
     #[tokio::test]
-    async fn a_record_given_just_before_the_end_is_not_left_behind() {
+    async fn record_pushed_just_before_close_is_sent() {
         for _ in 0..20_000 {
             let gather = gather(Duration::ZERO);
             let begin = Arc::new(std::sync::Barrier::new(2));
@@ -643,7 +654,7 @@ mod tests {
                 })
             };
             begin.wait();
-            assert!(gather.wait_for_work().await, "it went without the record");
+            assert!(gather.wait_for_work().await, "it ended without the record");
             caller.join().unwrap();
             assert!(!gather.is_done());
             assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
@@ -651,9 +662,9 @@ mod tests {
         }
     }
 
-    /// A linger of for ever overflowed under the lock, and again while the pump was unwound: the process ended.
+    /// The longest linger overflowed under the lock, and again while the task was unwound: the process ended.
     #[test]
-    fn a_batch_may_linger_for_ever() {
+    fn batch_may_linger_for_the_longest_duration() {
         let gather = gather(Duration::MAX);
         push(&gather, b"x");
         assert!(matches!(gather.take(Instant::now()), Take::Linger(_)));
@@ -662,7 +673,7 @@ mod tests {
     }
 
     fn settle(gather: &Gather, result: &Result<Index>) {
-        let Take::Batch(gathered) = gather.take(Instant::now()) else { panic!("nothing waits") };
+        let Take::Batch(gathered) = gather.take(Instant::now()) else { panic!("no batch is ready") };
         gather.settle(gathered.waiting, result);
     }
 
@@ -674,9 +685,9 @@ mod tests {
         std::array::from_fn(|_| gather.push(b"x", Tell::Delivery).ok().flatten().unwrap())
     }
 
-    /// A delivery that was kept and never asked counted as told once its record had failed.
+    /// A delivery that was kept and never read counted as reported once its record had failed.
     #[test]
-    fn a_delivery_counts_as_heard_once_its_result_is_taken() {
+    fn delivery_is_reported_once_its_result_is_taken() {
         let gather = gather(Duration::ZERO);
         let [kept, peeked, awaited, early, late] = deliveries(&gather);
         let twin = kept.clone();
@@ -693,11 +704,11 @@ mod tests {
         assert_eq!(gather.unacknowledged(), 7);
         assert!(kept.settled().now_or_never().is_some());
         drop((kept, peeked, late, batch));
-        assert_eq!(gather.unacknowledged(), 7, "what is dropped unheard was counted");
+        assert_eq!(gather.unacknowledged(), 7, "a delivery dropped without its result was not counted");
         assert!(awaited.now_or_never().unwrap().is_err());
         assert_eq!(gather.unacknowledged(), 6);
         assert!(twin.try_result().is_some());
-        assert_eq!(gather.unacknowledged(), 5, "of a record one of its deliveries was asked");
+        assert_eq!(gather.unacknowledged(), 5, "one clone's result was taken");
         end(&gather);
         gather.gone(Vec::new());
         let heard = AtomicU64::new(0);
@@ -705,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_of_what_is_in_the_log_is_never_untold() {
+    fn delivery_of_a_committed_record_is_never_unreported() {
         let gather = gather(Duration::ZERO);
         let [kept, dropped, after] = deliveries(&gather);
         drop(dropped);
@@ -718,9 +729,9 @@ mod tests {
         assert_eq!(kept.try_result().unwrap().unwrap(), Index(7));
     }
 
-    /// A flush told why a record failed; its delivery, asked later, took another record out of the count.
+    /// A flush returned a failure; the record's delivery, read later, removed another record from the count.
     #[tokio::test]
-    async fn what_a_flush_told_of_is_not_counted_again() {
+    async fn failures_reported_by_flush_are_not_counted_again() {
         let gather = gather(Duration::ZERO);
         let [asked, dropped] = deliveries(&gather);
         settle(&gather, &failure());

@@ -1,9 +1,9 @@
-//! Closed: what a producer leaves behind when it ends.
+//! Closed: the report of a producer's end.
 
 use bytes::Bytes;
 use chiplog::Error;
 
-/// A record that a producer was given and that was not acknowledged before it ended.
+/// A record that a producer accepted and that was not acknowledged before the producer ended.
 ///
 /// ```
 /// # use chiplog_net::client::Unacknowledged;
@@ -15,7 +15,7 @@ use chiplog::Error;
 pub struct Unacknowledged {
     /// Its bytes.
     pub record: Bytes,
-    /// It was sent, and can be in the log. False: it surely is not.
+    /// The record was sent, and may be in the log. False: it is not in the log.
     pub in_doubt: bool,
 }
 
@@ -30,21 +30,22 @@ pub struct Unacknowledged {
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "it tells of records that are not in the log"]
+#[must_use = "it lists records that are not in the log"]
 #[non_exhaustive]
 pub struct Closed {
-    /// The records that were not acknowledged by then, in their order. Those that had failed before are not kept:
-    /// `failed` tells that there were some.
+    /// The records that were not acknowledged by then, in order. Records that failed earlier are not kept: `failed`
+    /// shows that there were some.
     pub left: Vec<Unacknowledged>,
-    /// Why records failed, these or earlier ones, since the last [`flush`](crate::client::Producer::flush) by this handle.
+    /// The last error of a record, of these or earlier ones, since the last [`flush`](crate::client::Producer::flush)
+    /// by this handle.
     pub failed: Option<Error>,
-    /// How many records failed earlier, are not in `left`, and nobody was told of: given by
-    /// [`send`](super::Producer::send), or with a delivery whose result nobody took, and no flush has told since.
+    /// The number of records that failed earlier, are not in `left`, and were not reported: they were passed to
+    /// [`send`](super::Producer::send) or had a delivery whose result was not taken, and no flush followed.
     pub untold: u64,
 }
 
 impl Closed {
-    /// Whether every record is in the log, except for those whose failure a flush by this handle has told.
+    /// Whether every record is in the log, except those whose failure a flush by this handle has returned.
     pub fn all_acknowledged(&self) -> bool {
         self.left.is_empty() && self.failed.is_none()
     }

@@ -1,10 +1,10 @@
-//! Outcome: how what became of a batch reaches those who wait for its records. One a batch, not one a record.
+//! Outcome: passes the result of a batch to the futures of its records. There is one per batch, not one per record.
 //!
 //! Invariants:
-//! - The result is set once and stays.
+//! - The result is set once and never changes.
 //! - No foreign code runs while the lock is held.
-//! - A delivery is heard when its result was taken, of it or of a twin. Of a batch that failed, each one that is not heard
-//!   counts as untold, also while it is held.
+//! - A delivery is reported when its result was taken, from it or from a clone. In a failed batch, each delivery that
+//!   is not reported counts as unreported, also while it is held.
 
 use super::untold::{Cause, Held, Untold};
 use chiplog::{Error, Index, Result};
@@ -14,20 +14,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
-/// What becomes of one batch.
+/// The result of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Index of the batch's first record.
+    /// The index of the batch's first record.
     result: Option<Result<Index>>,
-    /// Of each delivery that was polled and is not dropped.
+    /// The waker of each delivery that was polled and is not dropped.
     wakers: Slab<Waker>,
-    /// Of each record, or batch, with a delivery: how many of those are not dropped, and how many records it is of; none,
-    /// once its result was taken. Empty once the batch is in the log.
+    /// For each record, or batch, with a delivery: the number of its deliveries that are not dropped, and the number of
+    /// its records, 0 once its result was taken. Empty once the batch is in the log.
     deliveries: Vec<(u32, u32)>,
-    /// Those that are neither dropped nor heard, of a batch that failed.
+    /// The deliveries of a failed batch that are neither dropped nor reported.
     held: Option<Held>,
 }
 
@@ -56,8 +56,8 @@ impl Outcome {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The batch failed, and nobody is woken yet. `silent`: records of it that have no delivery, and nobody to tell. How
-    /// many of its records count as untold now.
+    /// Marks the batch as failed; wakes nobody yet. `silent`: its records without a delivery or callback. Returns how
+    /// many of its records now count as unreported.
     pub(crate) fn fail(&self, why: &Error, cause: Cause, silent: u64, untold: &Arc<Untold>) -> u64 {
         let mut state = self.state();
         if state.result.is_some() {
@@ -76,7 +76,7 @@ impl Outcome {
         lost + held
     }
 
-    /// Tells what became of the batch, unless that is known, and wakes those who wait.
+    /// Sets the batch's result, unless it is set, and wakes the waiting tasks.
     pub(crate) fn set(&self, result: Result<Index>) {
         let wakers = {
             let mut state = self.state();
@@ -90,12 +90,12 @@ impl Outcome {
     }
 }
 
-/// The outcome of one record: a future of its index. It may be dropped: the record is appended all the same. A record that
-/// fails and whose result nobody takes, by waiting for it or by [`try_result`](Self::try_result), counts as one that nobody
-/// was told of: the producer's flush or close tells of it. A clone is of the same record.
+/// A future of one record's index. It may be dropped: the record is appended all the same. If a record fails and its
+/// result is not taken, by awaiting it or by [`try_result`](Self::try_result), the record counts as unreported: the
+/// producer's flush or close reports it. A clone belongs to the same record.
 ///
-/// Its error can be `SequenceForgotten`: the record **is in the log**, once; only where is no longer known. And
-/// `Timeout` or `Closed`: it may be in the log or not.
+/// The error `SequenceForgotten` means that the record **is in the log**, once; only its index is no longer known.
+/// After `Timeout` or `Closed` the record may be in the log or not.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -105,23 +105,23 @@ impl Outcome {
 /// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
 /// let producer = client.producer(Default::default()).await?;
 /// let one = producer.append(b"one").await?;
-/// let two = producer.append(b"two").await?; // both are under way
+/// let two = producer.append(b"two").await?; // both are in flight
 /// assert_eq!(one.await?.next(), two.await?);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
+#[must_use = "without the delivery's result it is unknown whether the record was appended"]
 pub struct Delivery {
     outcome: Arc<Outcome>,
     offset: u32,
-    /// Which one it is of those of its batch that have a delivery.
+    /// Its number among the deliveries of its batch.
     nth: usize,
     slot: Option<usize>,
 }
 
 impl Delivery {
-    /// Of `records` records, the first of which is at `offset` in its batch.
+    /// A delivery of `records` records; the first one is at `offset` in its batch.
     pub(crate) fn new(outcome: Arc<Outcome>, offset: u32, records: u32) -> Self {
         let mut state = outcome.state();
         let nth = state.deliveries.len();
@@ -130,7 +130,7 @@ impl Delivery {
         Self { outcome, offset, nth, slot: None }
     }
 
-    /// The result, if there is one yet. Never waits.
+    /// Returns the result, if there is one yet. Never blocks.
     pub fn try_result(&self) -> Option<Result<Index>> {
         let mut state = self.outcome.state();
         let result = state.result.clone()?;
@@ -140,13 +140,13 @@ impl Delivery {
         Some(result.map(|first| first.plus(self.offset.into())))
     }
 
-    /// Ready once there is a result, which is not taken: a record that failed still counts as one that nobody was told of.
+    /// Ready once there is a result. Does not take it: a failed record still counts as unreported.
     pub fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut twin = self.clone();
         poll_fn(move |context| twin.poll_with(context, |_, _| ()))
     }
 
-    /// Once there is a result, calls `found` under the lock.
+    /// Calls `found` under the lock once there is a result.
     fn poll_with<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -202,7 +202,7 @@ impl Drop for Delivery {
     }
 }
 
-/// Tells of what was lost of a batch, of which nothing is held any more.
+/// Logs a failed batch's unreported records, once none of its deliveries is held any more.
 fn log(over: Option<Arc<Untold>>) {
     if let Some(untold) = over {
         untold.log();

@@ -1,11 +1,11 @@
-//! What a producer is told: limits, deadlines and promises, each with its default and bounds.
+//! A producer's options: limits, deadlines and guarantees, each with its default and bounds.
 
 use super::accumulator::{BATCH_BYTES_MIN, Bounds, FRAME_BYTES};
 use crate::client::cluster::discovery::Limits;
 use chiplog::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Result, Sequence, SessionId};
 use std::time::Duration;
 
-/// Limits, deadlines and promises of a [`Producer`](crate::client::Producer).
+/// Limits, deadlines and guarantees of a [`Producer`](crate::client::Producer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,40 +16,40 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProducerOptions {
-    /// How long a batch that is not full waits for more records, default 0: it goes as soon as it may. Less than
-    /// `delivery_timeout`.
+    /// How long a batch that is not full waits for more records, default 0: it is sent as soon as possible. Must be
+    /// less than `delivery_timeout`.
     pub linger: Duration,
-    /// A batch goes when it is so large, default 256 KiB. A larger record goes alone.
+    /// A batch is sent when it has this size, default 256 KiB. A larger record is sent alone.
     pub batch_bytes: usize,
-    /// A batch goes when it has so many records, 1 to 2^20 and the default.
+    /// A batch is sent when it has this number of records, 1 to 2^20, default 2^20.
     pub batch_records: u32,
-    /// How batches are compressed, default not at all. The producer's task does it.
+    /// The compression of batches, default none. The producer's task compresses.
     pub codec: Codec,
-    /// Bytes of records that are not acknowledged yet, default 32 MiB; beyond it callers wait.
+    /// The limit of unacknowledged records in bytes, default 32 MiB; at the limit callers wait.
     pub buffer_bytes: usize,
     /// How long a caller waits for room before `Busy`, default 60 s.
     pub block_max: Duration,
-    /// Batches under way at a time, 1 to 1,024, default 32; with `exactly_once` no more than the log remembers.
+    /// The number of batches in flight, 1 to 1,024, default 32; with `exactly_once` no more than the log remembers.
     pub inflight_max: u16,
-    /// Each record is in the log once, whatever is sent again, in the order in which it was given. Default true. False:
-    /// what is sent again after a failure can be there twice, and out of order.
+    /// Whether each record is in the log exactly once, in the order of the calls, whatever is sent again. Default true.
+    /// If false, records that are sent again after a failure can be in the log twice and out of order.
     pub exactly_once: bool,
-    /// Goes on in this session instead of opening one; the first batch has this number in it. For programs that keep what
-    /// they have sent, and send it again after they were restarted: batches given under the numbers that they had are in
-    /// the log once. Batches are to be given by [`send_batch`](crate::client::Producer::send_batch) then, each takes one number. Where
-    /// the numbers cannot go on, the producer fails instead of going on in another session. Closing the producer, or dropping
-    /// its last clone, closes the session in the end: what has to be known of its batches has to be kept by then.
-    /// Default None.
+    /// Continues in this session instead of opening one; the first batch gets this sequence number. For programs that
+    /// keep what they sent, and send it again after a restart: batches that get the same numbers again are in the log
+    /// once. Such a program must use [`send_batch`](crate::client::Producer::send_batch): each batch takes one number.
+    /// If the numbers cannot continue, the producer fails instead of opening another session. Closing the producer, or
+    /// dropping its last clone, closes the session in the end; the program must have stored the results of its batches
+    /// by then. Default None.
     pub session: Option<(SessionId, Sequence)>,
-    /// With batches under way and no answer for so long, the connection is given up and they are sent again, default
-    /// 10 s. The largest batch has to get there in that time.
+    /// With batches in flight and no answer for this long, the producer closes the connection and sends them again,
+    /// default 10 s. The largest batch must be transferable in that time.
     pub request_timeout: Duration,
-    /// A record that is not acknowledged for so long fails, default 120 s: as `Full`, `Busy` or `TooManySessions` if that
-    /// is what it was refused with, and it surely is not in the log; else as `Timeout`, and it may be in the log all
-    /// the same. Those behind it that were sent by then fail with it.
+    /// A record that is not acknowledged for this long fails, default 120 s. The error is `Full`, `Busy` or
+    /// `TooManySessions` if a server rejected the record with it and the record is not in the log. Otherwise it is
+    /// `Timeout`, and the record may be in the log. Records behind it that were sent by then fail with it.
     pub delivery_timeout: Duration,
-    /// How long the log may be full before records that wait for so long fail as `Full`, default 5 s: time for somebody
-    /// to discard.
+    /// While the log is full, records that have waited for this long fail as `Full`, default 5 s: time for an operator
+    /// or a program to discard.
     pub full_max: Duration,
 }
 
@@ -76,27 +76,27 @@ impl ProducerOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         if !(BATCH_BYTES_MIN..=BATCH_BYTES_MAX).contains(&self.batch_bytes) {
-            return refuse("option batch_bytes has to be from 45 bytes to 256 MiB");
+            return refuse("option batch_bytes must be from 45 bytes to 256 MiB");
         }
         if !(1..=BATCH_RECORDS_MAX).contains(&self.batch_records) {
-            return refuse("option batch_records has to be from 1 to 1,048,576");
+            return refuse("option batch_records must be from 1 to 1,048,576");
         }
         if !(1..=1024).contains(&self.inflight_max) {
-            return refuse("option inflight_max has to be from 1 to 1,024");
+            return refuse("option inflight_max must be from 1 to 1,024");
         }
         if self.request_timeout.is_zero() || self.delivery_timeout.is_zero() {
-            return refuse("options request_timeout and delivery_timeout have to be more than nothing");
+            return refuse("options request_timeout and delivery_timeout must be greater than zero");
         }
         if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
-            return refuse("option session needs a number from 1, and exactly_once");
+            return refuse("option session must be at least 1, and requires exactly_once");
         }
         if self.linger >= self.delivery_timeout {
-            return refuse("option linger has to be less than delivery_timeout");
+            return refuse("option linger must be less than delivery_timeout");
         }
         Ok(())
     }
 
-    /// Of what is gathered, for servers with these limits.
+    /// The accumulator's bounds, for servers with these limits.
     pub(crate) fn bounds(&self, limits: Limits) -> Bounds {
         let alone = limits.batch_bytes_max.saturating_sub(FRAME_BYTES);
         Bounds {

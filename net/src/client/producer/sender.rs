@@ -1,15 +1,16 @@
-//! Pump: the producer's task: stamps batches, keeps a window of them under way to the leader, settles them in order.
+//! Sender task: numbers batches, keeps a window of them in flight to the leader, settles them in order.
 //!
-//! One append stream at a time. Whatever goes wrong on it ends it; the next one, perhaps to another server, begins with
-//! all that is not acknowledged, in order, byte for byte as before: the log knows what it has already.
+//! There is one append stream at a time. Any error ends it. The next stream, perhaps to another server, starts with all
+//! unacknowledged batches, in order and with the same bytes: the log recognizes those that it has already.
 //!
 //! Invariants:
-//! - `unacked` holds consecutive sequence numbers of one session, the last being `next - 1`; the first `under_way` of
-//!   them are on the stream.
-//! - A batch that may be in the log is never given another number: where the numbers cannot go on, it fails. In a session
-//!   those in doubt come first: what stands behind a batch that surely is not in the log cannot be there either.
-//! - A session is closed before the next one is opened: nothing of it that is late comes behind records of the next.
-//! - The pump's end settles everything, however it ends.
+//! - `unacked` holds consecutive sequence numbers of one session, up to `next - 1`; the first `under_way` of them are
+//!   on the stream.
+//! - A batch that may be in the log never gets another number: if the numbers cannot continue, it fails. In a session,
+//!   batches in doubt come first: a batch behind one that is not in the log cannot be there either.
+//! - A session is closed before the next one is opened: none of its late batches can follow records of the next
+//!   session.
+//! - The task's end settles everything, whatever the reason.
 
 use super::accumulator::{Gather, Take, Waiting};
 use super::close_report::Unacknowledged;
@@ -32,7 +33,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// How long ending the session may take: it is a courtesy.
+/// The time limit of closing the session, which is optional: a session also expires.
 const CLOSE_SESSION: Duration = Duration::from_secs(2);
 
 pub(crate) struct Pump {
@@ -40,49 +41,49 @@ pub(crate) struct Pump {
     gather: Arc<Gather>,
     options: ProducerOptions,
     stamp: Stamp,
-    /// A session that is not gone on with, and is not closed yet.
+    /// A session that is no longer used and is not closed yet.
     retired: Option<SessionId>,
     unacked: VecDeque<Sent>,
-    /// How many of them the stream has.
+    /// How many of them are on the stream.
     under_way: usize,
-    /// Something was refused: the oldest batch goes alone until it is taken.
+    /// A server rejected a batch: the oldest one is sent alone until it is accepted.
     careful: bool,
-    /// When something was last acknowledged, or began to be under way with nothing else.
+    /// When the last acknowledgement arrived, or when sending began with nothing else in flight.
     progress: Instant,
-    /// As what batches were refused for want of room, last.
+    /// The kind of the last rejection for lack of room.
     refused_as: Option<ErrorKind>,
     /// Since when the log has been full.
     full_since: Option<Instant>,
     backoff: Backoff,
-    /// While another leader is looked for.
+    /// Backoff of the search for another leader.
     search: Backoff,
-    /// The server of the last stream, and the connection to it while that is good.
+    /// The server of the last stream, and its connection while that works.
     server: Option<String>,
     connection: Option<Stub>,
-    /// A server that has proven, since the last acknowledgement, to know all that was committed before.
+    /// A server that has shown, since the last acknowledgement, that it knows everything committed before.
     proven: Option<String>,
     left: Vec<Unacknowledged>,
 }
 
-/// A batch that was taken and is not acknowledged.
+/// A batch that was taken from the accumulator and is not acknowledged.
 struct Sent {
     batch: Batch,
     waiting: Waiting,
-    /// A stream that is over can have brought it into the log.
+    /// A stream that has ended may have appended it.
     in_doubt: bool,
 }
 
-/// What batches are stamped with.
+/// The session and numbers that batches get.
 struct Stamp {
     codec: Codec,
-    /// None: there is none, or it has to be opened again.
+    /// None: there is no session, or it must be opened again.
     session: Option<SessionId>,
     /// The next batch's number in the session.
     next: u64,
 }
 
 impl Stamp {
-    /// `inflight`: batches before it that are not acknowledged.
+    /// `inflight`: the number of unacknowledged batches before it.
     fn build(&mut self, builder: &mut BatchBuilder, inflight: usize) -> Result<Batch> {
         builder.codec(self.codec);
         if let Some(session) = self.session {
@@ -94,12 +95,12 @@ impl Stamp {
     }
 }
 
-/// What ended a stream.
+/// The reason that ended a stream.
 struct Broken {
     error: Error,
-    /// Where the server says that the leader is.
+    /// The leader's address according to the server.
     leader: Option<String>,
-    /// The server refused the oldest batch: what it was sent of it now is not in the log.
+    /// The server rejected the oldest batch: this attempt did not append it.
     refused: bool,
 }
 
@@ -159,7 +160,7 @@ impl Pump {
         }
     }
 
-    /// Until the producer is closed and everything is settled, or it fails, or is told to give up.
+    /// Runs until the producer is closed and everything is settled, or until it fails or must give up.
     pub(crate) async fn run(mut self) {
         let gather = self.gather.clone();
         tokio::select! {
@@ -187,7 +188,7 @@ impl Pump {
         }
     }
 
-    /// Appends on one stream until it breaks, or all is done and the producer closed.
+    /// Appends on one stream until it breaks, or everything is settled and the producer closed.
     async fn stream(&mut self) -> Result<(), Broken> {
         let mut client = self.prepare().await?;
         let window = self.window();
@@ -226,7 +227,7 @@ impl Pump {
                 () = sleep_until(wake) => {
                     let now = Instant::now();
                     if self.under_way > 0 && now >= silent_at {
-                        return Err(Error::new(ErrorKind::Unavailable, "no answer in time").into());
+                        return Err(Error::new(ErrorKind::Unavailable, "the server did not answer in time").into());
                     }
                     if now >= self.due() {
                         return Err(Error::new(ErrorKind::Timeout, "not acknowledged in time").into());
@@ -236,10 +237,10 @@ impl Pump {
         }
     }
 
-    /// Finds the leader, sees to it that there is a session, and gives the connection.
+    /// Finds the leader, opens a session if needed, and returns the connection.
     async fn prepare(&mut self) -> Result<Stub> {
         let due = self.due();
-        let timed_out = |_| Error::new(ErrorKind::Timeout, "no connection to a leader in time");
+        let timed_out = |_| Error::new(ErrorKind::Timeout, "could not connect to a leader in time");
         let leader = timeout_at(due, self.client.servers().leader(due)).await.map_err(timed_out)??;
         if self.options.exactly_once && self.stamp.session.is_none() {
             if let Some(old) = self.retired {
@@ -270,13 +271,13 @@ impl Pump {
         window.min(self.client.servers().limits().session_window).into()
     }
 
-    /// When the oldest record will have waited for too long.
+    /// The deadline of the oldest record.
     fn due(&self) -> Instant {
         let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.gather.oldest());
         after(oldest.unwrap_or_else(Instant::now), self.options.delivery_timeout)
     }
 
-    /// Sends what may be sent. Some: when a batch that lingers goes.
+    /// Sends what the window allows. Some: the time at which a lingering batch must be sent.
     fn fill(&mut self, requests: &mpsc::Sender<AppendRequest>, window: usize) -> Result<Option<Instant>> {
         while self.under_way < if self.careful { 1 } else { window } {
             if self.under_way == self.unacked.len() {
@@ -290,7 +291,7 @@ impl Pump {
                                 self.unacked.push_back(Sent { batch, waiting, in_doubt });
                             }
                             Err(error) => {
-                                // Its number is not used up.
+                                // Its number stays unused.
                                 self.gather.settle(gathered.waiting, &Err(error.clone()));
                                 return Err(error);
                             }
@@ -303,7 +304,7 @@ impl Pump {
             if self.under_way == 0 {
                 self.progress = Instant::now();
             }
-            // A stream that has ended says why when it is asked for an answer.
+            // If the stream has ended, reading the next answer returns the reason.
             let _ = requests.try_send(request(&self.client, &self.unacked[self.under_way].batch));
             self.under_way += 1;
         }
@@ -313,7 +314,7 @@ impl Pump {
     fn answered(&mut self, answer: AppendResponse) -> Result<(), Broken> {
         let nonsense = |what| Err(Broken::from(Error::new(ErrorKind::Unavailable, what)));
         let Some(front) = self.unacked.front().filter(|_| self.under_way > 0) else {
-            return nonsense("the server answered what it was not asked");
+            return nonsense("the server sent an acknowledgement for no batch of this stream");
         };
         let result = match answer.result {
             Some(Outcome::Appended(at)) if at.count == front.batch.count() && at.first > 0 => {
@@ -325,14 +326,14 @@ impl Pump {
                     return Err(broken);
                 }
                 if !front.in_doubt {
-                    let what = format!("somebody else appends in this session: {}", broken.error);
+                    let what = format!("another producer appends in this session: {}", broken.error);
                     broken.error = Error::new(ErrorKind::SequenceGap, what);
                     return Err(broken);
                 }
-                // It is in the log, since an earlier stream.
+                // An earlier stream appended it.
                 Err(broken.error)
             }
-            _ => return nonsense("the server's answer makes no sense"),
+            _ => return nonsense("the server's answer is invalid"),
         };
         self.under_way -= 1;
         self.settle_front(&result);
@@ -350,26 +351,26 @@ impl Pump {
         }
     }
 
-    /// What was under way can be in the log, unless it is known not to be.
+    /// Batches in flight may be in the log, unless it is known that they are not.
     fn stream_ended(&mut self, broken: &Broken) {
         let under_way = std::mem::take(&mut self.under_way);
         self.careful |= broken.refused;
         if !broken.refused {
             self.connection = None;
         } else if self.stamp.session.is_some() && self.front_is_clear() {
-            return; // those behind it would leave a gap
+            return; // batches behind it would leave a gap
         }
         for sent in self.unacked.iter_mut().take(under_way).skip(broken.refused.into()) {
             sent.in_doubt = true;
         }
     }
 
-    /// Whether the oldest batch is surely not in the log.
+    /// Whether the oldest batch is certainly not in the log.
     fn front_is_clear(&self) -> bool {
         self.unacked.front().is_some_and(|sent| !sent.in_doubt)
     }
 
-    /// Gets ready for another stream. False: there is none.
+    /// Prepares for another stream. False: there is none.
     async fn recover(&mut self, Broken { error, leader, refused }: Broken) -> bool {
         let clear = refused && self.front_is_clear();
         match error.kind() {
@@ -382,7 +383,7 @@ impl Pump {
                 self.prove().await;
             }
             ErrorKind::TooLarge | ErrorKind::InvalidArgument if clear => {
-                // Limits can have changed with the leader: they are asked for again.
+                // A new leader can have other limits: request them again.
                 self.doubt_server();
                 self.settle_front(&Err(error.clone()));
                 self.retire();
@@ -420,8 +421,8 @@ impl Pump {
         }
     }
 
-    /// A leader that was cut off does not know what became of a session since: its refusal is final only when it comes
-    /// after it has shown, with a majority, that it knows all.
+    /// A leader that was cut off does not know the latest state of a session. Its rejection is final only after it has
+    /// shown, with a majority, that it knows all.
     async fn prove(&mut self) {
         let Some(server) = &self.server else { return };
         let Ok(mut client) = self.client.servers().client(server) else { return };
@@ -433,7 +434,7 @@ impl Pump {
         }
     }
 
-    /// The session's numbers cannot go on.
+    /// The session's numbers cannot continue.
     fn retire(&mut self) {
         if let Some(session) = self.stamp.session.take() {
             self.retired = Some(session);
@@ -441,7 +442,7 @@ impl Pump {
         self.proven = None;
     }
 
-    /// Goes on in a new session; what is not acknowledged, and is not in the log, gets its numbers.
+    /// Continues in a new session. Unacknowledged batches, which are not in the log, get its numbers.
     fn renumber(&mut self, session: SessionId) -> Result<()> {
         (self.stamp.session, self.stamp.next) = (Some(session), 1);
         for (n, sent) in self.unacked.iter_mut().enumerate() {
@@ -454,8 +455,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Fails what has waited for too long; with it all that is in doubt, whose numbers would leave a gap. Some: the
-    /// session was given, and there is no other one to go on in.
+    /// Fails the batches that have waited too long, and with them all batches in doubt, whose numbers would leave a
+    /// gap. Some: the session was given by the caller, and there is no other one to continue in.
     fn expire(&mut self, cause: &Error) -> Option<Error> {
         let now = Instant::now();
         let full_for_long = self.full_since.is_some_and(|since| after(since, self.options.full_max) <= now);
@@ -486,7 +487,7 @@ impl Pump {
         None
     }
 
-    /// The producer is of no more use.
+    /// The producer cannot continue.
     fn fail(&mut self, error: Error) -> bool {
         tracing::warn!(%error, "a producer failed");
         self.gather.end(error.clone());
@@ -494,12 +495,12 @@ impl Pump {
         false
     }
 
-    /// Settles everything, and keeps the records for whoever closes the producer. Of what may be in the log nobody hears
-    /// that it was refused, whatever the producer ended of.
+    /// Settles everything, and keeps the records for `close`. A record that may be in the log never gets a rejection as
+    /// its result, whatever ended the producer.
     fn give_up(&mut self, error: &Error) {
         let open = match error.kind() {
             ErrorKind::Timeout | ErrorKind::Closed => error.clone(),
-            _ => Error::caused(
+            _ => Error::with_source(
                 ErrorKind::Closed,
                 format!("it may be in the log; the producer failed: {error}"),
                 error,
@@ -516,8 +517,8 @@ impl Pump {
             keep(&mut self.left, sent.batch.records(), in_doubt);
             self.gather.leave(sent.waiting, told(in_doubt));
         }
-        // What lingers, too: the producer has ended. What was given for a session that another process began, that one may
-        // have sent.
+        // This includes lingering records: the producer has ended. With a session that another process opened, that
+        // process may have sent these records.
         let in_doubt = self.options.session.is_some();
         while let Take::Batch(mut gathered) = self.gather.take(Instant::now()) {
             let records = gathered.builder.build().and_then(|b| b.records());
@@ -528,7 +529,7 @@ impl Pump {
 }
 
 impl Drop for Pump {
-    /// Also when the runtime ends under it: nobody waits for ever.
+    /// This also runs when the runtime ends first: no caller waits forever.
     fn drop(&mut self) {
         let error = Error::new(ErrorKind::Closed, "the producer ended before the record was acknowledged");
         self.gather.end(error.clone());
@@ -537,9 +538,9 @@ impl Drop for Pump {
     }
 }
 
-/// A leader that did not answer any more.
+/// The error for a leader that does not answer any more.
 fn deposed() -> Broken {
-    Error::new(ErrorKind::Unavailable, "no answer, and another server leads").into()
+    Error::new(ErrorKind::Unavailable, "the server does not answer, and another server leads").into()
 }
 
 fn request(client: &Client, batch: &Batch) -> AppendRequest {

@@ -1,56 +1,56 @@
-//! Untold: how many of a producer's records are not in the log for all that is known, and nobody was told: given with
-//! nobody to tell, or to a delivery whose result nobody took, and no flush and no close has told of them since. Once nobody
-//! can ask any more, they are told of in the process's own log, with their number.
+//! Unreported failures: counts a producer's records that failed without a report. They had no callback, or a delivery
+//! whose result was not taken, and no flush or close followed. Once no call can report them any more, their number goes
+//! to the process's own log.
 //!
 //! ```text
-//! a batch fails ──> lost: nobody can ask ──────────────────────> the process's log, if no flush or close tells before
-//!              `──> held: a delivery is there, and was not asked
-//!                     |──> its result is taken: told
-//!                     `──> its last twin is dropped ──> lost
+//! a batch fails ──> lost: no delivery can report it ───────────> the process's log, unless a flush or close reports it first
+//!              `──> held: a delivery exists, and its result was not taken
+//!                     |──> its result is taken: reported
+//!                     `──> its last clone is dropped ──> lost
 //! ```
 //!
 //! Invariants:
-//! - A record is in one of these counts at most once: `Held` moves it or takes it out, once.
-//! - What a flush or a close told of is in no count, and nothing that becomes of its deliveries changes a count.
-//! - The lock is the last one that a thread takes; nothing is logged under it.
+//! - A record is in at most one of these counts, once: `Held` moves it or removes it, once.
+//! - Records that a flush or a close reported are in no count. Their deliveries change no count any more.
+//! - This lock is the last one that a thread takes; nothing is logged while it is held.
 //!
-//! Must not know: how records are gathered and sent.
+//! Must not know: how records are collected and sent.
 
 use chiplog::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Shared by a producer's records that wait, and the outcomes of its batches that failed.
+/// Shared by a producer's waiting records and the outcomes of its failed batches.
 #[derive(Debug, Default)]
 pub(crate) struct Untold(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Records that failed while the pump went on.
+    /// Records that failed while the sender task continued.
     failed: Count,
-    /// Records that the pump left when it ended.
+    /// Records that the sender task left when it ended.
     left: Count,
-    /// Flushes so far: what failed before one is told.
+    /// Flushes so far: a flush reports all earlier failures.
     flushes: u64,
-    /// How many failed before the first close, and nobody was told. A close has told all of it.
+    /// How many failed before the first close without a report. A close reports all of them.
     closed: Option<u64>,
-    /// The last handle was dropped: nobody flushes or closes any more.
+    /// The last handle was dropped: no flush or close can follow.
     dropped: bool,
-    /// The pump is no more.
+    /// The sender task has ended.
     gone: bool,
-    /// Why records failed last.
+    /// The last reason of a failure.
     why: Option<Error>,
 }
 
-/// Records of which nobody was told.
+/// Records whose failure was not reported.
 #[derive(Debug, Default)]
 struct Count {
-    /// Of which nobody can ask.
+    /// Records without a delivery.
     lost: u64,
-    /// Of which a delivery can be asked.
+    /// Records with a delivery that can still report.
     held: u64,
 }
 
-/// How records came to be untold.
+/// How records became unreported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cause {
     Failed,
@@ -80,7 +80,7 @@ impl Untold {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch failed: of `lost` records nobody can ask, of `held` a delivery can be asked.
+    /// Counts a failed batch: `lost` records have no delivery, `held` records have one.
     pub(crate) fn add(self: &Arc<Self>, cause: Cause, lost: u64, held: u64, why: &Error) -> Option<Held> {
         let mut state = self.state();
         let count = state.count(cause);
@@ -93,7 +93,7 @@ impl Untold {
         (held > 0).then(|| Held { untold: self.clone(), cause, flushes, records: held })
     }
 
-    /// Of so many records nobody was told so far.
+    /// The number of unreported records so far.
     pub(crate) fn so_far(&self) -> u64 {
         let state = self.state();
         if state.closed.is_some() {
@@ -102,31 +102,32 @@ impl Untold {
         [&state.failed, &state.left].iter().map(|count| count.lost + count.held).sum()
     }
 
-    /// A flush told of all that failed by now, and of why the pump ended.
+    /// A flush reported all failures until now, and the reason of the sender task's end.
     pub(crate) fn flushed(&self) {
         let mut state = self.state();
         (state.failed, state.left) = Default::default();
         state.flushes += 1;
     }
 
-    /// A close tells of all. How many failed before it, and nobody was told; the same however often it is asked.
+    /// A close reports everything. Returns how many records failed before it without a report: the same number at each
+    /// call.
     pub(crate) fn closed(&self) -> u64 {
         let mut state = self.state();
         let failed = state.failed.lost + state.failed.held;
         *state.closed.get_or_insert(failed)
     }
 
-    /// Nobody flushes or closes any more. Follow with [`log`](Self::log).
+    /// No flush or close can follow. Call [`log`](Self::log) next.
     pub(crate) fn dropped(&self) {
         self.state().dropped = true;
     }
 
-    /// The pump is no more. Follow with [`log`](Self::log).
+    /// The sender task has ended. Call [`log`](Self::log) next.
     pub(crate) fn gone(&self) {
         self.state().gone = true;
     }
 
-    /// How many are to be told of in the process's log, once, and why they failed.
+    /// Takes the number of records to log, once, and the reason of their failure.
     fn take(&self) -> (u64, Option<Error>) {
         let mut state = self.state();
         if state.closed.is_some() || !state.dropped || !state.gone {
@@ -136,7 +137,7 @@ impl Untold {
         (lost, state.why.clone())
     }
 
-    /// Tells in the process's own log of records that nobody is told of otherwise. No lock is held.
+    /// Logs the records that nothing else can report. Called without a lock.
     pub(crate) fn log(&self) {
         let (records, why) = self.take();
         if records > 0 {
@@ -144,25 +145,25 @@ impl Untold {
             tracing::error!(
                 records,
                 error,
-                "records of a producer that was dropped were not acknowledged, and nobody was told: close producers, which tells"
+                "a dropped producer left unacknowledged records whose failure was not reported; close producers to get the report"
             );
         }
     }
 }
 
 impl Held {
-    /// The results of so many of them were taken.
+    /// The results of this number of records were taken.
     pub(crate) fn heard(&mut self, records: u64) -> Option<Arc<Untold>> {
         self.settle(records, 0)
     }
 
-    /// Of so many of them the deliveries are dropped.
+    /// The deliveries of this number of records were dropped.
     pub(crate) fn lost(&mut self, records: u64) -> Option<Arc<Untold>> {
         self.settle(records, records)
     }
 
-    /// Some: none of the batch is held any more; what was lost is to be logged, under no lock. Not before: a program can drop
-    /// thousands of deliveries one after the other.
+    /// Some: none of the batch is held any more, and its lost records must be logged, without a lock. Not before: a
+    /// program can drop thousands of deliveries one after the other.
     fn settle(&mut self, records: u64, lost: u64) -> Option<Arc<Untold>> {
         self.records -= records;
         let mut state = self.untold.state();
@@ -193,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_is_told_once_and_what_was_told_is_not() {
+    fn unreported_records_are_logged_once_and_reported_ones_never() {
         let untold = Arc::<Untold>::default();
         add(&untold, Failed, 3, 0);
         untold.flushed();
         add(&untold, Failed, 2, 0);
         add(&untold, Left, 5, 0);
         untold.gone();
-        assert_eq!((untold.so_far(), untold.take().0), (7, 0), "somebody can still ask");
+        assert_eq!((untold.so_far(), untold.take().0), (7, 0), "a delivery can still report");
         untold.dropped();
         assert_eq!((untold.take().0, untold.take().0), (7, 0));
 
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_delivery_can_be_asked_for_counts_until_it_is_asked() {
+    fn held_records_count_until_their_result_is_taken() {
         let untold = Arc::<Untold>::default();
         let mut held = add(&untold, Failed, 1, 4).unwrap();
         let mut left = add(&untold, Left, 0, 2).unwrap();
@@ -226,13 +227,13 @@ mod tests {
         assert!(held.heard(1).is_none() && held.lost(2).is_none());
         assert_eq!(untold.so_far(), 6);
         over(&untold);
-        assert_eq!(untold.take().0, 3, "it was lost; of the others somebody can still ask");
+        assert_eq!(untold.take().0, 3, "it was lost; deliveries can still report the others");
         assert!(held.heard(1).is_some() && left.lost(2).is_some(), "none of the batch is held");
         assert_eq!((untold.take().0, untold.take().0, untold.so_far()), (2, 0, 0));
     }
 
     #[test]
-    fn what_a_flush_or_a_close_told_of_is_counted_no_more() {
+    fn records_reported_by_flush_or_close_leave_the_counts() {
         let untold = Arc::<Untold>::default();
         let mut told = add(&untold, Failed, 0, 3).unwrap();
         untold.flushed();
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(
             (untold.closed(), untold.so_far(), untold.take().0),
             (2, 0, 0),
-            "each close tells the same"
+            "each close reports the same"
         );
     }
 }

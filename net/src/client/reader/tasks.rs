@@ -1,5 +1,5 @@
-//! Errands: what is done for a reader on tasks of their own, so that it goes on while nobody asks the reader, and is not
-//! begun again when somebody asks it again. Each has its own deadline.
+//! Background jobs: a reader's slow work runs in tasks of its own. A job continues while no call waits for the reader,
+//! and the next call does not start it again. Each job has its own deadline.
 
 use crate::client::cluster::discovery::Avoid;
 use crate::client::retry::deadline::within;
@@ -10,20 +10,20 @@ use chiplog::{Error, ErrorKind, Index, Result};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
 
-/// Whom to open a stream at, and when.
+/// The stream to open: where, and when.
 pub(crate) struct Wanted {
     pub(crate) from: ReadFrom,
     pub(crate) avoid: Avoid,
-    /// Copies of the log will do, which may keep less of it.
+    /// A follower's copy may be read, which may hold fewer records than the log.
     pub(crate) copies: bool,
     pub(crate) request: ReadRequest,
     pub(crate) not_before: Instant,
     pub(crate) deadline: Instant,
 }
 
-/// What came of it.
+/// The result of opening a stream.
 pub(crate) struct Opened {
-    /// None: none was found.
+    /// None: no server was found.
     pub(crate) server: Option<String>,
     pub(crate) stream: Result<Streaming<ReadResponse>>,
 }
@@ -46,7 +46,7 @@ async fn open_at(
     request: ReadRequest,
     deadline: Instant,
 ) -> Result<Streaming<ReadResponse>> {
-    // Others named it: that this one cannot be used is no reason to ask nobody else.
+    // Other servers named it: if this server cannot be used, the others still can.
     let useless = |e| Error::new(ErrorKind::Unavailable, format!("{server}: {e}"));
     let mut stub = client.servers().stream_client(server).map_err(useless)?;
     let until = deadline.min(within(client.options().attempt_timeout));
@@ -60,14 +60,14 @@ async fn open_at(
     }
 }
 
-/// The last record that any replica has, if one tells soon.
+/// The highest last index of all replicas, if one answers soon.
 pub(crate) async fn newest(client: Client) -> Option<Index> {
     let soon = within(client.options().probe_timeout.saturating_mul(3));
     crate::client::cluster::local_info::info(&client, soon).await.ok().map(|info| Index(info.last))
 }
 
-/// Whether another server is what the reader wants, and this one is not: the leader, or one of its zone that has
-/// everything before `next`. Learns what this one says of the others.
+/// Whether the reader prefers another server: the leader, or a server of its zone that has everything before `next`.
+/// Also learns what this server says about the others.
 pub(crate) async fn better_elsewhere(client: Client, from: ReadFrom, server: String, next: Index) -> bool {
     let (servers, probe) = (client.servers(), client.options().probe_timeout);
     let named = servers.learn(&server).await;

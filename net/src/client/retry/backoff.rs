@@ -1,8 +1,8 @@
-//! Backoff: how long to wait before the next attempt: exponential, with jitter, so that clients that failed together
-//! do not come back together.
+//! Backoff: how long to wait before the next attempt. The wait grows exponentially, with jitter, so that clients that
+//! failed at the same time do not retry at the same time.
 //!
-//! What is waited for decides how fast the waits grow. Something that is wrong may stay so: they double. An election is
-//! over soon, at any moment: they grow by an eighth, so that it is noticed within a small part of what it took.
+//! The reason for the wait decides how fast it grows. An error may persist: the wait doubles. An election ends soon, at
+//! any moment: the wait grows by an eighth, so that its end is noticed within a small part of its duration.
 
 use super::deadline::FAR;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Backoff {
         Self::growing(min, max, 2.0)
     }
 
-    /// For whoever looks for a leader.
+    /// For a search for the leader.
     pub(crate) fn searching(min: Duration, max: Duration) -> Self {
         Self::growing(min, max, 1.125)
     }
@@ -30,12 +30,12 @@ impl Backoff {
         Self { min, max: max.max(min), growth, failures: 0 }
     }
 
-    /// It went well.
+    /// Starts over after a success.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// It went wrong again: how long to wait now. Between half of `min * growth^n` and all of it, at most `max`.
+    /// Returns how long to wait after one more failure: between half of `min * growth^n` and all of it, at most `max`.
     pub(crate) fn next(&mut self) -> Duration {
         let full = self.min.as_secs_f64() * self.growth.powi(self.failures);
         self.failures = (self.failures + 1).min(500);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_to_its_bound_and_starts_over() {
+    fn wait_grows_to_its_bound_and_starts_over() {
         let (min, max) = (Duration::from_millis(10), Duration::from_millis(100));
         let mut backoff = Backoff::new(min, max);
         for (n, full) in [10, 20, 40, 80, 100, 100].into_iter().enumerate() {
@@ -66,7 +66,7 @@ mod tests {
 
     /// After a search of any length the next wait is a small part of it.
     #[test]
-    fn a_search_is_over_soon_after_there_is_a_leader() {
+    fn search_ends_soon_after_an_election() {
         let mut backoff = Backoff::searching(Duration::from_millis(10), Duration::from_secs(1));
         let mut searched = Duration::ZERO;
         for _ in 0..60 {

@@ -1,8 +1,8 @@
-//! Class: what a client does about an error. Pure.
+//! Class: how a client reacts to an error. Pure.
 
 use chiplog::ErrorKind;
 
-/// What to do about an error that a server answered with, or that kept it from answering.
+/// How a client reacts to an error that a server returned, or that kept it from answering.
 ///
 /// ```
 /// use chiplog::ErrorKind;
@@ -17,7 +17,7 @@ pub enum ErrorClass {
     Fatal,
     /// The same request can succeed later, at the same server.
     Retriable,
-    /// The same request can succeed at another server: who leads has to be found out again.
+    /// The same request can succeed at another server: the leader has to be found again.
     RefreshMetadata,
 }
 
@@ -29,14 +29,14 @@ impl ErrorClass {
             | ErrorKind::Full
             | ErrorKind::Timeout
             | ErrorKind::TooManySessions
-            // Damaged on its way: what is sent again can arrive whole.
+            // Damaged in transit: sending it again can succeed.
             | ErrorKind::Corrupt => Self::Retriable,
             ErrorKind::NotLeader
             | ErrorKind::Unavailable
             | ErrorKind::Poisoned
             | ErrorKind::Closed
             | ErrorKind::Removed
-            // A server of another log stands where one of ours was.
+            // A server of another log runs at this address.
             | ErrorKind::Diverged
             | ErrorKind::Locked
             | ErrorKind::Io => Self::RefreshMetadata,

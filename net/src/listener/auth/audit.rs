@@ -1,9 +1,8 @@
-//! Audit: calls that take a token of the role `admin` are logged, with where they came from, by whose token, and how
-//! they ended.
+//! Audit: logs calls that need a token of the role `admin`, with the client's address, the token, and the result.
 //!
-//! Invariant: a call that was let in is logged once: when it is answered, or when it is given up before, by its caller or by
-//! a server that ends. What it asked for can have been done all the same. One that was not let in is counted among the refusals and not logged, since anybody can make
-//! any number of them.
+//! Invariant: a call that was let in is logged once: when it is answered, or when its caller or a stopping server
+//! abandons it. An abandoned call may have taken effect. A call that was not let in is counted as a rejection and not
+//! logged, because anyone can make any number of them.
 //!
 //! Must not know: what a method does.
 
@@ -13,18 +12,19 @@ use http::{Request, Response};
 use std::net::SocketAddr;
 use tonic::{Code, Status};
 
-/// A call that has to be logged.
+/// A call that must be logged.
 #[derive(Debug)]
 pub(crate) struct Audit {
     method: &'static str,
     remote: Option<SocketAddr>,
-    /// The first digits of the token's digest, as the file of tokens has it.
+    /// The first digits of the token's digest, as in the token file.
     token: Option<String>,
     is_answered: bool,
 }
 
 impl Audit {
-    /// Of a call that was let in, by the token with this digest if there are tokens. None: it is not of those to be logged.
+    /// Creates the audit entry of a call that was let in by the token with this digest, if there are tokens. None: the
+    /// call is not logged.
     pub(crate) fn of<T>(request: &Request<T>, token: Option<&[u8]>) -> Option<Self> {
         let is_it = |(method, needs): &&(&str, Needs)| {
             *needs == Needs::Role(Role::Admin) && *method == request.uri().path()
@@ -35,7 +35,7 @@ impl Audit {
         Some(Self { method, remote, token: token.map(digits), is_answered: false })
     }
 
-    /// Logs how it was answered: a stream was answered when it has begun.
+    /// Logs the result. A stream counts as answered when it starts.
     pub(crate) fn answered<T>(mut self, response: &Response<T>) {
         self.is_answered = true;
         let failed = Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok);
@@ -56,7 +56,7 @@ impl Drop for Audit {
     fn drop(&mut self) {
         if !self.is_answered {
             self.tell(
-                "an administrative call was given up before its answer, and can have been carried out",
+                "an administrative call was abandoned before its answer; it may have taken effect",
                 None,
             );
         }

@@ -1,4 +1,4 @@
-//! Methods: which role each method of the services needs.
+//! Methods: the role that each method of the services needs.
 //!
 //! **A new method gets its line in [`METHODS`], and nowhere else.**
 //!
@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a token allows. Each includes those before it.
+/// The permissions of a token. Each role includes those before it.
 ///
 /// ```
 /// use chiplog_net::listener::auth::roles::Role;
@@ -17,7 +17,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Role {
-    /// Read records and positions, and see how the cluster stands.
+    /// Read records and positions, and the state of the cluster.
     Read = 1,
     /// Append, in sessions or without.
     Append = 2,
@@ -26,10 +26,10 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Read, Self::Append, Self::Admin];
 
-    /// As files of tokens write it.
+    /// The name in token files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -50,11 +50,11 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let found = Self::ALL.into_iter().find(|role| role.name() == text);
-        found.ok_or_else(|| format!("{text:?} is no role: read, append or admin"))
+        found.ok_or_else(|| format!("{text:?} is not a role; use read, append or admin"))
     }
 }
 
-/// What a method needs.
+/// The requirement of a method.
 ///
 /// ```
 /// use chiplog_net::listener::auth::roles::{METHODS, Needs, Role};
@@ -64,7 +64,7 @@ impl FromStr for Role {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// No token: those who ask have none, and learn nothing but whether the server is well.
+    /// No token: probes have none, and learn only whether the server is healthy.
     Nothing,
     /// A token of this role.
     Role(Role),
@@ -74,7 +74,7 @@ const READ: Needs = Needs::Role(Role::Read);
 const APPEND: Needs = Needs::Role(Role::Append);
 const ADMIN: Needs = Needs::Role(Role::Admin);
 
-/// Which role each method needs. Discarding destroys what others rely on: it takes more than appending.
+/// The role that each method needs. Discarding destroys data that others rely on: it needs more than appending.
 pub const METHODS: &[(&str, Needs)] = &[
     ("/logspec.Log/Append", APPEND),
     ("/logspec.Log/Discard", ADMIN),

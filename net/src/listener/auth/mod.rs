@@ -1,4 +1,4 @@
-//! Which caller may call which method: tokens, their roles and accounts, and what becomes of calls whose token is revoked.
+//! Authorization: tokens, their roles and accounts, and the end of calls whose token is revoked.
 
 pub(crate) mod audit;
 pub(crate) mod methods;

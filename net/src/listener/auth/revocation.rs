@@ -1,19 +1,19 @@
-//! Revoked: calls that are open, to be ended when what they were let in by does not let them in any more.
+//! Revocation: ends open calls when their token is revoked or loses its role.
 //!
 //! ```text
 //! service ──> Held (a body) ──> HTTP/2
-//!                │ the body, or why there is none any more
-//! Open ──────────┘ all that are open; looked at when tokens are replaced
+//!                │ the body, or the reason of its end
+//! Open ──────────┘ all open calls; checked when tokens are replaced
 //! ```
 //!
-//! A call that is ended lets go at once of what it reads from and appends to, whether or not its client takes anything;
-//! the client finds a status that says why. One that is not answered yet is finished, and its answer is not told.
+//! A call that is ended immediately releases what it reads from and appends to, whether or not its client reads; the
+//! client gets a status with the reason. A call that is not answered yet is finished, and its answer is not sent.
 //!
 //! Invariants:
-//! - A call is among those that are open before it is made: none slips through between its check and a replacement.
-//! - Nothing of a service is dropped under a lock that many share.
-//! - Ending never waits for a service: a body that makes its next piece just now, for as long as that takes, is let go of by
-//!   who polls it. Nobody else's call waits for that.
+//! - A call is registered as open before it starts: none is missed between its check and a replacement of the tokens.
+//! - No object of a service is dropped under a lock that many calls share.
+//! - Ending never waits for a service. If a body is producing its next piece, the task that polls it drops it
+//!   afterwards, and no other call waits for that.
 //! - The verdict is never locked while a body is polled or dropped.
 //!
 //! Must not know: tokens.
@@ -29,7 +29,7 @@ use std::task::{Context, Poll, Waker};
 use tonic::Status;
 use tonic::body::Body;
 
-/// The calls that are open, each with what it was let in by.
+/// The open calls, each with its credential.
 pub(crate) struct Open<T> {
     calls: Arc<Mutex<Calls<T>>>,
 }
@@ -51,13 +51,13 @@ impl<T> fmt::Debug for Open<T> {
     }
 }
 
-// Nothing panics under these locks but what a service does; its body is not gone on with then.
+// Only a service's code can panic under these locks; its body is not used any more then.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Clone + Send + 'static> Open<T> {
-    /// One more, until what is returned is dropped.
+    /// Registers a call until the returned value is dropped.
     pub(crate) fn begin(&self, by: T) -> Admitted<T> {
         let held = Arc::new(Held::default());
         let mut calls = locked(&self.calls);
@@ -67,7 +67,7 @@ impl<T: Clone + Send + 'static> Open<T> {
         Admitted { calls: self.calls.clone(), id, by, held }
     }
 
-    /// Ends those that are let in no more. Does not wait for bodies that make their next piece just now.
+    /// Ends the calls that `refusal` rejects. Does not wait for bodies that are producing a piece.
     pub(crate) fn end(&self, refusal: impl Fn(&T) -> Option<Status>) {
         let open: Vec<_> = locked(&self.calls).open.values().cloned().collect();
         for (by, held) in open {
@@ -80,7 +80,7 @@ impl<T: Clone + Send + 'static> Open<T> {
     }
 }
 
-/// A call that is open.
+/// An open call.
 pub(crate) struct Admitted<T> {
     calls: Arc<Mutex<Calls<T>>>,
     id: u64,
@@ -89,14 +89,14 @@ pub(crate) struct Admitted<T> {
 }
 
 impl<T> Admitted<T> {
-    /// What it was let in by.
+    /// The credential of the call.
     pub(crate) fn by(&self) -> &T {
         &self.by
     }
 }
 
 impl<T: Unpin + Send + 'static> Admitted<T> {
-    /// Its answer, until it is ended.
+    /// Wraps its answer, until the call is ended.
     pub(crate) fn answer(self, body: Body) -> Body {
         self.held.with_body(|held| *held = Some(body));
         Body::new(Answer(self))
@@ -111,20 +111,20 @@ impl<T> Drop for Admitted<T> {
     }
 }
 
-/// What an answer and those that are open share.
+/// The state that an answer and [`Open`] share.
 #[derive(Default)]
 struct Held {
     verdict: Mutex<Verdict>,
-    /// None: not answered yet, ended, or all of it was given. Locked while a service makes a piece, which may take long.
+    /// None: not answered yet, ended, or completely sent. Locked while a service produces a piece, which may take long.
     body: Mutex<Option<Body>>,
 }
 
 #[derive(Default)]
 struct Verdict {
     is_ended: bool,
-    /// Why it was ended, until that is told.
+    /// The reason of the end, until it was sent.
     why: Option<Status>,
-    /// Who asked for a piece last.
+    /// The last task that polled for a piece.
     waker: Option<Waker>,
 }
 
@@ -145,7 +145,7 @@ impl Held {
         }
     }
 
-    /// Drops the body, unless somebody is at it, who then does.
+    /// Drops the body, unless a task is polling it, which then drops it.
     fn let_go(&self) {
         let gone = match self.body.try_lock() {
             Ok(mut body) => body.take(),
@@ -155,10 +155,11 @@ impl Held {
         drop(gone);
     }
 
-    /// Does something with the body, and lets go of it if the call was ended meanwhile.
+    /// Uses the body, and drops it if the call was ended meanwhile.
     ///
-    /// None stays behind: `end` says so first and tries the lock then; here the lock is given back first and the verdict
-    /// looked at then. If `end` finds the lock taken, it is given back later than the verdict was said, so the look sees it.
+    /// A body is always dropped. `end` sets the verdict first and tries the lock afterwards; this function releases the
+    /// lock first and checks the verdict afterwards. If `end` finds the lock taken, the lock is released after the
+    /// verdict was set, so the check sees it.
     fn with_body<R>(&self, act: impl FnOnce(&mut Option<Body>) -> R) -> R {
         let result = act(&mut locked(&self.body));
         if self.is_ended() {
@@ -167,12 +168,13 @@ impl Held {
         result
     }
 
-    /// What is told of a call that was ended: why, and then nothing more. None: it was not; `waker` is woken when it is.
+    /// The next frame of a call that was ended: the reason, then the end. None: it was not ended; `waker` is woken when
+    /// it is.
     fn verdict(&self, waker: &Waker) -> Option<Option<Result<Frame<Bytes>, Status>>> {
         let mut verdict = locked(&self.verdict);
         if !verdict.is_ended {
             match &mut verdict.waker {
-                Some(earlier) => earlier.clone_from(waker), // does nothing where it is the same
+                Some(earlier) => earlier.clone_from(waker), // does nothing if it is the same
                 none => *none = Some(waker.clone()),
             }
             return None;
@@ -188,8 +190,8 @@ impl<T: Send + 'static> http_body::Body for Answer<T> {
     type Data = Bytes;
     type Error = Status;
 
-    /// No wake-up is lost: the waker is there before the service is asked. Whoever ends the call later than the second look
-    /// wakes it; whoever did earlier is seen by that look.
+    /// No wake-up is lost: the waker is stored before the service is polled. An end after the second check wakes it; an
+    /// earlier end is seen by that check.
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -238,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A body that says one thing, then waits for ever, and holds something.
+    /// A body that yields one piece, then waits forever, and holds an object.
     fn waiting(held: Arc<()>) -> Body {
         let said = tokio_stream::once(Ok::<_, Status>(Frame::data(Bytes::from_static(b"x"))));
         let all = tokio_stream::StreamExt::chain(said, tokio_stream::pending());
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_let_in_no_more_lets_go_and_is_told_and_nobody_else() {
+    fn revoked_call_ends_with_a_reason_and_others_continue() {
         let open = Open::default();
         let held = [(); 3].map(|()| Arc::new(()));
         let mut bodies: Vec<Body> =
@@ -269,7 +271,7 @@ mod tests {
             assert!(matches!(poll(body, &woken), Poll::Ready(Some(Ok(_)))));
         }
         assert!(poll(&mut bodies[0], &woken).is_pending());
-        // One waits for its service, one lies in HTTP/2, one was not asked for anything; the last stays.
+        // One waits for its service, one is in HTTP/2, one was not polled; the last one stays.
         open.end(|by| (*by != 2).then(|| Status::unauthenticated("gone")));
         assert!(woken.0.load(Ordering::Relaxed));
         assert_eq!(held.each_ref().map(Arc::strong_count), [1, 1, 2]);
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_not_made_yet_is_not_told() {
+    fn ended_call_sends_no_later_answer() {
         let open = Open::default();
         let (call, held) = (open.begin(()), Arc::new(()));
         open.end(|()| Some(Status::permission_denied("less")));
@@ -295,7 +297,7 @@ mod tests {
         assert!(body.is_end_stream());
     }
 
-    /// A body whose next piece takes until it is allowed, and that holds something.
+    /// A body that produces its next piece only when allowed, and holds an object.
     fn slow(begun: mpsc::Sender<()>, go_on: mpsc::Receiver<()>, held: Arc<()>) -> Body {
         let go_on = Mutex::new(go_on);
         Body::new(StreamBody::new(futures_util::stream::poll_fn(move |_| {
@@ -306,9 +308,9 @@ mod tests {
         })))
     }
 
-    /// One read from a disk that hung, and with it every other call's end: a token that was taken away went on to be good.
+    /// One read from a hanging disk delayed the end of all other calls: a revoked token stayed valid.
     #[test]
-    fn a_piece_that_takes_long_holds_up_nobody_else_s_end() {
+    fn slow_piece_does_not_delay_the_end_of_other_calls() {
         let open = Arc::new(Open::default());
         let held = [(); 2].map(|()| Arc::new(()));
         let ((begun, is_begun), (go_on, may)) = (mpsc::channel(), mpsc::channel());
@@ -325,19 +327,19 @@ mod tests {
             all.end(|_| Some(Status::unauthenticated("gone")));
             ended.send(()).unwrap();
         });
-        is_ended.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
+        is_ended.recv_timeout(Duration::from_secs(60)).expect("it waits for no other call");
         assert_eq!(held.each_ref().map(Arc::strong_count), [2, 1]);
         assert_eq!(status(poll(&mut other, &Arc::default())).code(), tonic::Code::Unauthenticated);
 
         go_on.send(()).unwrap();
         let (told, then) = polling.join().unwrap();
-        assert_eq!(told.code(), tonic::Code::Unauthenticated, "what it made meanwhile is not given");
+        assert_eq!(told.code(), tonic::Code::Unauthenticated, "the piece made meanwhile is not sent");
         assert!(matches!(then, Poll::Ready(None)));
         assert_eq!(Arc::strong_count(&held[0]), 1);
     }
 
     #[test]
-    fn an_end_in_the_middle_of_a_piece_that_does_not_come_is_told() {
+    fn end_during_a_pending_piece_is_reported() {
         let (open, held) = (Arc::new(Open::default()), Arc::new(()));
         let (within, holds) = (open.clone(), held.clone());
         let mut body = open.begin(()).answer(Body::new(StreamBody::new(futures_util::stream::poll_fn(

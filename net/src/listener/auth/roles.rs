@@ -1,9 +1,10 @@
-//! Access: who may call what. Bearer tokens, each with a role; one table that says which role each method needs.
+//! Access: checks each call's permission. Uses bearer tokens with roles, and one table of the role that each method
+//! needs.
 //!
 //! Invariants:
-//! - With tokens, a method that the table does not name is refused, whoever asks.
-//! - Only digests of tokens are held. A token is compared by its digest, in constant time, with all that are known.
-//! - A call goes on for as long as its token lets it in: when tokens are replaced, those that are open are checked again.
+//! - With tokens, a method that is not in the table is rejected for every caller.
+//! - Only digests of tokens are stored. A token is compared by its digest, in constant time, with all known ones.
+//! - A call continues as long as its token permits it: when tokens are replaced, open calls are checked again.
 //!
 //! **A new method gets its line in [`METHODS`], and nowhere else.**
 //!
@@ -32,10 +33,10 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tower_layer::Layer;
 
-/// A new token: 256 random bits as text.
+/// Creates a new token: 256 random bits as text.
 ///
 /// # Errors
-/// `Io`: the system gives no random numbers.
+/// `Io`: the system returned no random numbers.
 ///
 /// ```
 /// let token = chiplog_net::listener::auth::roles::new_token()?;
@@ -45,7 +46,7 @@ use tower_layer::Layer;
 pub fn new_token() -> Result<String> {
     let mut bits = [0; 32];
     let filled = SystemRandom::new().fill(&mut bits);
-    filled.map_err(|_| Error::new(ErrorKind::Io, "the system gives no random numbers"))?;
+    filled.map_err(|_| Error::new(ErrorKind::Io, "the system returned no random numbers"))?;
     Ok(format!("chiplog-{}", to_hex(&bits)))
 }
 
@@ -53,7 +54,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A token's digest, by which a server knows it: SHA-256, in hexadecimal.
+/// A token's digest, which servers store: SHA-256, in hexadecimal.
 ///
 /// ```
 /// let digest = chiplog_net::listener::auth::roles::digest_of("secret");
@@ -63,11 +64,11 @@ pub fn digest_of(token: &str) -> String {
     to_hex(&sha256(token))
 }
 
-/// The tokens that a server knows, by their digests. `Send + Sync`.
+/// The tokens of a server, by their digests. `Send + Sync`.
 ///
 /// ```
 /// use chiplog_net::listener::auth::roles::{Role, Tokens, digest_of};
-/// let tokens: Tokens = format!("# whom for\nread:{}\n", digest_of("secret")).parse()?;
+/// let tokens: Tokens = format!("# the owner\nread:{}\n", digest_of("secret")).parse()?;
 /// assert_eq!(tokens.role_of("secret"), Some(Role::Read));
 /// assert_eq!(tokens.role_of("Secret"), None);
 /// # Ok::<(), chiplog::Error>(())
@@ -93,13 +94,13 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// How many there are; at least one.
+    /// The number of tokens; at least one.
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// The role of a token; None: it is not known. Takes as long for any token of the same length.
+    /// Returns the role of a token; None: it is unknown. Takes the same time for any token of the same length.
     pub fn role_of(&self, token: &str) -> Option<Role> {
         self.role_by(&sha256(token))
     }
@@ -117,7 +118,8 @@ impl Tokens {
 impl FromStr for Tokens {
     type Err = Error;
 
-    /// One token a line: `role:digest`, the digest in 64 hexadecimal digits. Empty lines, and all from `#` on, say nothing.
+    /// One token per line: `role:digest`, the digest in 64 hexadecimal digits. Empty lines, and everything after `#`,
+    /// are ignored.
     fn from_str(text: &str) -> Result<Self> {
         let mut known = Vec::new();
         for (n, line) in text.lines().enumerate() {
@@ -125,24 +127,24 @@ impl FromStr for Tokens {
             if line.is_empty() {
                 continue;
             }
-            // What stands there is not repeated: it may be a token that got there by mistake.
+            // The error does not repeat the text: it may be a token that was put there by mistake.
             let wrong =
                 |what: String| Error::new(ErrorKind::InvalidArgument, format!("line {}: {what}", n + 1));
             let Some((role, digits)) = line.split_once(':') else {
-                return Err(wrong("it is not role:digest".into()));
+                return Err(wrong("expected role:digest".into()));
             };
             let role = role.trim().parse().map_err(|_| {
-                wrong("before the colon stands no role: read, append or admin, and nothing else".into())
+                wrong("the part before the colon must be a role: read, append or admin".into())
             })?;
             let digest = from_hex(digits.trim()).ok_or_else(|| {
-                wrong("a digest has 64 hexadecimal digits: `chiplog token` makes one".into())
+                wrong("a digest must have 64 hexadecimal digits; make one with `chiplog token`".into())
             })?;
             known.push((role, digest));
         }
         if known.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "there is no token in it: nobody would get in",
+                "the file has no token: every client would be rejected",
             ));
         }
         Ok(Self { known })
@@ -160,11 +162,11 @@ fn from_hex(digits: &str) -> Option<Digest> {
     Some(bytes)
 }
 
-/// Who may call what on a listener. Its tokens can be replaced while it runs. `Send + Sync`.
+/// The permissions of a listener. Its tokens can be replaced while it runs. `Send + Sync`.
 ///
 /// ```
 /// use chiplog_net::listener::auth::roles::{Access, AccessLayer};
-/// let access = std::sync::Arc::new(Access::default()); // no tokens: everybody may call everything
+/// let access = std::sync::Arc::new(Access::default()); // no tokens: every call is allowed
 /// let server = chiplog_net::listener::server().layer(AccessLayer::new(access));
 /// # drop(server);
 /// ```
@@ -175,25 +177,25 @@ pub struct Access {
     refusals: Arc<Refusals>,
 }
 
-/// The digest of the token that let a call in, among its request's extensions.
+/// The digest of the token that let a call in, in its request's extensions.
 #[derive(Clone, Copy)]
 pub(crate) struct Bearer(pub(crate) Digest);
 
-/// Among a request's extensions: tokens are configured, and the call needs none.
+/// In a request's extensions: tokens are configured, and the call needs none.
 #[derive(Clone, Copy)]
 pub(crate) struct Tokenless;
 
-/// How a call got in.
+/// The reason why a call was let in.
 enum Way {
     /// There are no tokens.
     Open,
-    /// There are tokens, and it needs none.
+    /// There are tokens, and the call needs none.
     Tokenless,
     /// By a token.
     Token(Admitted<Pass>),
 }
 
-/// What a call was let in by.
+/// The credential of a call.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
     token: Digest,
@@ -201,29 +203,29 @@ struct Pass {
 }
 
 impl Access {
-    /// With these tokens; None: everybody may call everything.
+    /// Uses these tokens; None: every call is allowed.
     pub fn new(tokens: Option<Tokens>, refusals: Arc<Refusals>) -> Self {
         Self { tokens: RwLock::new(tokens.map(Arc::new)), open: Open::default(), refusals }
     }
 
-    /// From now on these are the tokens. Calls that are open and whose token is not among them, or has a lesser role
-    /// than they need, end as UNAUTHENTICATED or PERMISSION_DENIED. Those that began when there were no tokens go on.
+    /// Replaces the tokens. An open call ends as UNAUTHENTICATED if its token is gone, or as PERMISSION_DENIED if the
+    /// token's role is now too low. Calls that started without tokens continue.
     pub fn replace(&self, tokens: Tokens) {
         let tokens = Arc::new(tokens);
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens.clone());
         self.open.end(|pass| match tokens.role_by(&pass.token) {
-            None => Some(self.unauthenticated("the token was taken away")),
+            None => Some(self.unauthenticated("the token was revoked")),
             Some(role) if role < pass.needed => {
                 let needed = pass.needed;
-                Some(
-                    self.denied(format!("the call needs a token of role {needed}; this one's is {role} now")),
-                )
+                Some(self.denied(format!(
+                    "the call needs a token of role {needed}; this token now has role {role}"
+                )))
             }
             Some(_) => None,
         });
     }
 
-    /// Whether a call may be made.
+    /// Checks that a call is permitted.
     ///
     /// # Errors
     /// UNAUTHENTICATED, PERMISSION_DENIED.
@@ -233,7 +235,7 @@ impl Access {
 
     /// Lets a call in.
     fn admit(&self, path: &str, headers: &HeaderMap) -> std::result::Result<Way, Status> {
-        // Held until the call is among those that are open: a replacement comes before it, or finds it there.
+        // Held until the call is registered as open: a replacement happens before, or finds the call.
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = &*tokens else { return Ok(Way::Open) };
         let needs = METHODS.iter().find(|(method, _)| *method == path).map(|(_, needs)| *needs);
@@ -241,19 +243,19 @@ impl Access {
             return Ok(Way::Tokenless);
         }
         let Some(token) = bearer(headers).map(sha256) else {
-            return Err(self.unauthenticated("a token is needed"));
+            return Err(self.unauthenticated("no token was sent; this server requires one"));
         };
         let Some(role) = tokens.role_by(&token) else {
-            return Err(self.unauthenticated("the token is not known here"));
+            return Err(self.unauthenticated("this server does not know the token"));
         };
         match needs {
             Some(Needs::Role(needed)) if role >= needed => {
                 Ok(Way::Token(self.open.begin(Pass { token, needed })))
             }
             Some(Needs::Role(needed)) => {
-                Err(self.denied(format!("{path} needs a token of role {needed}; this one's is {role}")))
+                Err(self.denied(format!("{path} needs a token of role {needed}; this token has role {role}")))
             }
-            _ => Err(self.denied(format!("{path} is in no role's reach"))),
+            _ => Err(self.denied(format!("{path} is not allowed for any role"))),
         }
     }
 
@@ -268,7 +270,7 @@ impl Access {
     }
 }
 
-/// The one token that a call shows.
+/// The token of a call, if it has exactly one.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (shown.next(), shown.next()) else { return None };
@@ -276,7 +278,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Refuses calls before any service sees them.
+/// Rejects calls before any service sees them.
 ///
 /// ```
 /// use chiplog_net::listener::auth::roles::{Access, AccessLayer};
@@ -289,7 +291,7 @@ pub struct AccessLayer {
 }
 
 impl AccessLayer {
-    /// Refuses what `access` does.
+    /// Rejects the calls that `access` rejects.
     pub fn new(access: Arc<Access>) -> Self {
         Self { access }
     }
@@ -303,7 +305,7 @@ impl<S> Layer<S> for AccessLayer {
     }
 }
 
-/// What [`AccessLayer`] makes of a service.
+/// A service within an [`AccessLayer`].
 ///
 /// ```
 /// use chiplog_net::listener::auth::roles::{Accessed, AccessLayer};
@@ -386,9 +388,9 @@ mod tests {
     use prost::Message as _;
     use std::collections::BTreeSet;
 
-    /// All methods of what is compiled in, except for those between replicas, which have a listener of their own.
+    /// All compiled-in methods, except those between replicas, which have a separate listener.
     #[test]
-    fn the_table_names_every_method_and_no_other() {
+    fn role_table_lists_exactly_the_methods() {
         let protos = prost_types::FileDescriptorSet::decode(crate::wire::proto::DESCRIPTORS).unwrap();
         let mut methods = BTreeSet::new();
         for file in &protos.file {
@@ -401,7 +403,7 @@ mod tests {
         assert!(methods.remove("/chiplog.v1.Peer/Messages"));
         assert!(methods.len() > 15);
         let named: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
-        assert_eq!(named.len(), METHODS.len(), "one stands there twice");
+        assert_eq!(named.len(), METHODS.len(), "a method is listed twice");
         let foreign = |method: &&String| method.starts_with("/grpc.");
         let ours: BTreeSet<String> = named.iter().filter(|m| !foreign(m)).cloned().collect();
         assert_eq!(ours, methods);
@@ -419,9 +421,9 @@ mod tests {
         Access::new(Some(text.parse().unwrap()), Arc::default())
     }
 
-    /// Every role at every method: those up to what is needed are refused, the others get in.
+    /// Every role at every method: lower roles than needed are rejected, the others are let in.
     #[test]
-    fn each_role_reaches_what_it_should() {
+    fn each_role_allows_its_methods_only() {
         let access = access();
         for (method, needs) in METHODS {
             for role in Role::ALL {
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_no_token_or_another_does_not_get_in() {
+    fn caller_without_a_known_token_is_rejected() {
         let access = access();
         for shown in [
             &[][..],
@@ -461,7 +463,7 @@ mod tests {
         }
         assert_eq!(access.refusals.read(Refusal::Unauthenticated), 7);
         access.check("/chiplog.v1.Log/Info", &headers(&["bearer token of read"])).unwrap();
-        // No role reaches what the table does not name; who has no token does not even learn that.
+        // No role allows a method that is not in the table; a caller without a token does not even learn that.
         let nowhere = "/chiplog.v1.Log/Nothing";
         let code = |shown: &[&str]| access.check(nowhere, &headers(shown)).unwrap_err().code();
         assert_eq!(code(&["Bearer token of admin"]), tonic::Code::PermissionDenied);
@@ -473,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_tokens_is_checked_and_its_lines_are_not_repeated() {
+    fn token_file_errors_do_not_repeat_its_lines() {
         let digest = digest_of("t");
         let good: Tokens =
             format!("\n# people\n read : {digest} # Ann\nadmin:{}\n", digest.to_uppercase()).parse().unwrap();
@@ -482,7 +484,7 @@ mod tests {
             (String::new(), "no token"),
             ("# nothing".into(), "no token"),
             (digest.clone(), "role:digest"),
-            (format!("\nroot:{digest}"), "line 2: before the colon"),
+            (format!("\nroot:{digest}"), "line 2: the part before the colon"),
             ("read:secret".into(), "64"),
             (format!("read:{digest}0"), "64"),
             (format!("read:{}", "+1".repeat(32)), "64"),

@@ -1,54 +1,54 @@
-//! Headers: a compressed header block (HPACK, RFC 7541) written again so that it needs no table of earlier headers, with
-//! another `:authority` where that is none.
+//! Headers: rewrites a compressed header block (HPACK, RFC 7541) so that it needs no table of earlier headers, and
+//! replaces an invalid `:authority`.
 //!
-//! Names and values are kept and written as they came, packed or not: only what has to be known is unpacked: the
-//! authority, and the lengths of what enters the table, because they decide what leaves it. The receiver checks the
-//! rest.
+//! Names and values are kept and written as they were received, compressed or not. Only two things are decompressed:
+//! the authority, and the lengths of entries of the table, because they decide which entries leave it. The receiver
+//! checks the rest.
 //!
-//! (Libraries were looked at. Those that decode whole blocks build their Huffman table again for each string, or panic
-//! on a number that is cut off; the table for Huffman codes is `httlib-huffman`'s.)
+//! (Existing libraries do not fit: those that decode whole blocks rebuild their Huffman table for each string, or panic
+//! on a truncated number. The table of Huffman codes is `httlib-huffman`'s.)
 //!
-//! Invariants: the table is what the sender believes it to be; `size` is the sum of its entries, at most `size_max`.
+//! Invariants: the table equals the sender's; `size` is the sum of its entries, at most `size_max`.
 
 use bytes::Bytes;
 use httlib_huffman::DecoderSpeed;
 use http::uri::Authority;
 use std::collections::VecDeque;
 
-/// The table's size that a receiver begins with, and that ours keeps to.
+/// The initial table size of a receiver, which this one keeps.
 const TABLE_BYTES_MAX: usize = 4096;
-/// What an entry of the table counts besides its name and value.
+/// The overhead of an entry in the table's size.
 const ENTRY_BYTES: usize = 32;
-/// The largest block that is written: a byte can stand for a whole header of the table.
+/// The largest block that is written: one byte can stand for a whole header of the table.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Stands for an authority that is none; nothing here depends on it.
+/// Replaces an invalid authority; nothing here depends on its value.
 const AUTHORITY: &[u8] = b"authority.invalid";
-/// Number of `:authority` in the static table.
+/// The index of `:authority` in the static table.
 const AUTHORITY_INDEX: usize = 1;
 
-/// Lengths of the names in the static table, which are numbered from 1.
+/// The lengths of the names in the static table, which are numbered from 1.
 const STATIC_NAME_BYTES: [u8; 61] = [
     10, 7, 7, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7, 7, 14, 15, 15, 13, 6, 27, 3, 5, 13, 13, 19, 16, 16, 14, 16, 13,
     12, 6, 4, 4, 6, 7, 4, 4, 8, 17, 13, 8, 19, 13, 4, 8, 12, 18, 19, 5, 7, 7, 11, 6, 10, 25, 17, 10, 4, 3,
     16,
 ];
 
-/// Bytes that are no header block of this connection.
+/// The error for bytes that are not a header block of this connection.
 #[derive(Debug)]
 pub(super) struct Broken;
 
 type Result<T> = std::result::Result<T, Broken>;
 
-/// Writes the blocks of one connection again.
+/// Rewrites the blocks of one connection.
 #[derive(Debug)]
 pub(super) struct Rewriter {
-    /// The newest first.
+    /// The newest entry first.
     table: VecDeque<Entry>,
     size: usize,
     size_max: usize,
 }
 
-/// A header of the table.
+/// A header in the table.
 #[derive(Debug)]
 struct Entry {
     header: Header,
@@ -58,16 +58,16 @@ struct Entry {
 #[derive(Clone, Debug)]
 struct Header {
     name: Name,
-    /// As it came, its length before it.
+    /// As received, with its length in front.
     value: Bytes,
-    /// Whether this is an authority that is none.
+    /// Whether this is an invalid authority.
     unsound: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Name {
     Static(usize),
-    /// As it came, its length before it; and whether it is `:authority`.
+    /// As received, with its length in front; and whether it is `:authority`.
     Literal(Bytes, bool, usize),
 }
 
@@ -89,10 +89,10 @@ impl Rewriter {
         Self { table: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
     }
 
-    /// The block again, and whether an authority was replaced in it.
+    /// Returns the rewritten block, and whether an authority was replaced in it.
     ///
     /// # Errors
-    /// It is no block, or too large: the table is of no use any more.
+    /// It is not a valid block, or too large: the table cannot be used any more.
     pub(super) fn rewrite(&mut self, block: &[u8]) -> Result<(Vec<u8>, bool)> {
         let mut rest = block;
         let mut again = Vec::with_capacity(block.len() + AUTHORITY.len());
@@ -101,7 +101,7 @@ impl Rewriter {
             if first & 0x80 != 0 {
                 let index = number(&mut rest, 7)?;
                 match self.in_table(index)? {
-                    // Without a value: no authority.
+                    // Without a value: an invalid authority.
                     None if index == AUTHORITY_INDEX => {
                         let name = Name::Static(AUTHORITY_INDEX);
                         let header = Header { name, value: Bytes::new(), unsound: true };
@@ -132,7 +132,7 @@ impl Rewriter {
         Ok((again, mended))
     }
 
-    /// A header that stands in the block; and, if asked for, how many bytes it has unpacked.
+    /// Parses a literal header; if `measure`, also returns its decompressed size.
     fn literal(&self, rest: &mut &[u8], bits: u32, measure: bool) -> Result<(Header, usize)> {
         let index = number(rest, bits)?;
         let name = match index {
@@ -157,7 +157,7 @@ impl Rewriter {
         Ok((Header { name, value: Bytes::copy_from_slice(raw), unsound }, bytes))
     }
 
-    /// The header of this number; None: one of the static table.
+    /// The header with this number; None: it is in the static table.
     fn in_table(&self, index: usize) -> Result<Option<&Header>> {
         if index <= STATIC_NAME_BYTES.len() {
             return if index == 0 { Err(Broken) } else { Ok(None) };
@@ -181,7 +181,7 @@ impl Rewriter {
     }
 }
 
-/// Writes a header that enters no table; `flags` can ask that it never does. True: it was replaced.
+/// Writes a header that enters no table; `flags` can demand that it never does. Returns whether it was replaced.
 fn write(block: &mut Vec<u8>, header: &Header, flags: u8) -> bool {
     match &header.name {
         Name::Static(index) => write_number(block, flags, 4, *index),
@@ -199,7 +199,7 @@ fn write(block: &mut Vec<u8>, header: &Header, flags: u8) -> bool {
     header.unsound
 }
 
-/// Takes a number that begins in the last `bits` of the first byte.
+/// Parses a number that starts in the last `bits` of the first byte.
 fn number(rest: &mut &[u8], bits: u32) -> Result<usize> {
     let mask = (1 << bits) - 1;
     let (first, more) = rest.split_first().ok_or(Broken)?;
@@ -216,7 +216,7 @@ fn number(rest: &mut &[u8], bits: u32) -> Result<usize> {
             return Ok(value);
         }
     }
-    Err(Broken) // larger than anything that can be meant
+    Err(Broken) // larger than any valid value
 }
 
 fn write_number(block: &mut Vec<u8>, flags: u8, bits: u32, value: usize) {
@@ -233,7 +233,7 @@ fn write_number(block: &mut Vec<u8>, flags: u8, bits: u32, value: usize) {
     block.push(left as u8);
 }
 
-/// Takes a string: all of it, its length before it; and whether it is packed, and where it begins.
+/// Parses a string: returns all of it with its length in front, whether it is compressed, and where it starts.
 fn string<'a>(rest: &mut &'a [u8]) -> Result<(&'a [u8], (bool, usize))> {
     let all = *rest;
     let packed = all.first().ok_or(Broken)? & 0x80 != 0;
@@ -276,7 +276,7 @@ mod tests {
 
     type List = Vec<(Vec<u8>, Vec<u8>)>;
 
-    /// What a receiver reads that has no table from earlier blocks.
+    /// The headers that a receiver without an earlier table reads.
     fn read(block: &[u8]) -> List {
         let mut list = Vec::new();
         Decoder::with_dynamic_size(0).decode(&mut block.to_vec(), &mut list).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_static_table_s_names_are_of_these_lengths() {
+    fn static_table_name_lengths_are_right() {
         for index in 1..=61u8 {
             let name = read(&[0x80 | index]).remove(0).0;
             assert_eq!(name.len(), usize::from(STATIC_NAME_BYTES[usize::from(index) - 1]), "{index}");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_rfc() {
+    fn numbers_match_the_rfc() {
         for (bytes, bits, value) in [(&[10][..], 5, 10), (&[31, 154, 10], 5, 1337), (&[42], 8, 42)] {
             assert_eq!(number(&mut { bytes }, bits).unwrap(), value);
             let mut written = Vec::new();
@@ -304,10 +304,10 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_from_the_table_is_mended_each_time() {
+    fn invalid_authority_in_the_table_is_replaced_each_time() {
         let mut rewriter = Rewriter::new();
         let bad = b"StaticLocator(len=3, first=tcp://host:1)";
-        let mut block = vec![0x41, bad.len() as u8]; // with indexing, the name from the static table
+        let mut block = vec![0x41, bad.len() as u8]; // indexed, with the name from the static table
         block.extend_from_slice(bad);
         for block in [&block[..], &[0xbe], &[0x81]] {
             let (again, mended) = rewriter.rewrite(block).unwrap();
@@ -318,9 +318,9 @@ mod tests {
         assert_eq!((read(&again)[0].1.as_slice(), mended), (&b"[::1]:700"[..], false));
     }
 
-    /// A byte can stand for a header of four thousand.
+    /// One byte can stand for a header of four thousand bytes.
     #[test]
-    fn a_small_block_does_not_become_a_huge_one() {
+    fn small_block_does_not_grow_huge() {
         let mut rewriter = Rewriter::new();
         let mut block = vec![0x40, 1, b'x', 0x7f, 0xa1, 0x1e]; // 4000 bytes
         block.extend_from_slice(&[b'y'; 4000]);
@@ -350,9 +350,9 @@ mod tests {
     }
 
     proptest! {
-        /// What comes out says the same without a table, except for authorities that are none.
+        /// The output has the same headers without a table, except for invalid authorities.
         #[test]
-        fn blocks_say_the_same(blocks in prop::collection::vec(prop::collection::vec(header(), 0..8), 1..12)) {
+        fn rewritten_blocks_have_the_same_headers(blocks in prop::collection::vec(prop::collection::vec(header(), 0..8), 1..12)) {
             let (mut encoder, mut rewriter) = (Encoder::with_dynamic_size(4096), Rewriter::new());
             for headers in blocks {
                 let mut block = Vec::new();
@@ -372,7 +372,7 @@ mod tests {
             }
         }
 
-        /// Any bytes at all: no panic, and never much more than came in.
+        /// Arbitrary bytes: no panic, and the output is never much larger than the input.
         #[test]
         fn any_bytes(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..5)) {
             let mut rewriter = Rewriter::new();

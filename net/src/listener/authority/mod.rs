@@ -1,23 +1,23 @@
-//! Authority: a connection whose clients may put anything where HTTP/2 wants a host's name.
+//! Authority: a connection that accepts clients with an invalid `:authority` header.
 //!
-//! Some clients name a description of their target there, with spaces, commas and parentheses. The HTTP/2 library
-//! refuses such a stream before any service sees it. So the bytes of a connection are looked through on their way in:
-//! a header block whose `:authority` is none gets another one.
+//! Some clients send a description of their target as `:authority`, with spaces, commas and parentheses. The HTTP/2
+//! library rejects that stream before any service sees it. So this layer checks the incoming bytes of a connection,
+//! and replaces an invalid `:authority` in a header block.
 //!
 //! ```text
-//! socket ──> frames: all but HEADERS pass where they are
-//!                    HEADERS (+ CONTINUATION): decompressed ──> sound: pass where they are
-//!                                                          └──> not: written again, and all later ones too
+//! socket ──> frames: all except HEADERS pass unchanged
+//!                    HEADERS (+ CONTINUATION): decompressed ──> valid: pass unchanged
+//!                                                          └──> invalid: rewritten, and all later ones too
 //! ```
 //!
 //! Invariants:
-//! - until the first block is written again, every byte passes as it came: the receiver's table of headers is the
-//!   sender's. From then on blocks are written so that they use no table (see `headers`);
-//! - what can't be understood passes as it came, for the receiver to judge; once blocks are written again, it ends the
+//! - until the first block is rewritten, every byte passes unchanged: the receiver's header table equals the sender's.
+//!   From then on, blocks are rewritten so that they use no table (see `headers`);
+//! - bytes that cannot be parsed pass unchanged, for the receiver to reject; once blocks are rewritten, they end the
 //!   connection;
-//! - at most [`HEADERS_BYTES_MAX`] of a header block, and one read more, are held.
+//! - at most [`HEADERS_BYTES_MAX`] of a header block, plus one read, are held.
 //!
-//! Must sit on the plain bytes: inside of TLS, not around it.
+//! Must be placed on the plain bytes: inside TLS, not around it.
 
 mod headers;
 
@@ -29,18 +29,18 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// The largest header block that is looked into, compressed, with its frames' heads.
+/// The largest header block that is checked, compressed, with the heads of its frames.
 pub const HEADERS_BYTES_MAX: usize = 64 << 10;
 
-/// The most frames a header block may come in.
+/// The largest number of frames of a header block.
 const BLOCK_FRAMES_MAX: usize = 64;
-/// What is read at a time while a header block comes in.
+/// The size of a read during a header block.
 const READ_BYTES: usize = 4096;
-/// Any receiver takes frames of this size.
+/// The frame size that every receiver accepts.
 const FRAME_BYTES: usize = 16 << 10;
-/// Bytes of a frame's head.
+/// The size of a frame's head.
 const HEAD_BYTES: usize = 9;
-/// What an HTTP/2 client says first.
+/// The first bytes of an HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEADERS: u8 = 1;
@@ -50,14 +50,14 @@ const END_HEADERS: u8 = 0x04;
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 
-/// A server's connection, with authorities mended on their way in. What goes out is not touched.
+/// A server's connection; rewrites invalid authorities in its incoming bytes. Outgoing bytes pass unchanged.
 ///
 /// ```
-/// use chiplog_net::listener::authority::Mended;
+/// use chiplog_net::listener::authority::CheckedAuthority;
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// let (mut client, server) = tokio::io::duplex(100);
-/// let mut server = Mended::new(server);
+/// let mut server = CheckedAuthority::new(server);
 /// client.write_all(b"not HTTP/2 at all").await?;
 /// drop(client);
 /// let mut seen = Vec::new();
@@ -67,62 +67,62 @@ const PRIORITY: u8 = 0x20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Mended<T> {
+pub struct CheckedAuthority<T> {
     io: T,
     frames: Frames,
-    /// Written again, or looked at: to be handed out.
+    /// Rewritten or checked bytes, ready to be read.
     ready: BytesMut,
-    /// Came in after that, and was not looked at.
+    /// Received after those, not checked yet.
     held: BytesMut,
     ended: bool,
 }
 
-impl<T> Mended<T> {
-    /// Over the bytes of a connection that was just accepted.
+impl<T> CheckedAuthority<T> {
+    /// Wraps a connection that was just accepted.
     pub fn new(io: T) -> Self {
         let frames = Frames { at: At::Preface(0), rewriter: Rewriter::new(), rewriting: false };
         Self { io, frames, ready: BytesMut::new(), held: BytesMut::new(), ended: false }
     }
 
-    /// The connection.
+    /// The wrapped connection.
     pub fn get_ref(&self) -> &T {
         &self.io
     }
 }
 
-/// Where in the stream of frames the bytes stand.
+/// The parser's position in the stream of frames.
 #[derive(Debug)]
 struct Frames {
     at: At,
     rewriter: Rewriter,
-    /// Whether blocks are written again.
+    /// Whether blocks are rewritten.
     rewriting: bool,
 }
 
 #[derive(Debug)]
 enum At {
-    /// So many bytes of the preface have come.
+    /// This many bytes of the preface have arrived.
     Preface(usize),
     /// At a frame's head.
     Head,
-    /// So many bytes belong to a frame that passes.
+    /// This many bytes belong to a frame that passes.
     Within(usize),
-    /// Nothing is looked at any more.
+    /// Nothing is parsed any more.
     Blind,
 }
 
-/// What to do with the bytes at hand.
+/// The action for the bytes at hand.
 enum Step {
-    /// So many of them pass.
+    /// This many of them pass.
     Pass(usize),
-    /// More have to come first.
+    /// More bytes are needed first.
     More,
-    /// These stand for so many of them.
+    /// The first bytes, of this number, are replaced by these.
     Instead(usize, BytesMut),
 }
 
 impl Frames {
-    /// Looks at the front of `data`, which is not empty.
+    /// Parses the front of `data`, which is not empty.
     fn step(&mut self, data: &[u8]) -> io::Result<Step> {
         match &mut self.at {
             At::Blind => Ok(Step::Pass(data.len())),
@@ -157,7 +157,7 @@ impl Frames {
         }
     }
 
-    /// Looks at a header block at the front of `data`.
+    /// Parses a header block at the front of `data`.
     fn headers(&mut self, data: &[u8]) -> io::Result<Step> {
         let extent = match extent(data) {
             Ok(Some(extent)) => extent,
@@ -173,16 +173,16 @@ impl Frames {
             return self.step(data);
         }
         if !self.rewriting {
-            tracing::debug!("a client's :authority is no authority; it gets another one");
+            tracing::debug!("replaced a client's invalid :authority header");
         }
         self.rewriting = true;
         Ok(Step::Instead(extent, head.frames(&again)))
     }
 
-    /// What can't be understood is left to the receiver, if that has seen all that came before.
+    /// Passes bytes that cannot be parsed to the receiver, if it has seen all earlier bytes unchanged.
     fn give_up(&mut self, data: &[u8]) -> io::Result<Step> {
         if self.rewriting {
-            let what = "HTTP/2 headers that make no sense, on a connection whose headers are mended";
+            let what = "invalid HTTP/2 headers on a connection whose headers are rewritten";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         self.at = At::Blind;
@@ -205,7 +205,7 @@ impl Head {
         Some(Self { length: u32::from_be_bytes([0, a, b, c]) as usize, kind, flags, stream })
     }
 
-    /// The frames of a header block that is `block`, for what had this head.
+    /// Returns the frames of the header block `block`, for a block that had this head.
     fn frames(self, block: &[u8]) -> BytesMut {
         let mut frames = BytesMut::with_capacity(block.len() + HEAD_BYTES);
         let count = block.len().div_ceil(FRAME_BYTES).max(1);
@@ -222,10 +222,10 @@ impl Head {
     }
 }
 
-/// What is no header block, or too large a one.
+/// The error for bytes that are not a header block, or too large a one.
 struct Senseless;
 
-/// How many bytes the header block at the front of `data` takes with its frames; None: not all of it is there.
+/// Returns the size of the header block at the front of `data`, with its frames; None: it is incomplete.
 fn extent(data: &[u8]) -> Result<Option<usize>, Senseless> {
     let mut at = 0;
     let mut stream = None;
@@ -247,7 +247,7 @@ fn extent(data: &[u8]) -> Result<Option<usize>, Senseless> {
     Err(Senseless)
 }
 
-/// The header block in these frames, all of which are there; None: its padding is longer than it.
+/// Returns the header block in these complete frames; None: its padding is longer than the block.
 fn block(frames: &[u8]) -> Option<Vec<u8>> {
     let mut block = Vec::with_capacity(frames.len());
     let mut rest = frames;
@@ -260,7 +260,7 @@ fn block(frames: &[u8]) -> Option<Vec<u8>> {
                 part = padded.get(..padded.len().checked_sub(usize::from(*padding))?)?;
             }
             if head.flags & PRIORITY != 0 {
-                part = part.get(5..)?; // nobody heeds it
+                part = part.get(5..)?; // the priority, which is ignored
             }
         }
         block.extend_from_slice(part);
@@ -268,8 +268,8 @@ fn block(frames: &[u8]) -> Option<Vec<u8>> {
     Some(block)
 }
 
-impl<T: AsyncRead + Unpin> Mended<T> {
-    /// Reads more behind what is held.
+impl<T: AsyncRead + Unpin> CheckedAuthority<T> {
+    /// Reads more bytes behind the held ones.
     fn poll_held(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let before = self.held.len();
         self.held.resize(before + READ_BYTES, 0);
@@ -283,7 +283,7 @@ impl<T: AsyncRead + Unpin> Mended<T> {
         read
     }
 
-    /// Looks at what is held, which is something.
+    /// Parses the held bytes, of which there is at least one.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.frames.step(&self.held)? {
             Step::Pass(count) => self.ready = self.held.split_to(count),
@@ -291,13 +291,13 @@ impl<T: AsyncRead + Unpin> Mended<T> {
                 self.held.advance(count);
                 self.ready = again;
             }
-            Step::More if self.ended => self.ready = self.held.split(), // cut off in its midst
+            Step::More if self.ended => self.ready = self.held.split(), // truncated
             Step::More => ready!(self.poll_held(context))?,
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Reads where the caller wants it, and takes back what may not pass as it is.
+    /// Reads into the caller's buffer, and takes back the bytes that must not pass unchanged.
     fn poll_direct(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
@@ -323,7 +323,7 @@ impl<T: AsyncRead + Unpin> Mended<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Mended<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CheckedAuthority<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -352,7 +352,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Mended<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Mended<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CheckedAuthority<T> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().io).poll_write(context, bytes)
     }
@@ -378,7 +378,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Mended<T> {
     }
 }
 
-impl<T: Connected> Connected for Mended<T> {
+impl<T: Connected> Connected for CheckedAuthority<T> {
     type ConnectInfo = T::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {

@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt as _;
 const BAD: &[u8] = b"StaticLocator(len=3, first=tcp://10.0.0.1:7000)";
 const GOOD: &[u8] = b"log1.example:7000";
 
-/// Gives what it has in pieces.
+/// A reader that returns its bytes in pieces.
 struct Pieces<'a>(std::slice::Chunks<'a, u8>);
 
 impl AsyncRead for Pieces<'_> {
@@ -22,11 +22,11 @@ impl AsyncRead for Pieces<'_> {
     }
 }
 
-/// What comes out when `sent` comes in pieces, up to the end or an error.
+/// The output for `sent` in pieces, up to the end or an error.
 fn through(sent: &[u8], piece: usize) -> (Vec<u8>, io::Result<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let mut mended = Mended::new(Pieces(sent.chunks(piece)));
+        let mut mended = CheckedAuthority::new(Pieces(sent.chunks(piece)));
         let mut seen = Vec::new();
         let mut buffer = vec![0; piece.max(5)];
         loop {
@@ -45,7 +45,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A request's headers.
+/// The headers of a request.
 fn request(encoder: &mut Encoder<'_>, authority: &[u8], packed: bool) -> Vec<u8> {
     let how = Encoder::WITH_INDEXING
         | Encoder::BEST_FORMAT
@@ -63,7 +63,7 @@ fn request(encoder: &mut Encoder<'_>, authority: &[u8], packed: bool) -> Vec<u8>
     block
 }
 
-/// The authorities in a receiver's order, and the bytes of all frames that are no headers.
+/// The authorities in order, as a receiver sees them, and the bytes of all frames except headers.
 fn receive(bytes: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
     let mut rest = bytes.strip_prefix(PREFACE).unwrap();
     let (mut authorities, mut others, mut decoder) = (Vec::new(), Vec::new(), Decoder::default());
@@ -74,7 +74,7 @@ fn receive(bytes: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
             rest = more;
             continue;
         }
-        let Ok(Some(extent)) = extent(rest) else { panic!("no sound headers came out") };
+        let Ok(Some(extent)) = extent(rest) else { panic!("the output has no valid headers") };
         let mut list = Vec::new();
         decoder.decode(&mut block(&rest[..extent]).unwrap(), &mut list).unwrap();
         authorities.extend(list.into_iter().filter(|h| h.0 == b":authority").map(|h| h.1));
@@ -85,7 +85,7 @@ fn receive(bytes: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
 }
 
 #[test]
-fn sound_requests_pass_byte_for_byte() {
+fn valid_requests_pass_byte_for_byte() {
     let mut encoder = Encoder::default();
     let sent = [
         PREFACE.to_vec(),
@@ -104,11 +104,11 @@ fn sound_requests_pass_byte_for_byte() {
 }
 
 #[test]
-fn an_unsound_authority_is_replaced_however_it_comes() {
+fn invalid_authority_is_replaced_in_any_encoding() {
     for packed in [false, true] {
         let mut encoder = Encoder::default();
         let first = request(&mut encoder, BAD, packed);
-        let second = request(&mut encoder, BAD, packed); // all of it from the table
+        let second = request(&mut encoder, BAD, packed); // entirely from the table
         assert!(second.len() < 10);
         let third = request(&mut encoder, GOOD, packed);
         let padded = [&[3][..], &[0, 0, 0, 0, 16], &third, &[0; 3]].concat();
@@ -140,7 +140,7 @@ fn an_unsound_authority_is_replaced_however_it_comes() {
 }
 
 #[test]
-fn a_large_block_is_written_in_frames_that_any_receiver_takes() {
+fn large_block_is_split_into_small_frames() {
     let mut block = request(&mut Encoder::default(), BAD, false);
     for _ in 0..9 {
         block.extend_from_slice(b"\x00\x01x\x7f\xa1\x1e"); // x: 4000 bytes
@@ -154,17 +154,17 @@ fn a_large_block_is_written_in_frames_that_any_receiver_takes() {
     assert_eq!(receive(&seen).0.len(), 1);
 }
 
-/// Before anything was changed, the receiver judges; afterwards it could only be misled.
+/// Before anything was changed, the receiver rejects invalid bytes; afterwards they could mislead it.
 #[test]
-fn nonsense_passes_or_ends_the_connection() {
+fn invalid_bytes_pass_or_end_the_connection() {
     let mut encoder = Encoder::default();
     let bad = frame(HEADERS, END_HEADERS, 1, &request(&mut encoder, BAD, true));
     let nonsense = [
-        frame(HEADERS, END_HEADERS, 3, &[0xff; 30]), // no such number
-        frame(HEADERS, END_HEADERS, 3, &[0x3f, 0xe2, 0x1f]), // a larger table than was offered
+        frame(HEADERS, END_HEADERS, 3, &[0xff; 30]), // no such index
+        frame(HEADERS, END_HEADERS, 3, &[0x3f, 0xe2, 0x1f]), // a larger table than announced
         frame(HEADERS, END_HEADERS, 3, &[0xfe]),     // not in the table
-        frame(HEADERS, END_HEADERS | PADDED, 3, &[9, 1, 2]), // all padding and more
-        frame(HEADERS, END_HEADERS | PRIORITY, 3, &[0, 0]), // half a priority
+        frame(HEADERS, END_HEADERS | PADDED, 3, &[9, 1, 2]), // more padding than content
+        frame(HEADERS, END_HEADERS | PRIORITY, 3, &[0, 0]), // an incomplete priority
         frame(HEADERS, END_HEADERS, 3, &[0; HEADERS_BYTES_MAX]), // too much
         [frame(HEADERS, 0, 3, b""), frame(0, 0, 3, b"data")].concat(), // not continued
         [frame(HEADERS, 0, 3, b""), frame(CONTINUATION, END_HEADERS, 5, b"")].concat(),
@@ -185,7 +185,7 @@ fn nonsense_passes_or_ends_the_connection() {
 }
 
 #[test]
-fn what_is_cut_off_passes() {
+fn truncated_headers_pass() {
     let sent =
         [PREFACE, &frame(HEADERS, END_HEADERS, 1, &request(&mut Encoder::default(), BAD, true))].concat();
     for end in 0..sent.len() {
@@ -197,7 +197,7 @@ fn what_is_cut_off_passes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Any frames of any bytes: no panic, no loop; and as long as nothing is replaced, no change.
+    /// Arbitrary frames of arbitrary bytes: no panic, no loop; and no change as long as nothing is replaced.
     #[test]
     fn any_frames(
         frames in prop::collection::vec(
@@ -215,7 +215,7 @@ proptest! {
         prop_assert!(replaced || (end.is_ok() && seen == sent));
     }
 
-    /// Any bytes at all.
+    /// Arbitrary bytes.
     #[test]
     fn any_bytes(sent in prop::collection::vec(any::<u8>(), 0..500), piece in 1usize..50) {
         let (seen, end) = through(&sent, piece);

@@ -8,7 +8,7 @@ use crate::listener::auth::tokens::Share;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A message's share of the budget, or of nothing for a call that pays nothing. Given back when dropped.
+/// A message's share of the budget; empty for a call that pays nothing. Returned when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Option<Share>);
 
@@ -17,14 +17,14 @@ impl Held {
         Self(share)
     }
 
-    /// The rest of it once the message is in the log's queue: its connection holds all of it, the accounts that it
-    /// shares with others one piece.
+    /// Reduces it once the message is in the log's queue: its connection still holds all of it, the accounts that it
+    /// shares with others hold one piece.
     pub(crate) fn queued(mut self) -> Self {
         self.0.iter_mut().for_each(Share::keep_to_connection);
         self
     }
 
-    /// The rest of it once only the answer is kept: one piece.
+    /// Reduces it to one piece, once only the answer is kept.
     pub(crate) fn answered(mut self) -> Self {
         self.0.iter_mut().for_each(|share| share.shrink(1));
         self
@@ -36,12 +36,12 @@ impl Held {
     }
 }
 
-/// The shares of an append's messages that have come in and are not claimed. Empty for other calls.
+/// The shares of an append's messages that have arrived and are not claimed. Empty for other calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger(Arc<Mutex<VecDeque<Held>>>);
 
 impl Ledger {
-    /// The share of the next message.
+    /// Takes the share of the next message.
     pub(crate) fn claim(&self) -> Held {
         self.shares().pop_front().unwrap_or_default()
     }

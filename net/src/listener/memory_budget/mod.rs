@@ -1,14 +1,14 @@
-//! Budget: the memory that requests and answers may take, and how many streams there may be: of a connection, an address,
-//! a token, of all. A request's share grows with the bytes that arrive, and is taken before they are let in
-//! ([`gate`]). Its address, its token and the whole have it back, except for one piece, when the message is in the log's
-//! queue, which has limits of its own; its connection when it is answered. A request that finds no room waits: its stream
-//! is not read meanwhile, and HTTP/2 holds the client back. One that waits for too long is refused. A sender that holds a
-//! share and pauses loses it, with the stream. A request other than an append has one small message and no share. Its
-//! body has to end in time.
+//! Budget: the limits of memory for requests and answers, and of streams: per connection, address and token, and in
+//! total. A request's share grows with its received bytes, and is taken before they are let in ([`gate`]). When the
+//! message is in the log's queue, which has its own limits, all of the share except one piece is returned to the
+//! address, the token and the total. When it is answered, the rest is returned to the connection. A request without
+//! room waits: its stream is not read meanwhile, and HTTP/2 slows the client down. If it waits too long, it is
+//! rejected. A sender that holds a share and pauses too long loses it, with the stream. Requests other than appends
+//! have one small message and no share. Their body must end in time.
 //!
-//! Invariant: only appends have entries in a [`ledger`]: nothing claims those of other calls.
+//! Invariant: only appends have entries in a [`ledger`]: no service claims entries of other calls.
 //!
-//! Must not know: what is in a message.
+//! Must not know: the contents of messages.
 
 mod gate;
 mod ledger;
@@ -27,23 +27,23 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::server::NamedService;
 
-/// Bytes are counted in pieces of this size.
+/// The unit in which bytes are counted.
 const PIECE_BYTES: usize = 1024;
 
-/// The largest request that is no append, and the largest message of a peer before it has introduced itself.
+/// The limit of requests that are not appends, and of a peer's first message.
 const SMALL_BYTES_MAX: usize = 64 << 10;
-/// Where there are tokens, calls that need none have this part of all streams together, and at least so many. Those of one
-/// address have its share of them, and at least so many.
+/// If there are tokens, calls that need none get this part of all streams together, and at least this number. Those of
+/// one address get its share of them, and at least this number.
 const TOKENLESS_PART: usize = 16;
 const TOKENLESS_MIN: usize = 4;
 const TOKENLESS_OF_ADDRESS_MIN: usize = 2;
-/// Batches that unpack to more than this are unpacked on threads of their own, [`unpackings`] at a time: 64 KiB
-/// keep a thread of the runtime for 30 us (lz4) to 43 us (zstd), and each MiB for 0.4 ms (docs/performance.md).
+/// Batches that decompress to more than this are decompressed on separate threads, [`unpackings`] at a time. 64 KiB
+/// keep a runtime thread busy for 30 us (lz4) to 43 us (zstd), and each MiB for 0.4 ms (docs/performance.md).
 pub(crate) const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
-/// As good as never.
+/// Practically never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// How much a [`Budget`] has. A single larger message may always be under way alone, and a single larger answer.
+/// The limits of a [`Budget`]. A single larger message may always be in flight alone, and a single larger answer.
 ///
 /// ```
 /// let limits = chiplog_net::listener::memory_budget::BudgetLimits::default();
@@ -51,24 +51,25 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetLimits {
-    /// Bytes of all messages that came and are not in the log's queue, default 512 MiB; counted in pieces of 1 KiB.
+    /// Bytes of all messages that have arrived and are not in the log's queue, default 512 MiB; counted in pieces of 1
+    /// KiB.
     pub bytes: usize,
-    /// Bytes of one connection's messages that came and are not answered, default 128 MiB.
+    /// Bytes of one connection's messages that have arrived and are not answered, default 128 MiB.
     pub connection_bytes: usize,
-    /// How long a message waits for room before its stream is refused as RESOURCE_EXHAUSTED, default 30 s.
+    /// How long a message waits for room before its stream is rejected as RESOURCE_EXHAUSTED, default 30 s.
     pub wait: Duration,
-    /// Bytes of all answers that are made and not sent, default 512 MiB; counted in pieces of 1 KiB. Bytes that are sent
+    /// Bytes of all answers that are not sent yet, default 512 MiB; counted in pieces of 1 KiB. Bytes that are sent
     /// from the log's mapping take no memory and do not count.
     pub answer_bytes: usize,
-    /// The same of one connection, default 64 MiB.
+    /// The same for one connection, default 64 MiB.
     pub answer_connection_bytes: usize,
-    /// Calls that are open at a time, of all connections, default 8,192. One more is refused as RESOURCE_EXHAUSTED.
+    /// The limit of open calls on all connections, default 8,192. A call above it is rejected as RESOURCE_EXHAUSTED.
     pub streams: usize,
-    /// Connections on which one token may be shown, default 1,024. A call with the token on one more is refused as
-    /// RESOURCE_EXHAUSTED.
+    /// The limit of connections on which one token is used, default 1,024. A call with the token on another connection
+    /// is rejected as RESOURCE_EXHAUSTED.
     pub connections_per_token: usize,
-    /// How many percent of all request bytes, answer bytes and streams one address may have, and one token, default 25. Of
-    /// the turns to read each may have half at least, of the [`unpackings`] one.
+    /// The percentage of all request bytes, answer bytes and streams that one address may use, and one token, default
+    /// 25. Of the turns to read, each may use at least half; of the [`unpackings`], at least one.
     pub share_percent: u8,
 }
 
@@ -88,7 +89,7 @@ impl Default for BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// The caps of accounts: of connections, addresses, tokens, and in all.
+    /// The caps of accounts: of connections, addresses, tokens, and in total.
     fn caps(&self) -> [Caps; RESOURCES] {
         let percent = usize::from(self.share_percent.clamp(1, 100));
         let share = |all: usize| (all / 100 * percent + all % 100 * percent / 100).max(1);
@@ -100,7 +101,7 @@ impl BudgetLimits {
             of(pieces(self.connection_bytes), pieces(self.bytes)),
             of(pieces(self.answer_connection_bytes), pieces(self.answer_bytes)),
             of(usize::MAX, self.streams.clamp(1, u32::MAX as usize)),
-            // A turn ends by itself and soon: one client never needs to leave more than half of them unused.
+            // A turn ends by itself and soon: no client needs to leave more than half of them unused.
             [turns(), turns_of_one, turns_of_one, turns()],
             of(unpackings(), unpackings()),
             [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
@@ -109,7 +110,7 @@ impl BudgetLimits {
     }
 }
 
-/// Reads of the disk, and unpackings, that go on at a time. Few: however many streams read, the appends of the other
+/// The number of concurrent disk reads and decompressions. It is small: however many streams read, the appends of other
 /// clients find a processor.
 ///
 /// ```
@@ -120,8 +121,8 @@ pub fn turns() -> usize {
     (2 * processors).clamp(4, 64)
 }
 
-/// Large appended batches that are unpacked at a time, each with a rest of three times as long: as many as there are
-/// processors, up to 32. So unpacking them takes a quarter of the processors' time at most.
+/// The number of large appended batches that are decompressed at a time; each is followed by a rest of three times its
+/// duration. It is the number of processors, up to 32. So decompression uses at most a quarter of the processors' time.
 ///
 /// ```
 /// use chiplog_net::listener::memory_budget::{turns, unpackings};
@@ -131,7 +132,7 @@ pub fn unpackings() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(32)
 }
 
-/// The memory that messages and answers may take, and the streams there may be. Shared by its clones.
+/// The memory for messages and answers, and the number of streams. Clones share it.
 ///
 /// ```
 /// use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
@@ -153,33 +154,33 @@ impl Default for Budget {
     }
 }
 
-/// So many bytes, in pieces.
+/// The number of pieces for this number of bytes.
 pub(crate) fn pieces(bytes: usize) -> usize {
     bytes.div_ceil(PIECE_BYTES).clamp(1, u32::MAX as usize >> 3)
 }
 
 impl Budget {
-    /// With these limits; what is refused is counted.
+    /// Creates a budget with these limits; rejections are counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
         Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals }
     }
 
-    /// Bytes that messages hold now which are not in the log's queue.
+    /// Bytes held by messages that are not in the log's queue.
     pub fn used_bytes(&self) -> usize {
         self.accounts.used(Resource::Requests) * PIECE_BYTES
     }
 
-    /// Bytes that answers hold now which are made and not sent.
+    /// Bytes held by answers that are not sent yet.
     pub fn answer_bytes(&self) -> usize {
         self.accounts.used(Resource::Answers) * PIECE_BYTES
     }
 
-    /// Answers that wait for memory.
+    /// The number of answers that wait for memory.
     pub fn answers_waiting(&self) -> usize {
         self.accounts.waiting(Resource::Answers)
     }
 
-    /// Calls that are open. Counted by [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer).
+    /// The number of open calls. Counted by [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer).
     pub fn streams(&self) -> usize {
         self.accounts.used(Resource::Streams)
     }
@@ -193,14 +194,14 @@ impl Budget {
         &self.refusals
     }
 
-    /// A service whose requests are let in as there is room: appends up to `message_bytes_max`, what else there is up to
-    /// 64 KiB. Every call except an append and the server reflection has one message: another one is refused.
+    /// Wraps a service so that requests are let in as there is room: appends up to `message_bytes_max`, others up to 64
+    /// KiB. Every call except an append and server reflection has one message: another one is rejected.
     pub fn over<S>(&self, inner: S, message_bytes_max: usize) -> Budgeted<S> {
         self.accounts.reserve(Resource::Requests, pieces(message_bytes_max));
         Budgeted { inner, budget: self.clone(), message_bytes_max, mode: Mode::Appends }
     }
 
-    /// The accounts that a call takes from.
+    /// The accounts that a call uses.
     pub(crate) fn payer_of(&self, extensions: &http::Extensions) -> Arc<Payer> {
         if let Some(Paying(payer)) = extensions.get() {
             return payer.clone();
@@ -213,16 +214,16 @@ impl Budget {
     }
 }
 
-/// Whose accounts a call takes from, among its request's extensions.
+/// The accounts of a call, in its request's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Paying(pub(crate) Arc<Payer>);
 
-/// A service whose streams begin with a small message: nothing larger is let in before who sends it is known.
+/// Wraps a service whose streams start with a small message: nothing larger is let in before the sender is known.
 pub(crate) fn introduced<S>(inner: S, message_bytes_max: usize) -> Budgeted<S> {
     Budgeted { inner, budget: Budget::default(), message_bytes_max, mode: Mode::Introduced }
 }
 
-/// A request's body that is small, and comes in time.
+/// Wraps a request's body that is small and must arrive in time.
 pub(crate) fn small(inner: Body) -> Body {
     let mut gate = Gate::new(inner, None, Arc::default(), SMALL_BYTES_MAX, Ledger::default());
     gate.has_many = false;
@@ -252,7 +253,7 @@ pub struct Budgeted<S> {
 enum Mode {
     /// Appends take shares. All other calls are small.
     Appends,
-    /// A stream's first message is small; what follows takes no shares.
+    /// A stream's first message is small; later ones take no shares.
     Introduced,
 }
 
@@ -291,7 +292,7 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
     }
 }
 
-/// The one small call whose client sends several requests.
+/// The only small call whose client sends several requests.
 const REFLECTION: &str = "/ServerReflectionInfo";
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! Answer: a body whose client is watched as it takes the pieces.
+//! Answer: a body that tracks how its client reads it.
 //!
-//! An answer of which nothing is taken for so long is cut: what it reads from is dropped at once, and its client, should
-//! it read on, finds a status that says why. HTTP/2 still holds the last pieces; if they lie for as long again, the
-//! connection has to end.
+//! An answer is cut if nothing of it is read for the limit: its source is dropped at once, and the client, if it
+//! continues to read, gets a status with the reason. HTTP/2 still holds the last pieces; if they are not read for the
+//! same time again, the connection must end.
 //!
-//! The limit is shorter for an answer whose call holds memory that other calls wait for: its client has a part of the limit
-//! to take the next piece. Memory of answers has a second bound: while the answer lies there without a break, the call gives
-//! back as much as it held within a larger part of the limit. So a client that takes a little now and then keeps nothing
-//! from the others. Memory of requests has no such bound: the log decides how fast an append gives it back.
-//! Each call is judged by what it holds itself.
+//! The limit is shorter for an answer whose call holds memory that other calls wait for: its client has a part of the
+//! limit to read the next piece. Memory of answers has a second bound. While the answer is continuously pending, the
+//! call must return the memory it held within a larger part of the limit. So a client that reads a little now and then
+//! cannot keep memory from others. Memory of requests has no such bound: the log decides how fast an append returns it.
+//! Each call is judged by its own memory.
 //!
-//! Invariant: a piece is small, so that "nothing was taken" can be told from "it takes long".
+//! Invariant: a piece is small, so that a client that reads nothing can be distinguished from one that reads slowly.
 //!
 //! Must not know: sockets, services, the other calls of its connection.
 
@@ -29,19 +29,20 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
 
-/// HTTP/2 is given so much at a time.
+/// The size of the pieces for HTTP/2.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
-/// So much of an answer of which nothing lies there is free: where memory is short, what is taken goes on, if slowly.
+/// If no piece of an answer is pending, this many bytes need no share: when memory is short, a client that reads still
+/// makes progress.
 pub(super) const FREE_BYTES: usize = 4 << 10;
-/// While others wait for what a call holds, its answer may lie for this part of the limit,
+/// While others wait for a call's memory, its answer may be pending for this part of the limit,
 pub(super) const PRESSED_PART: u32 = 30;
-/// and the call has to give back the memory of answers that it held within this part of it.
+/// and the call must return its memory of answers within this part of it.
 pub(super) const TURNOVER_PART: u32 = 6;
 
-/// An answer as its pieces and its connection share it.
+/// The state that an answer shares with its pieces and its connection.
 pub(super) struct Handed {
     source: Mutex<Source>,
-    /// Locked for a moment only, and nothing is locked meanwhile.
+    /// Locked briefly only, and nothing else is locked meanwhile.
     lying: Mutex<Lying>,
     id: u64,
     call: Call,
@@ -51,20 +52,20 @@ pub(super) struct Handed {
 /// The rest of an answer.
 #[derive(Default)]
 struct Source {
-    /// None: it was cut, or all of it was given.
+    /// None: it was cut, or all of it was passed on.
     body: Option<Body>,
-    /// Of the last chunk, what was not given yet.
+    /// The rest of the last chunk.
     rest: Bytes,
-    /// The memory of the next piece is waited for.
+    /// The wait for the next piece's memory.
     waiting: Option<Pin<Box<dyn Future<Output = Share> + Send>>>,
     /// It was cut.
     is_cut: bool,
-    /// Why, until that is told.
+    /// The reason, until it is sent.
     why: Option<Status>,
 }
 
 impl Source {
-    /// Takes out the body and all that came of it, to be dropped where nothing is locked.
+    /// Takes out the body and its parts, to be dropped without a lock.
     fn let_go(&mut self) -> impl Sized + use<> {
         (self.body.take(), std::mem::take(&mut self.rest), self.waiting.take())
     }
@@ -74,45 +75,45 @@ impl Source {
 #[derive(Debug, Default)]
 struct Lying {
     pieces: usize,
-    /// HTTP/2 asked for more and has not got it yet.
+    /// HTTP/2 polled for more and has not got it yet.
     is_asked: bool,
-    /// Since when the client could take something, and took nothing: pieces lie there, or no more is asked for.
+    /// Since when the client could read something and read nothing: pieces are pending, or HTTP/2 does not poll.
     since: Option<Instant>,
-    /// The same, whatever the client takes of it: since when there was always something to take.
+    /// Since when there has always been something to read, whatever the client reads.
     unbroken: Option<Instant>,
-    /// Since when others wait for the memory of answers that the call held then.
+    /// Since when others wait for memory of answers, and the call's memory at that time.
     pressed: Option<(Instant, Pressure)>,
-    /// Waits until there are no pieces.
+    /// Woken when there are no pieces.
     waker: Option<Waker>,
 }
 
-/// How long a client took nothing, or too little.
+/// How long a client read nothing, or too little.
 struct Lies {
-    /// In times of what is allowed.
+    /// As a multiple of the limit.
     parts: f64,
     is_pressed: bool,
 }
 
 impl Lying {
-    /// Whether the client could take something.
+    /// Whether the client could read something.
     fn is_there(&self) -> bool {
         self.pieces > 0 || !self.is_asked
     }
 
-    /// A piece was taken.
+    /// A piece was read.
     fn taken(&mut self) {
         self.since = self.is_there().then(Instant::now);
         self.unbroken = self.since.map(|now| self.unbroken.unwrap_or(now));
     }
 
-    /// HTTP/2 asked for more.
+    /// HTTP/2 polled for more.
     fn asked(&mut self) {
         self.since = self.is_there().then(|| self.since.unwrap_or_else(Instant::now));
         self.unbroken = self.since.map(|since| self.unbroken.unwrap_or(since));
     }
 
-    /// How the client stands. None: nothing is waited for that it should do. `answers`: others wait for the memory of
-    /// answers that the call holds; `requests`: for its memory of requests.
+    /// Returns how long the client has been too slow. None: nothing is pending. `answers`: others wait for the call's
+    /// memory of answers; `requests`: for its memory of requests.
     fn look(
         &mut self,
         now: Instant,
@@ -142,20 +143,20 @@ impl Lying {
 pub(super) enum Cut {
     Not,
     Now,
-    /// `is_stuck`: HTTP/2 still holds it after as long again.
+    /// `is_stuck`: HTTP/2 still holds it after the same time again.
     Before {
         is_stuck: bool,
     },
 }
 
 impl Handed {
-    /// The body of a call's answer, which has this number among those of its connection.
+    /// The body of a call's answer, with its number among those of its connection.
     pub(super) fn new(id: u64, call: Call, body: Body, is_paid_for: bool) -> Arc<Self> {
         let source = Mutex::new(Source { body: Some(body), ..Source::default() });
         Arc::new(Self { source, lying: Mutex::default(), id, call, is_paid_for })
     }
 
-    /// The answer as HTTP/2 takes it.
+    /// The body for HTTP/2.
     pub(super) fn into_body(self: Arc<Self>) -> Body {
         Body::new(Answer { handed: self })
     }
@@ -164,8 +165,8 @@ impl Handed {
         self.call.bill.payer()
     }
 
-    /// Cuts it if its client takes nothing, or too little, for too long. `answers`: others wait for the memory of answers that
-    /// the call holds; `requests`: for its memory of requests.
+    /// Cuts it if its client reads nothing, or too little, for too long. `answers`: others wait for the call's memory
+    /// of answers; `requests`: for its memory of requests.
     pub(super) fn look(
         &self,
         now: Instant,
@@ -181,7 +182,7 @@ impl Handed {
         self.lying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts it if it lies for too long. One that is being made just now is left alone.
+    /// Cuts it if it is pending for too long. A body that is being polled is left alone.
     fn cut(&self, lies: &Lies, slow: Duration) -> Cut {
         let mut source = match self.source.try_lock() {
             Ok(source) => source,
@@ -202,14 +203,14 @@ impl Handed {
         Cut::Now
     }
 
-    /// HTTP/2 asked for more, and got it unless `is_asked`.
+    /// HTTP/2 polled for more, and got it unless `is_asked`.
     fn gave(&self, is_asked: bool) {
         let mut lying = self.lying();
         lying.is_asked = is_asked;
         lying.asked();
     }
 
-    /// Whether a piece lies there; if so, the task is woken when none does any more.
+    /// Whether a piece is pending; if so, the task is woken when none is any more.
     fn lies(&self, context: &mut Context<'_>) -> bool {
         let mut lying = self.lying();
         let lies = lying.pieces > 0;
@@ -217,7 +218,7 @@ impl Handed {
         lies
     }
 
-    /// The next frame of it.
+    /// The next frame.
     fn poll_frame(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = source.why.take() {
@@ -244,7 +245,7 @@ impl Handed {
         })))
     }
 
-    /// So much of what there is, as HTTP/2 gets it, once there is memory for it. A little goes without where nothing lies.
+    /// Returns the next piece, once there is memory for it. A small piece needs no memory if nothing is pending.
     fn poll_piece(self: &Arc<Self>, source: &mut Source, context: &mut Context<'_>) -> Poll<Frame<Bytes>> {
         let mut length = source.rest.len().min(PIECE_BYTES);
         let is_free = self.is_paid_for || length <= FREE_BYTES && self.lying().pieces == 0;
@@ -280,7 +281,7 @@ impl Drop for Handed {
     }
 }
 
-/// A piece of an answer, which is taken when it is dropped.
+/// A piece of an answer; it counts as read when it is dropped.
 struct Piece {
     bytes: Bytes,
     handed: Arc<Handed>,
@@ -313,9 +314,9 @@ struct Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // Nothing more can be asked for.
+        // Nothing more can be polled.
         self.handed.gave(true);
-        // The service's body is let go, whatever lies of it.
+        // The service's body is dropped, even if pieces are pending.
         let mut source = self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = source.let_go();
         drop(source);
@@ -345,11 +346,13 @@ impl http_body::Body for Answer {
 
 fn slow_reader(slow: Duration, is_pressed: bool) -> Status {
     let what = if is_pressed {
-        "slow reader: others waited for the memory of this call, and too little of its answer was taken; ask again from \
-         where you are"
+        "slow reader: other calls need the memory of this call, and too little of its answer was read; read again from \
+         the last received record"
             .to_owned()
     } else {
-        format!("slow reader: nothing of the answer was taken for {slow:?}; ask again from where you are")
+        format!(
+            "slow reader: nothing of the answer was read for {slow:?}; read again from the last received record"
+        )
     };
     to_status(&Error::new(ErrorKind::Timeout, what), None)
 }

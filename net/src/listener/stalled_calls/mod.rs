@@ -1,18 +1,18 @@
-//! Calls: the calls that are open on one connection, and how its client takes their answers.
+//! Calls: the open calls of one connection, and how its client reads their answers.
 //!
 //! ```text
-//! service ──> Answer (a body) ──> pieces ──> HTTP/2, which drops each when it is on its way
-//!                │ since … a piece lies there, and none was dropped
-//!                └────────────> Calls: looked at by the connection's timer
+//! service ──> Answer (a body) ──> pieces ──> HTTP/2, which drops each once it is sent
+//!                │ since … a piece is pending, and none was dropped
+//!                └────────────> Calls: checked by the connection's timer
 //! ```
 //!
-//! A look ends answers that lie for too long ([`answer`]), and tells the connection when it is idle, or has to end because an
-//! answer that was cut is still not taken.
+//! A check ends answers that are pending for too long ([`answer`]). It tells the connection whether it is idle, or must
+//! end because an answer that was cut is still not read.
 //!
 //! Invariants:
-//! - A call is open until its answer has ended and HTTP/2 holds no piece of it: the last one, too, may lie in a window
-//!   that its client never opens, and what it is a part of, such as a segment's mapping, is held meanwhile.
-//! - A look never waits for an answer that is being made just now: that one is not stuck.
+//! - A call is open until its answer has ended and HTTP/2 holds no piece of it. The last piece can also be pending in a
+//!   window that its client never opens, and meanwhile it holds its source, such as a segment's mapping.
+//! - A check never waits for an answer that is being polled: that one is not stuck.
 //!
 //! Must not know: sockets, services.
 
@@ -28,11 +28,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::body::Body;
 
-/// A look is due at least so many times within the shortest limit.
+/// The number of checks within the shortest limit.
 const LOOKS: u32 = 4;
-/// A connection over which nothing was ever let in is idle after this time.
+/// The idle limit of a connection on which no call was ever let in.
 const UNUSED: Duration = Duration::from_secs(60);
-/// Without limits there is nothing to look for.
+/// Without limits no check is needed.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// The calls of one connection.
@@ -44,35 +44,35 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 struct State {
     open: usize,
-    /// Those open that do not keep the connection's place.
+    /// Open calls that do not keep the connection's place.
     light: usize,
-    /// Since when none is open, if none is. One that was refused changes nothing.
+    /// Since when no call is open, if none is. A rejected call changes nothing.
     idle_since: Instant,
-    /// One was let in.
+    /// A call was let in.
     used: bool,
-    /// Those open that were refused.
+    /// Open calls that were rejected.
     refused: usize,
-    /// Weak: they hold their calls, which take themselves out of here.
+    /// Weak: an answer holds its call, which removes it from here.
     answers: BTreeMap<u64, Weak<Handed>>,
     next: u64,
 }
 
-/// The outcome of a look.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// So many answers were cut.
+    /// The number of answers that were cut.
     pub(crate) cut: usize,
-    /// Tells the connection how to go on.
+    /// How the connection continues.
     pub(crate) verdict: Verdict,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Go on; the next look is due then.
+    /// Continue; the next check is due at this time.
     On(Instant),
-    /// Nothing was asked for too long.
+    /// There was no call for too long.
     Idle,
-    /// An answer that was cut is still not taken.
+    /// An answer that was cut is still not read.
     Stuck,
 }
 
@@ -95,7 +95,7 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more call, until the returned value is dropped.
+    /// Counts one more call, until the returned value is dropped.
     pub(crate) fn begin(self: &Arc<Self>, bill: Bill, weight: Weight) -> Call {
         let mut state = self.state();
         state.open += usize::from(weight != Weight::Quiet);
@@ -104,18 +104,19 @@ impl Calls {
         Call { calls: self.clone(), weight, bill }
     }
 
-    /// Whether a call is open that was not refused and keeps the connection's place.
+    /// Whether an open call was let in and keeps the connection's place.
     pub(crate) fn has_one_let_in(&self) -> bool {
         let state = self.state();
         state.open > state.refused + state.light
     }
 
-    /// One that is open was refused: a call of full weight.
+    /// An open call of full weight was rejected.
     pub(crate) fn refused(&self) {
         self.state().refused += 1;
     }
 
-    /// How it stands now. `idle`: so long nothing may be asked. `slow`: so long an answer may lie. None: for ever.
+    /// Checks the calls. `idle`: the time without a call; `slow`: how long an answer may be pending. None: without
+    /// limit.
     pub(crate) fn look(&self, now: Instant, idle: Option<Duration>, slow: Option<Duration>) -> Look {
         let idle = idle.map(|idle| if self.state().used { idle } else { idle.min(UNUSED) });
         let shortest = idle.into_iter().chain(slow).min().unwrap_or(NEVER);
@@ -132,7 +133,7 @@ impl Calls {
             }
             state.answers.values().filter_map(Weak::upgrade).collect()
         };
-        // Not under the lock: the last hold of one may be the one above.
+        // Not under the lock: the references above may be the last ones.
         let (mut cut, mut stuck) = (0, false);
         for answer in answers {
             let Some(slow) = slow else { continue };
@@ -158,13 +159,13 @@ impl Calls {
 pub(crate) enum Weight {
     /// The connection is not idle, and keeps its place.
     Full,
-    /// The connection is not idle. It leaves when another one wants its place.
+    /// The connection is not idle, and does not keep its place.
     Light,
     /// It does not count.
     Quiet,
 }
 
-/// A call that is open.
+/// An open call.
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
@@ -172,12 +173,12 @@ pub(crate) struct Call {
     bill: Bill,
 }
 
-/// Among an answer's extensions: the memory that it takes is paid for where it is made.
+/// In an answer's extensions: its memory is paid for where it is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PaidFor;
 
 impl Call {
-    /// Its answer, watched, and paid for unless that is done where it is made.
+    /// Returns its answer, tracked, and paid for unless that is done where it is made.
     pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
         let is_paid_for = response.extensions().get::<PaidFor>().is_some();
         response.map(|body| self.watched(body, is_paid_for))

@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tonic::Status;
 
-/// Gives these chunks, then waits for ever.
-struct Chunks(Vec<Bytes>, #[allow(dead_code, reason = "seen from outside")] Arc<()>);
+/// Yields these chunks, then waits forever.
+struct Chunks(Vec<Bytes>, #[allow(dead_code, reason = "observed by the test")] Arc<()>);
 
 impl http_body::Body for Chunks {
     type Data = Bytes;
@@ -30,7 +30,7 @@ impl http_body::Body for Chunks {
 }
 
 /// Stands for a segment's mapping.
-struct Mapped(#[allow(dead_code, reason = "seen from outside")] Arc<()>);
+struct Mapped(#[allow(dead_code, reason = "observed by the test")] Arc<()>);
 
 impl AsRef<[u8]> for Mapped {
     fn as_ref(&self) -> &[u8] {
@@ -58,7 +58,7 @@ const EDGE: Duration = Duration::from_millis(1);
 const SLOW: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_taken_is_cut_at_the_limit_and_not_before() {
+async fn unread_answer_is_cut_exactly_at_the_limit() {
     let calls = Calls::new();
     let held = Arc::new(());
     let chunks = vec![Bytes::from(vec![1; PIECE_BYTES + 1]), Bytes::from_static(b"more")];
@@ -69,7 +69,7 @@ async fn what_is_not_taken_is_cut_at_the_limit_and_not_before() {
     assert_eq!(first.len(), PIECE_BYTES);
     let given = Instant::now();
     assert!(is_on(&look(given + SLOW - EDGE)));
-    // HTTP/2 asks for one more ahead. The time of a slow reader begins again with each piece taken.
+    // HTTP/2 polls for one more ahead. The slow reader's time starts again with each piece that is read.
     let second = piece(poll(&mut body));
     assert_eq!(second.len(), 1);
     tokio::time::advance(SLOW - EDGE).await;
@@ -78,27 +78,27 @@ async fn what_is_not_taken_is_cut_at_the_limit_and_not_before() {
     assert!(is_on(&look(taken + SLOW - EDGE)));
     assert_eq!(Arc::strong_count(&held), 2);
     assert_eq!(look(taken + SLOW).cut, 1);
-    assert_eq!(Arc::strong_count(&held), 1, "what it reads from is dropped");
-    // Nothing is taken still: the connection has to go.
+    assert_eq!(Arc::strong_count(&held), 1, "the source is dropped");
+    // Still nothing is read: the connection must end.
     assert!(is_on(&look(taken + 2 * SLOW - EDGE)));
     assert_eq!(look(taken + 2 * SLOW).verdict, Verdict::Stuck);
-    // A client that reads on after all is told.
+    // A client that reads on after all gets the status.
     let Poll::Ready(Some(Ok(frame))) = poll(&mut body) else { panic!("no trailers") };
     let trailers = frame.into_trailers().unwrap();
     let status = Status::from_header_map(&trailers).unwrap();
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     assert!(status.message().starts_with("slow reader"), "{status}");
     assert!(matches!(poll(&mut body), Poll::Ready(None)));
-    // To be told is not to take: what lies there still has its time.
+    // Getting the status is not reading: the pending piece still has its time.
     assert_eq!(look(taken + 2 * SLOW).verdict, Verdict::Stuck);
     drop((second, body));
     assert!(is_on(&look(taken + 2 * SLOW)));
 }
 
-/// HTTP/2 has the last piece, and the answer has ended: that was watched by nobody, and its client could keep the
-/// segment that it is a part of.
+/// HTTP/2 has the last piece, and the answer has ended: this was not tracked, and its client could keep the segment
+/// that contains it.
 #[tokio::test(start_paused = true)]
-async fn the_last_piece_is_watched_too() {
+async fn last_piece_is_tracked_too() {
     let calls = Calls::new();
     let mapped = Arc::new(());
     let of_a_segment = Bytes::from_owner(Mapped(mapped.clone()));
@@ -117,19 +117,20 @@ async fn the_last_piece_is_watched_too() {
     tokio::time::advance(2 * SLOW).await;
     let sent = last.slice(..3);
     drop(last);
-    assert_eq!(look(Instant::now()).verdict, Verdict::Stuck, "a part of it still lies there");
+    assert_eq!(look(Instant::now()).verdict, Verdict::Stuck, "a part of it is still pending");
     drop(sent);
     assert_eq!(Arc::strong_count(&mapped), 1);
-    // From now on it is idle.
+    // From now on the connection is idle.
     let taken = Instant::now();
     assert!(is_on(&look(taken + SLOW / 2 - EDGE)));
     assert_eq!(look(taken + SLOW / 2).verdict, Verdict::Idle);
     assert!(calls.state().answers.is_empty());
 }
 
-/// An answer of which all was sent, and no more asked for, lay for ever: its client closed its window at a piece's end.
+/// An answer was completely passed on, and HTTP/2 did not poll: it was pending forever. Its client had closed its
+/// window at a piece's end.
 #[tokio::test(start_paused = true)]
-async fn answer_that_nobody_asks_for_is_slow() {
+async fn answer_that_is_not_polled_is_slow() {
     let calls = Calls::new();
     let chunks = Chunks(vec![Bytes::from_static(b"x"); 3], Arc::default());
     let mut body = calls.begin(Bill::default(), Weight::Full).watched(Body::new(chunks), false);
@@ -138,11 +139,11 @@ async fn answer_that_nobody_asks_for_is_slow() {
     let look = |now| calls.look(now, None, Some(SLOW));
     assert!(is_on(&look(taken + SLOW - EDGE)));
     assert_eq!(look(taken + SLOW).cut, 1);
-    // Its client reads on, and is told.
+    // Its client reads on, and gets the status.
     assert!(matches!(poll(&mut body), Poll::Ready(Some(Ok(frame))) if frame.is_trailers()));
 }
 
-/// The memory of a server, all of it held: by one call, and by others of the same connection.
+/// The memory of a server, all in use: by one call, and by others of the same connection.
 struct Crowd {
     calls: Arc<Calls>,
     own: Arc<Payer>,
@@ -181,9 +182,9 @@ impl Crowd {
     }
 }
 
-/// One piece each 1.9 s was enough to keep memory for which others waited.
+/// One piece each 1.9 s was enough to keep memory that others waited for.
 #[tokio::test(start_paused = true)]
-async fn reader_that_trickles_is_ended_when_others_wait() {
+async fn trickling_reader_is_ended_when_others_wait() {
     let (crowd, held) = Crowd::new(8);
     let mut body = crowd.answer(1000);
     let (begun, step) = (Instant::now(), SLOW / PRESSED_PART / 2);
@@ -198,7 +199,7 @@ async fn reader_that_trickles_is_ended_when_others_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reader_that_gives_back_what_it_holds_goes_on() {
+async fn reader_that_returns_its_memory_continues() {
     let (crowd, held) = Crowd::new(8);
     let mut body = crowd.answer(1000);
     let mut held = held.unwrap();
@@ -207,14 +208,14 @@ async fn reader_that_gives_back_what_it_holds_goes_on() {
         assert_eq!(crowd.cut(), 0);
         tokio::time::advance(SLOW / PRESSED_PART / 2).await;
         last = piece(poll(&mut body));
-        // It gives back eight pieces within the time, one by one, and is given as many.
+        // It returns eight pieces within the time, one by one, and is granted as many.
         held.shrink(7);
         held = held.grow(8, 8).await;
     }
     drop(last);
 }
 
-/// A producer that takes each acknowledgement was ended while the log was slow to commit what it had sent.
+/// A producer that reads each acknowledgement was ended while the log was slow to commit its appends.
 #[tokio::test(start_paused = true)]
 async fn producer_is_not_judged_by_how_fast_the_log_commits() {
     let (crowd, held) = Crowd::of(Resource::Requests, 8);
@@ -226,13 +227,13 @@ async fn producer_is_not_judged_by_how_fast_the_log_commits() {
         last = piece(poll(&mut body));
     }
     tokio::time::advance(SLOW / PRESSED_PART).await;
-    assert_eq!(crowd.cut(), 1, "it took nothing");
+    assert_eq!(crowd.cut(), 1, "it read nothing");
     drop((last, held));
 }
 
-/// A reader that took all that there was lost its call, since the next piece had just come when it was looked at.
+/// A reader that had read everything lost its call, because the next piece had just arrived at the check.
 #[tokio::test(start_paused = true)]
-async fn reader_that_took_all_has_its_time_from_the_next_piece_on() {
+async fn reader_that_read_everything_gets_the_whole_time() {
     let (crowd, held) = Crowd::new(8);
     let mut comes = false;
     let stream = futures_util::stream::poll_fn(move |_| {
@@ -256,9 +257,9 @@ async fn reader_that_took_all_has_its_time_from_the_next_piece_on() {
     drop(held);
 }
 
-/// A reader was ended for what another call of its connection held.
+/// A reader was ended because of memory that another call of its connection held.
 #[tokio::test(start_paused = true)]
-async fn slow_reader_that_holds_nothing_has_its_time() {
+async fn slow_reader_without_memory_gets_the_whole_time() {
     for own in [0, 1] {
         let (crowd, _held) = Crowd::new(own);
         let mut body = crowd.answer(2);
@@ -270,7 +271,7 @@ async fn slow_reader_that_holds_nothing_has_its_time() {
 
 /// Acknowledgements must not wait for the memory that readers hold, nor for each other.
 #[tokio::test]
-async fn without_memory_a_client_that_takes_what_it_gets_goes_on() {
+async fn client_that_reads_progresses_without_memory() {
     let accounts =
         crate::listener::auth::tokens::Accounts::new([[16; 4]; crate::listener::auth::tokens::RESOURCES]);
     let payer = accounts.connection([127, 0, 0, 1].into());
@@ -284,13 +285,13 @@ async fn without_memory_a_client_that_takes_what_it_gets_goes_on() {
         assert_eq!(taken.len(), bytes);
         got += taken.len();
         if got < 10 << 10 {
-            assert!(poll(&mut body).is_pending(), "one that lies there is enough");
+            assert!(poll(&mut body).is_pending(), "one pending piece is enough");
         }
         drop(taken);
     }
     assert_eq!((got, accounts.used(Resource::Answers)), (10 << 10, 16));
     drop(all);
-    // With memory it is given whole, and counted until it is taken.
+    // With memory it is passed on whole, and counted until it is read.
     let chunks = Chunks(vec![Bytes::from(vec![1; 10 << 10])], Arc::default());
     let mut body = calls.begin(Bill::of(&payer), Weight::Full).watched(Body::new(chunks), false);
     let whole = piece(poll(&mut body));
@@ -300,7 +301,7 @@ async fn without_memory_a_client_that_takes_what_it_gets_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_waits_for_something_to_say_is_not_slow() {
+async fn answer_without_data_is_not_slow() {
     let calls = Calls::new();
     let mut body = calls
         .begin(Bill::default(), Weight::Full)
@@ -313,7 +314,7 @@ async fn an_answer_that_waits_for_something_to_say_is_not_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_is_who_has_no_call_for_so_long() {
+async fn connection_without_calls_is_idle_after_the_limit() {
     let calls = Calls::new();
     let idle = Duration::from_secs(10);
     let look = |now| calls.look(now, Some(idle), None).verdict;
@@ -333,9 +334,9 @@ async fn idle_is_who_has_no_call_for_so_long() {
     assert!(matches!(calls.look(begun + 99 * idle, None, None).verdict, Verdict::On(_)));
 }
 
-/// One call in half an hour, refused, kept a place for ever.
+/// One call in half an hour, rejected, kept a place forever.
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_stays_idle() {
+async fn connection_with_only_rejected_calls_stays_idle() {
     let calls = Calls::new();
     let idle = Duration::from_secs(1800);
     let look = |now| calls.look(now, Some(idle), None).verdict;
@@ -346,7 +347,7 @@ async fn who_is_refused_stays_idle() {
     drop(call);
     assert!(matches!(look(begun + UNUSED - Duration::from_nanos(1)), Verdict::On(_)));
     assert_eq!(look(begun + UNUSED), Verdict::Idle);
-    // A connection over which a call was let in has the whole time, from then on.
+    // A connection on which a call was let in has the whole time, from then on.
     drop(calls.begin(Bill::default(), Weight::Full));
     let used = Instant::now();
     assert!(matches!(look(used + idle - Duration::from_nanos(1)), Verdict::On(_)));
@@ -354,9 +355,9 @@ async fn who_is_refused_stays_idle() {
     assert!(matches!(calls.look(used, Some(Duration::MAX), Some(Duration::MAX)).verdict, Verdict::On(_)));
 }
 
-/// A health check that never ended kept its connection in its place for ever.
+/// A health check that never ended kept its connection's place forever.
 #[tokio::test(start_paused = true)]
-async fn health_checks_keep_no_place() {
+async fn health_checks_do_not_keep_a_place() {
     let calls = Calls::new();
     let [watch, check] = [Weight::Quiet, Weight::Light].map(|w| calls.begin(Bill::default(), w));
     assert!(!calls.has_one_let_in());
@@ -364,7 +365,7 @@ async fn health_checks_keep_no_place() {
     assert!(calls.has_one_let_in());
     drop(call);
     assert!(!calls.has_one_let_in());
-    // An open check is a use of the connection all the same.
+    // An open check still counts as a use of the connection.
     let look = || calls.look(Instant::now(), Some(UNUSED), None).verdict;
     tokio::time::advance(UNUSED * 2).await;
     assert!(matches!(look(), Verdict::On(_)));

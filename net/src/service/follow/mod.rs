@@ -1,16 +1,19 @@
-//! Follow: the service `chiplog.v1.Follow`: feeds copies of the log that do not vote, over a [`LogSlot`].
+//! Follow: the service `chiplog.v1.Follow`: feeds followers, which are copies of the log that do not vote, from a
+//! [`LogSlot`].
 //!
 //! ```text
-//! service.rs   the call as tonic serves it; answers as bytes of the wire
-//! source.rs    one stream: FollowSource::next ──> blocks as they stand in the log ──> responses of about 1 MiB
+//! service.rs   the tonic service; encodes answers as bytes
+//! source.rs    one stream: FollowSource::next ──> blocks as they are in the log ──> responses of about 1 MiB
 //! ```
 //!
 //! Invariants:
-//! - No thread of the runtime waits for the disk while a copy catches up.
-//! - A stream holds one response at a time; what its copy does not take stays in the log. Dropping it frees everything.
-//! - A stream ends because its copy left, the server ends, or the log fails: never because the log has nothing new.
+//! - No runtime thread blocks on the disk while a follower catches up.
+//! - A stream holds one response at a time; blocks that its follower has not read stay in the log. Dropping the stream
+//!   frees everything.
+//! - A stream ends because its follower left, the server is shutting down, or the log failed. It never ends because
+//!   there are no new blocks.
 //!
-//! Must not know: who leads; what the blocks say.
+//! Must not know: the leader; the contents of blocks.
 
 mod service;
 mod source;
@@ -20,7 +23,7 @@ use crate::served::log_slot::LogSlot;
 pub use service::FollowServer;
 use std::sync::Arc;
 
-/// How many bytes of blocks go into one response. One block can go over it.
+/// The bytes of blocks in one response. The last block can exceed it.
 const RESPONSE_BYTES: usize = 1 << 20;
 
 /// The service `chiplog.v1.Follow`.
@@ -39,17 +42,17 @@ const RESPONSE_BYTES: usize = 1 << 20;
 pub struct Follow {
     host: Arc<LogSlot>,
     response_bytes: usize,
-    /// Of calls that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
+    /// For calls that no [`CallBudgetLayer`](crate::listener::stream_budget::CallBudgetLayer) has settled.
     budget: Budget,
 }
 
 impl Follow {
-    /// With responses of about 1 MiB.
+    /// Creates the service, with responses of about 1 MiB.
     pub fn new(host: Arc<LogSlot>) -> Self {
         Self { host, response_bytes: RESPONSE_BYTES, budget: Budget::default() }
     }
 
-    /// As tonic serves it.
+    /// Returns the tonic service.
     pub fn into_service(self) -> FollowServer {
         FollowServer::new(self)
     }

@@ -1,4 +1,4 @@
-//! Service: `chiplog.v1.Follow` as tonic serves it. Not the generated one: its answers go out as they stand in the log.
+//! Service: the tonic service `chiplog.v1.Follow`. Not the generated one: answers are sent as they are in the log.
 
 use super::{Follow, source};
 use crate::service::zero_copy::respond;
@@ -55,7 +55,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().path() != FOLLOW {
-            let status = Status::unimplemented("this service has one call, Follow");
+            let status = Status::unimplemented("this service has only the call Follow");
             return Box::pin(std::future::ready(Ok(status.into_http())));
         }
         let Self(follow) = self.clone();

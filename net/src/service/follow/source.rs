@@ -1,10 +1,11 @@
-//! Source: one stream of committed blocks, from a place on.
+//! Source: one stream of committed blocks, from a given position.
 //!
-//! While a copy catches up, the disk is read on threads that may wait for it. At the tail, where what comes was written a
-//! moment ago, it is read at once; not so where the copy kept the stream from looking at it for longer.
+//! While a follower catches up, the disk is read on threads that may block. At the tail, new blocks were written just
+//! before and are in memory, so they are read at once. If the follower did not read the stream for a while, they are
+//! read on a blocking thread again.
 //!
-//! Invariants: what a response takes in memory is paid for before it is read, as the headers of blocks tell how much that is;
-//! a state that turns out larger is let go and made again; responses without blocks go out meanwhile.
+//! Invariants: the memory of a response is paid for before it is read, because the headers of blocks contain their
+//! size; a state that turns out larger is dropped and made again; responses without blocks are sent meanwhile.
 
 use crate::listener::auth::tokens::Payer;
 use crate::served::log_slot::{Feeding as Counted, LogSlot};
@@ -32,21 +33,21 @@ use tonic::Status;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-/// Bytes of a response besides its blocks and their headers.
+/// Bytes of a response in addition to its blocks and their headers.
 const RESPONSE_HEAD_BYTES: usize = 256;
 /// Bytes of a block's header in a response, and of the fields around the block.
 const BLOCK_HEAD_BYTES: usize = 64 + 16;
-/// At the tail so much is asked for at least: small blocks that came together go out together.
+/// The minimal size of a request at the tail: small blocks that were written together are sent together.
 const TAIL_BYTES: usize = 64 << 10;
-/// While much is sent, the source looks so often whether it is kept up to date itself.
+/// The interval of checks, during a busy stream, whether this server is itself up to date.
 const FED_LOOK: Duration = Duration::from_secs(1);
 
-/// One response, before it is put into bytes.
+/// One response, before it is encoded.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// None: says how far the source is.
+    /// None: only the position of the source.
     frame: Option<FollowMessage>,
-    /// In the first one.
+    /// Set in the first response.
     log: Option<LogId>,
     last: Index,
     first: Index,
@@ -57,11 +58,11 @@ pub(super) struct Reply {
     is_in_memory: bool,
 }
 
-/// Begins a stream.
+/// Starts a stream.
 ///
 /// # Errors
-/// INVALID_ARGUMENT: no start, or no id. FAILED_PRECONDITION: another log. UNAVAILABLE: not now. OUT_OF_RANGE: the record to
-/// start at is discarded, or still to come.
+/// INVALID_ARGUMENT: no start, or no id. FAILED_PRECONDITION: another log. UNAVAILABLE: temporarily. OUT_OF_RANGE: the
+/// start record is discarded, or does not exist yet.
 pub(super) fn begin(
     host: &Arc<LogSlot>,
     request: &FollowRequest,
@@ -70,7 +71,7 @@ pub(super) fn begin(
 ) -> Result<Answers<Reply>, Status> {
     let log = host.log(&request.log)?.clone();
     let from = from(request, log.info().log_id).map_err(|e| host.status_of(&e))?;
-    let feed = log.feed(from).map_err(|e| host.status_of(&e))?;
+    let feed = log.follow(from).map_err(|e| host.status_of(&e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
     let feeding = Feeding {
         payer,
@@ -88,13 +89,13 @@ pub(super) fn begin(
     Ok(Box::pin(futures_util::stream::unfold(feeding, Feeding::next)))
 }
 
-/// Where the copy wants to be fed from.
+/// The position at which the follower wants to start.
 fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
     let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
     let log = match ids::from_bytes(&request.log_id) {
         Some(0) => ours,
         Some(id) => LogId(id),
-        None => return invalid("an id has to have 16 bytes"),
+        None => return invalid("an id must have 16 bytes"),
     };
     if log != ours {
         let (asked, ours) = (ids::to_hex(log.get()), ids::to_hex(ours.get()));
@@ -114,7 +115,7 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
         }
         None => {
             return invalid(
-                "a copy has to say where it starts: after, index, oldest, newest, last or timestamp_nanos; one of a later \
+                "a copy needs a start: after, index, oldest, newest, last or timestamp_nanos; a later \
                  version may say something else",
             );
         }
@@ -124,25 +125,25 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FollowFrom> {
 struct Feeding {
     /// Pays for the memory of responses.
     payer: Arc<Payer>,
-    /// Until the stream ends, the host counts it.
+    /// The host counts the stream while this exists.
     counted: Counted,
-    /// Whether the source is kept up to date, and when that was looked at.
+    /// Whether this server is itself up to date, and when that was checked.
     fed: (Instant, bool),
     host: Arc<LogSlot>,
     log: Log,
-    /// Where the follower wanted to begin.
+    /// The position at which the follower wanted to start.
     from: FollowFrom,
-    /// Blocks are places in a mapping, and take no memory.
+    /// Blocks are parts of a mapping, and take no memory.
     is_mapped: bool,
     stage: Stage,
-    /// How far the source was committed when that was last looked at.
+    /// The commit position of the source at the last check.
     committed: EntryIndex,
     keep_alive: Duration,
     response_bytes: usize,
 }
 
 enum Stage {
-    /// The first response is still to be given.
+    /// The first response was not sent yet.
     Begun(Box<FollowSource>),
     /// The next blocks are being read and paid for.
     Coming(Coming),
@@ -150,7 +151,8 @@ enum Stage {
     Ended,
 }
 
-/// The next blocks and their memory, and when there were no more behind them, if that was so. None: there are no blocks for now.
+/// The next blocks and their memory, and the time at which there were no more behind them, if there were none. None:
+/// there are no blocks now.
 type Coming = Pin<
     Box<
         dyn Future<
@@ -164,7 +166,7 @@ type Coming = Pin<
 >;
 
 impl Feeding {
-    /// The next response, and what goes on.
+    /// Returns the next response and the stream's new state.
     async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
         let host = self.host.clone();
         let respond = async {
@@ -207,7 +209,7 @@ impl Feeding {
         }
     }
 
-    /// Reads what goes into the next response. `seen`: what comes next was not there at that time.
+    /// Reads the next response. `seen`: the next blocks did not exist at that time.
     fn fetch(&self, mut feed: Box<FollowSource>, seen: Option<CameAt>) -> Coming {
         let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
         let mut bytes_max = self.response_bytes;
@@ -242,7 +244,7 @@ impl Feeding {
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
                         if let Some(place) = restart {
-                            *feed = log.feed(place.map_or(from, |(raft, term)| FollowFrom::After {
+                            *feed = log.follow(place.map_or(from, |(raft, term)| FollowFrom::After {
                                 log: log.info().log_id,
                                 raft,
                                 term,
@@ -254,7 +256,7 @@ impl Feeding {
         })
     }
 
-    /// A response without blocks: how far the source is, and that it is there.
+    /// A response without blocks: the position of the source, as a keep-alive.
     async fn position(&mut self) -> Reply {
         let memory = pay(&self.payer, RESPONSE_HEAD_BYTES).await;
         self.reply(None, memory)
@@ -271,7 +273,7 @@ impl Feeding {
     }
 }
 
-/// The memory of a response with so many bytes of blocks.
+/// The memory of a response with this number of bytes of blocks.
 fn memory_of(bytes: usize, blocks: usize) -> usize {
     RESPONSE_HEAD_BYTES + bytes + blocks * BLOCK_HEAD_BYTES
 }
@@ -283,19 +285,19 @@ fn blocks(frame: &FollowMessage) -> usize {
     }
 }
 
-/// A look at what a feed has next.
+/// The result of reading a feed.
 enum Taken {
     Nothing,
     Frame(FollowMessage),
-    /// It has so many bytes. `restart`: the feed has given it, and has to be made again where it stood.
+    /// It has this number of bytes. `restart`: the feed has returned it, and must be made again at its position.
     Larger {
         bytes: usize,
         restart: Option<Option<(EntryIndex, Term)>>,
     },
 }
 
-/// Takes what comes next, if it has at most so many bytes; and when there was nothing behind it, if that is so. The size of a
-/// frame does not tell: it ends before the block that would be too much.
+/// Takes the next frame if it has at most this number of bytes. Also returns the time at which nothing was behind it,
+/// if so. The size of a frame does not show this: a frame ends before the block that would exceed the limit.
 fn take(feed: &mut FollowSource, bytes_max: usize) -> (chiplog::Result<Taken>, Option<CameAt>) {
     let taken = taken(feed, bytes_max);
     let is_all = match &taken {
@@ -323,7 +325,7 @@ fn taken(feed: &mut FollowSource, bytes_max: usize) -> chiplog::Result<Taken> {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "this server is about to end")
+    Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
 /// Numbers of the fields in the proto.
@@ -343,7 +345,7 @@ impl Verbatim for Reply {
             (field::LAST, self.last.get()),
             (field::FIRST, self.first.get()),
             (field::COMMITTED, self.committed.get()),
-            (field::FED, self.fed.into()), // a bool is a number of one byte
+            (field::FED, self.fed.into()), // a bool is encoded as a number of one byte
         ];
         let (head, bodies) = match &self.frame {
             Some(frame) => frame.encode(),
@@ -388,7 +390,7 @@ mod tests {
     use tokio_stream::StreamExt as _;
 
     #[tokio::test]
-    async fn feeding_leaves_its_turn_to_others() {
+    async fn feeding_releases_its_turn() {
         let dir = tempfile::tempdir().unwrap();
         let host = LogSlot::new();
         host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
@@ -400,9 +402,10 @@ mod tests {
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
     }
 
-    /// The same of a stream at the tail whose copy took nothing for long: it read from the disk on a thread of the runtime.
+    /// The same for a stream at the tail whose follower read nothing for long: it read from the disk on a runtime
+    /// thread.
     #[tokio::test]
-    async fn feed_that_was_kept_from_the_tail_catches_up() {
+    async fn feed_that_was_not_polled_at_the_tail_catches_up() {
         let dir = tempfile::tempdir().unwrap();
         let host = LogSlot::new();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
@@ -417,16 +420,17 @@ mod tests {
                 _ => continue,
             }
         }
-        // It has given all that there was, or gives the rest of it first.
+        // It has sent everything, or sends the rest first.
         while tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_ok() {}
         log.append(b"y").unwrap();
         tokio::time::sleep(Duration::from_millis(1100)).await;
         leaves_its_turn(&payer, replies.next()).await;
     }
 
-    /// When the end was found, and not when the copy took the answer, tells whether what came then is new.
+    /// New blocks count as just written if the end was found just before, not if the follower read the answer just
+    /// before.
     #[tokio::test]
-    async fn feed_whose_answer_was_not_taken_catches_up() {
+    async fn feed_whose_answer_was_not_read_catches_up() {
         let dir = tempfile::tempdir().unwrap();
         let host = LogSlot::new();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
@@ -442,9 +446,9 @@ mod tests {
         leaves_its_turn(&payer, replies.next()).await;
     }
 
-    /// The headers of small blocks, up to 256 KiB of them in a response, counted nowhere.
+    /// The headers of small blocks, up to 256 KiB in a response, were not counted.
     #[tokio::test]
-    async fn headers_of_blocks_are_paid_for_until_they_are_sent() {
+    async fn block_headers_are_paid_for_until_they_are_sent() {
         let dir = tempfile::tempdir().unwrap();
         let host = LogSlot::new();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
@@ -475,13 +479,13 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_the_proto_s_and_large_pieces_are_shared() {
+    fn responses_match_the_proto_and_share_large_pieces() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         for bytes in [0, 10, SHARED_BYTES_MIN, 100_000, 3] {
             log.append(&vec![7; bytes]).unwrap();
         }
-        let mut feed = log.feed(FollowFrom::First).unwrap();
+        let mut feed = log.follow(FollowFrom::First).unwrap();
         let mut frames = vec![None, feed.next(0).unwrap()];
         frames.extend(std::iter::from_fn(|| feed.next(50_000).unwrap()).map(Some));
         assert!(frames.len() > 3);

@@ -1,15 +1,15 @@
 //! Append: one stream of batches, answered in order.
 //!
-//! It is a state machine that is polled for its next response, not a task: reading, submitting and answering happen
-//! in that poll, and dropping it gives up whatever is left. What was submitted is appended all the same.
+//! It is a state machine that is polled for its next response, not a task: it reads, submits and answers in that poll.
+//! Dropping it abandons the rest. Submitted batches are appended all the same.
 //!
 //! Invariants:
-//! - Responses come in the order of the requests, one for each.
-//! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
-//! - A large batch is unpacked, where that is needed, on a thread of its own; few of them at a time, with rests.
-//! - However fast requests come, the other tasks of the thread have their turn: each request, and each [`STEP_BYTES`] of it,
-//!   takes from the task's budget.
-//! - A batch under way and an answer that is ready each hold at least one piece of the request budget.
+//! - Responses are sent in the order of the requests, one for each.
+//! - Nothing is read while `bytes` or the number of batches in flight is at its limit, or a batch waits for room.
+//! - A large batch that must be decompressed gets a separate thread; few of them run at a time, with pauses.
+//! - However fast requests arrive, other tasks of the thread get to run: each request, and each [`STEP_BYTES`] of it,
+//!   uses the task's budget.
+//! - A batch in flight and a finished answer each hold at least one piece of the request budget.
 
 use super::NativeOptions;
 use crate::listener::auth::tokens::Payer;
@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-/// What is checked or unpacked of a batch counts in steps of this size: about as much work as a small request.
+/// Checking or decompressing a batch counts in steps of this size: about as much work as a small request.
 const STEP_BYTES: usize = 16 << 10;
 
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -39,24 +39,24 @@ type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub struct AppendStream {
     host: Arc<LogSlot>,
     requests: Streaming<AppendRequest>,
-    /// The requests' shares of what may be under way.
+    /// The requests' shares of the budget.
     shares: Ledger,
     payer: Arc<Payer>,
     /// Named by the first request.
     log: Option<Log>,
     pending: VecDeque<Pending>,
-    /// Of batches that are under way.
+    /// Bytes of batches in flight.
     bytes: usize,
     bytes_max: usize,
     pending_max: usize,
     room_timeout: Duration,
-    /// A batch that is unpacked first, or found the log's queue full.
+    /// A batch that is being decompressed, or that found the log's queue full.
     stalled: Option<Stalled>,
-    /// No request comes any more; and why, if not because the client said so.
+    /// No more requests follow; and the reason, unless the client ended the stream.
     ended: Option<Option<Status>>,
-    /// The server is about to end.
+    /// The server is shutting down.
     drained: Waiting<()>,
-    /// The task that hears of that.
+    /// The task that is woken for it.
     told: Option<Waker>,
 }
 
@@ -66,24 +66,24 @@ enum Pending {
         bytes: usize,
         _held: Held,
     },
-    /// Its answer is ready, and waits for those before it.
+    /// Its answer is ready, and waits for earlier ones.
     Answered {
         response: AppendResponse,
         _held: Held,
     },
 }
 
-/// The batch, unpacked once: the log need not do so on a thread of the runtime.
+/// Returns the batch, decompressed once, so that the log need not do so on a runtime thread.
 async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
     let measuring = paced(payer, move || batch.measure().map(|()| batch));
-    let gone = |_| Error::new(ErrorKind::Unavailable, "this server is about to end");
+    let gone = |_| Error::new(ErrorKind::Unavailable, "this server is shutting down");
     measuring.await.map_err(gone)?
 }
 
 struct Stalled {
     bytes: usize,
     held: Held,
-    /// None: it waited for too long.
+    /// None: it waited too long.
     ticket: Waiting<Option<chiplog::Result<Ticket>>>,
 }
 
@@ -117,10 +117,10 @@ impl AppendStream {
         }
     }
 
-    /// Takes in what there is, up to the bounds.
+    /// Accepts the available requests, up to the limits.
     fn poll_requests(&mut self, context: &mut Context<'_>) {
         if self.ended.is_none() && self.is_drained(context) {
-            let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+            let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
             self.ended = Some(Some(self.host.status_of(&error)));
         }
         while self.ended.is_none() {
@@ -149,8 +149,8 @@ impl AppendStream {
         }
     }
 
-    /// Whether the server is about to end; if not, the task is woken when it is. Asking for that at every request would
-    /// cost about as much as submitting a small batch, so it is done once a task.
+    /// Whether the server is shutting down; if not, the task is woken when it is. Registering for each request would
+    /// cost about as much as submitting a small batch, so it is done once per task.
     fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
         let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
         if is_told && !self.host.is_draining() {
@@ -160,7 +160,7 @@ impl AppendStream {
         self.drained.as_mut().poll(context).is_ready()
     }
 
-    /// Takes in a request. Returns about how many bytes this thread had to look at.
+    /// Accepts a request. Returns about how many bytes this thread had to process.
     fn take(&mut self, request: AppendRequest) -> usize {
         let held = self.shares.claim();
         if self.log.is_none() {
@@ -220,7 +220,7 @@ impl AppendStream {
             Some(Err(error)) => self.refuse(&error, held),
             None => {
                 let what = format!(
-                    "no room for the batch for {:?}, in the log's queue or to unpack it first: try again later",
+                    "no room for the batch within {:?}, in the log's queue or to decompress it; try again later",
                     self.room_timeout
                 );
                 self.refuse(&Error::new(ErrorKind::Busy, what), held);
@@ -237,7 +237,7 @@ impl AppendStream {
         self.pending.push_back(Pending::Answered { response, _held: held.answered() });
     }
 
-    /// The answer to the oldest request; None: there is no request.
+    /// Returns the answer to the oldest request; None: there is no request.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<AppendResponse>> {
         let settled = match self.pending.front_mut() {
             None => return Poll::Ready(None),
@@ -266,7 +266,7 @@ impl Stream for AppendStream {
         let was_full = stream.bytes >= stream.bytes_max || stream.pending.len() >= stream.pending_max;
         if let Some(response) = ready!(stream.poll_answer(context)) {
             if was_full {
-                stream.poll_requests(context); // there is room again: ask to be woken for more
+                stream.poll_requests(context); // there is room again: register for more
             }
             return Poll::Ready(Some(Ok(response)));
         }
@@ -283,7 +283,7 @@ fn appended(first: u64, count: u32) -> AppendResponse {
     AppendResponse { result: Some(Outcome::Appended(appended)) }
 }
 
-/// `in_doubt`: the batch was submitted, so that some errors leave its outcome open.
+/// `in_doubt`: the batch was submitted, so some errors leave its outcome open.
 fn refused(host: &LogSlot, error: &Error, in_doubt: bool) -> AppendResponse {
     let kind = error.kind();
     host.refused(error);
@@ -312,7 +312,7 @@ mod tests {
     use tonic::body::Body;
     use tonic_prost::ProstCodec;
 
-    /// It unpacks to 2 MiB.
+    /// It decompresses to 2 MiB.
     fn packed() -> Batch {
         let mut builder = BatchBuilder::new();
         builder.codec(Codec::Lz4).push(&[7; 2 << 20]).unwrap();
@@ -320,17 +320,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn measuring_leaves_its_turn_to_others() {
+    async fn measuring_releases_its_turn() {
         let payer = Budget::default().payer_of(&http::Extensions::new());
         leaves_its_turn(&payer, measured(&payer, packed())).await;
     }
 
-    /// A stream that brings a packed batch. Its record is too large.
+    /// A stream with a compressed batch. Its record is too large.
     fn appending(options: &NativeOptions) -> (tempfile::TempDir, Arc<Payer>, AppendStream) {
         bringing(options, packed().as_bytes(), 1)
     }
 
-    /// A stream that brings this batch so many times.
+    /// A stream with this batch, repeated this many times.
     fn bringing(
         options: &NativeOptions,
         batch: &Bytes,
@@ -362,20 +362,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn batch_waits_to_be_unpacked_for_a_time() {
+    async fn batch_waits_a_limited_time_to_be_decompressed() {
         for resource in [Resource::Turns, Resource::Paced] {
             let options =
                 NativeOptions { room_timeout: Duration::from_millis(50), ..NativeOptions::default() };
             let (_dir, payer, mut stream) = appending(&options);
             let _all = payer.take(resource, 1 << 20).await;
-            let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits for ever");
+            let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits forever");
             assert_eq!(kind(response), ErrorKind::Busy.code(), "{resource:?}");
         }
     }
 
-    /// A stream took in all that had come, a thousand packed batches for 40 ms, before another task had its turn.
+    /// A stream accepted everything that had arrived, a thousand compressed batches for 40 ms, before another task
+    /// could run.
     #[tokio::test]
-    async fn flood_of_requests_leaves_other_tasks_their_turn() {
+    async fn flood_of_requests_lets_other_tasks_run() {
         let mut builder = BatchBuilder::new();
         let small = builder.push(b"x").unwrap().build().unwrap();
         builder = BatchBuilder::new();
@@ -385,15 +386,15 @@ mod tests {
             let (_dir, _, mut stream) = bringing(&options, batch.as_bytes(), 1000);
             let early = std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_next(context)));
             drop(early.await);
-            assert!(stream.pending.len() <= most, "{} of 1000 were taken at once", stream.pending.len());
+            assert!(stream.pending.len() <= most, "{} of 1000 were accepted at once", stream.pending.len());
             let rest = timeout(Duration::from_secs(60), stream.fold(0, |n, _| n + 1)).await;
-            assert!(rest.expect("it stands still") >= 999);
+            assert!(rest.expect("no progress") >= 999);
         }
     }
 
-    /// A batch of 32 MiB kept a thread of the runtime for about 13 ms.
+    /// A batch of 32 MiB kept a runtime thread busy for about 13 ms.
     #[test]
-    fn large_batches_are_unpacked_elsewhere() {
+    fn large_batches_are_decompressed_on_other_threads() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
@@ -402,11 +403,11 @@ mod tests {
             let options = NativeOptions::default();
             let (_dir, payer, mut stream) = appending(&options);
             let early = timeout(Duration::from_millis(50), stream.next()).await;
-            assert!(early.is_err(), "unpacked on this thread");
-            assert!(payer.try_take(Resource::Paced, unpackings()).is_err(), "nobody counts what it takes");
+            assert!(early.is_err(), "decompressed on this thread");
+            assert!(payer.try_take(Resource::Paced, unpackings()).is_err(), "its use is not counted");
             drop(release);
             assert_eq!(kind(stream.next().await), ErrorKind::TooLarge.code());
-            drop(payer.take(Resource::Paced, unpackings()).await); // it has rested
+            drop(payer.take(Resource::Paced, unpackings()).await); // its pause is over
             let _ = busy.await;
         });
     }

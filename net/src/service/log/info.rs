@@ -1,4 +1,4 @@
-//! Info: what a server tells of its log and of itself, once or whenever it changes.
+//! Info: the state of the log and of the server, once or at each change.
 
 use crate::served::log_slot::LogSlot;
 use crate::wire::address::Address;
@@ -14,7 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// What a client can rely on.
+/// The features that a client can rely on.
 const FEATURES: &[&str] = &[
     "append",
     "sessions",
@@ -26,11 +26,11 @@ const FEATURES: &[&str] = &[
     FEATURE_FOLLOW_PLACES,
 ];
 
-/// How often a watch looks, unless it is told.
+/// The default interval of a watch.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// How the log stands, as this replica knows it.
+/// The state of the log, as this replica knows it.
 pub(super) fn info(log: &Log) -> InfoResponse {
     let (info, standing) = (log.info(), log.status());
     InfoResponse {
@@ -50,7 +50,7 @@ fn leader(standing: &Standing) -> Option<(&Member, Address)> {
     Some((member, member.address.parse().ok()?))
 }
 
-/// What the server is; and of its cluster, if it is part of one.
+/// The data of the server, and of its cluster, if it belongs to one.
 pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
     let mut told = ServerInfoResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -64,9 +64,9 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
     let (standing, options, info) = (log.status(), log.options(), log.info());
     told.log_id = to_hex(info.log_id.get());
     told.follows = info.follows;
-    // Who asks a copy means that one: it does not send its clients to the cluster.
+    // A client of a follower wants this follower: it must not be sent to the cluster.
     for member in standing.members.iter().filter(|_| !info.follows) {
-        // A log on its own has no address: its clients know where they reached it.
+        // A log without a cluster has no address: its clients know the address that they used.
         let Ok(address) = member.address.parse::<Address>() else { continue };
         if member.node == standing.node {
             told.zone.clone_from(&address.zone);
@@ -110,7 +110,7 @@ impl Stream for WatchStream {
                 return Poll::Pending;
             }
             if self.host.is_draining() {
-                let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+                let error = Error::new(ErrorKind::Unavailable, "this server is shutting down");
                 return Poll::Ready(Some(Err(self.host.status_of(&error))));
             }
             let now = info(&self.log);
@@ -126,9 +126,9 @@ impl Stream for WatchStream {
 mod tests {
     use super::*;
 
-    /// The bounds stand in log.proto.
+    /// The bounds are documented in log.proto.
     #[tokio::test]
-    async fn a_watch_looks_every_10_ms_at_most() {
+    async fn watch_polls_at_most_every_10_ms() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         for (asked, period) in [(0, 100), (1, 10), (9, 10), (10, 10), (11, 11), (u32::MAX, u32::MAX)] {

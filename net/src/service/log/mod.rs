@@ -1,15 +1,15 @@
-//! Native: the service `chiplog.v1.Log`, as its proto documents it, over a [`LogSlot`].
+//! LogService: the service `chiplog.v1.Log`, as documented in its proto, over a [`LogSlot`].
 //!
 //! ```text
 //! Append   requests ──> decode, verify ──> Log::try_submit_batch ──> tickets, in order ──> responses
-//! Read     Reader::next_stored ──> batches as they stand in the log ──> responses of about 1 MiB
-//! others   one answer each; what can wait goes to the runtime's blocking threads, so many at a time
+//! Read     Reader::next_stored ──> batches as they are in the log ──> responses of about 1 MiB
+//! others   one answer each; blocking calls run on the runtime's blocking threads, a limited number at a time
 //! ```
 //!
 //! Invariants:
-//! - No thread of the runtime waits for the log or, while a reader catches up, for the disk.
-//! - A stream owns all it holds: when its client goes away, dropping it frees everything.
-//! - What a stream holds is bounded by [`NativeOptions`]; at the bound it stops reading, and HTTP/2 slows its client down.
+//! - No runtime thread blocks on the log or, while a reader catches up, on the disk.
+//! - A stream owns everything it holds: when its client leaves, dropping it frees everything.
+//! - [`NativeOptions`] limit what a stream holds; at the limit it stops reading, and HTTP/2 slows its client down.
 //!
 //! Must not know: listeners, TLS, the other services.
 
@@ -48,24 +48,24 @@ use tonic::{Request, Response, Status, Streaming};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NativeOptions {
-    /// Bytes of batches that one append stream may have under way, default 16 MiB; beyond it the stream is not read.
-    /// The last one can go over it.
+    /// Bytes of batches that one append stream may have in flight, default 16 MiB; at the limit the stream is not read.
+    /// The last batch can exceed it.
     pub append_inflight_bytes: usize,
-    /// Batches that one append stream may have under way, default 1,024.
+    /// Batches that one append stream may have in flight, default 1,024.
     pub append_inflight_max: usize,
-    /// How long a batch waits to be unpacked, where it has to be, and for room in the log's queue, before it is refused as
+    /// How long a batch waits to be decompressed, if needed, and for room in the log's queue, before it is rejected as
     /// `Busy`, default 5 s. Meanwhile nothing behind it is read.
     pub room_timeout: Duration,
-    /// The largest message that is taken, default 33 MiB: a batch and its frame.
+    /// The largest message that is accepted, default 33 MiB: a batch and its frame.
     pub message_bytes_max: usize,
-    /// Bytes of all messages on their way in and under way; beyond it streams are not read, and are refused when that
-    /// lasts.
+    /// The budget of all incoming messages and messages in flight; at the limit streams are not read, and are rejected
+    /// if that lasts.
     pub budget: Budget,
-    /// How many bytes of batches go into one reply of a read, default 1 MiB. The last one can go over it.
+    /// The bytes of batches in one reply of a read, default 1 MiB. The last batch can exceed it.
     pub reply_bytes: usize,
     /// How long a linearizable `Info` waits for a majority, default 5 s.
     pub barrier_timeout: Duration,
-    /// Calls that may wait for the log at a time, default 256; beyond it they are refused as `Busy`.
+    /// The limit of calls that wait for the log at a time, default 256; more are rejected as `Busy`.
     pub calls_max: usize,
 }
 
@@ -104,18 +104,18 @@ pub struct LogService {
 }
 
 impl LogService {
-    /// With the default limits.
+    /// Creates the service with the default limits.
     pub fn new(host: Arc<LogSlot>) -> Self {
         Self::with(host, NativeOptions::default())
     }
 
-    /// With these limits.
+    /// Creates the service with these limits.
     pub fn with(host: Arc<LogSlot>, options: NativeOptions) -> Self {
         let calls = Arc::new(Semaphore::new(options.calls_max));
         Self { host, options, calls }
     }
 
-    /// As tonic serves it.
+    /// Returns the tonic service.
     pub fn into_service(self) -> NativeServer {
         NativeServer::new(self)
     }
@@ -126,7 +126,7 @@ impl LogService {
         Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
     }
 
-    /// Does what may wait on a thread that may, if there are not too many.
+    /// Runs a blocking call on a blocking thread, if there are not too many.
     async fn waiting<T: Send + 'static>(
         &self,
         log: &str,
@@ -140,13 +140,13 @@ impl LogService {
         });
         match done.await {
             Ok(result) => result.map_err(|e| self.host.status_of(&e)),
-            Err(_) => Err(Status::internal("the call was given up: the server ends, or failed")),
+            Err(_) => Err(Status::internal("the call was abandoned: the server is shutting down, or failed")),
         }
     }
 }
 
 impl LogService {
-    /// What the log answers when it has: no thread waits.
+    /// Waits for the log's answer without blocking a thread.
     async fn answer(
         &self,
         log: &str,
@@ -163,7 +163,7 @@ impl LogService {
 
     fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
         self.calls.clone().try_acquire_owned().map_err(|_| {
-            let what = format!("{} calls wait for the log already", self.options.calls_max);
+            let what = format!("{} calls already wait for the log; try again later", self.options.calls_max);
             self.host.status_of(&Error::new(ErrorKind::Busy, what))
         })
     }

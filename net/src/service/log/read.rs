@@ -1,15 +1,16 @@
-//! Read: one stream of stored batches, from a start on.
+//! Read: one stream of stored batches, from a given start.
 //!
-//! While a stream catches up, the disk is read on threads that may wait for it. At the tail, where what comes was
-//! written a moment ago, it is read at once; not so where the client kept the stream from looking at it for longer.
+//! While a stream catches up, the disk is read on threads that may block. At the tail, new records were written just
+//! before and are in memory, so they are read at once. If the client did not read the stream for a while, they are read
+//! on a blocking thread again.
 //!
 //! Invariants:
-//! - what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds places in
-//!   the log's mapping and no memory: what was read without a mapping, and takes more than was paid for, is let go and read
+//! - the memory of a reply is paid for before the reply is made. Until then the stream holds parts of the log's mapping
+//!   and no memory: batches that were read without a mapping, and need more than was paid for, are dropped and read
 //!   again;
-//! - keep-alives go out meanwhile: they need no share.
+//! - keep-alives are sent meanwhile: they need no share.
 //!
-//! Must not know: what is in a batch.
+//! Must not know: the contents of batches.
 
 use crate::listener::auth::tokens::Payer;
 use crate::served::log_slot::LogSlot;
@@ -31,22 +32,22 @@ use tokio_stream::Stream;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-/// One reply, before it is put into bytes.
+/// One reply, before it is encoded.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) batches: Vec<StoredBatch>,
     pub(super) last: Index,
     pub(super) first: Index,
-    /// Not settled yet: the read waits for the replica.
+    /// None: not known yet; the read waits for the replica.
     pub(super) next: Option<Index>,
-    /// The replica has no room for what is new.
+    /// The replica has no room for new records.
     pub(super) short: bool,
     pub(super) memory: Memory,
     /// The batches were read without a mapping.
     pub(super) is_in_memory: bool,
 }
 
-/// The same as messages, for whoever serves the generated service.
+/// The same as messages, for the generated service.
 pub struct ReadStream(pub(super) Replies);
 
 impl Stream for ReadStream {
@@ -77,12 +78,12 @@ fn message(batch: StoredBatch) -> Message {
 /// The replies of one read.
 pub(super) type Replies = Answers<Reply>;
 
-/// Bytes of a batch in a reply besides its own, generously.
+/// An upper bound of a batch's overhead in a reply.
 pub(super) const BATCH_HEAD_BYTES: usize = 160;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 
-/// Begins a read.
+/// Starts a read.
 ///
 /// # Errors
 /// INVALID_ARGUMENT: no start.
@@ -128,7 +129,7 @@ struct Reading {
     host: Arc<LogSlot>,
     payer: Arc<Payer>,
     log: Log,
-    /// Batches are places in a mapping, and take no memory.
+    /// Batches are parts of a mapping, and take no memory.
     is_mapped: bool,
     stage: Stage,
     follow: bool,
@@ -136,28 +137,28 @@ struct Reading {
     records_left: u64,
     keep_alive: Duration,
     reply_bytes: u64,
-    /// Without a mapping, the memory of the last reply: the next one may take as much.
+    /// Without a mapping, the memory of the last reply: the next one may need as much.
     needed: usize,
-    /// All that there is was read.
+    /// Everything was read.
     is_at_tail: bool,
-    /// The client was told there that nothing new comes here.
+    /// The client was informed there that this replica gets no new records.
     told_short: bool,
 }
 
 enum Stage {
-    /// This replica may not be so far yet.
+    /// This replica may not have the records yet.
     Waiting {
         min: Index,
         start: Start,
     },
-    /// The start is being looked for.
+    /// The start is being searched.
     Opening(Opening),
-    /// The records from `from` on are being read and paid for.
+    /// The records from `from` are being read and paid for.
     Coming {
         from: Index,
         coming: Coming,
     },
-    /// The error behind what was told.
+    /// The error that was sent.
     Failed(Error),
     Ended,
 }
@@ -165,25 +166,25 @@ enum Stage {
 /// A reader at the start.
 type Opening = Pin<Box<dyn Future<Output = chiplog::Result<Reader>> + Send>>;
 
-/// A reply's worth of batches, once it is read and its memory is paid for.
+/// The batches of a reply, once they are read and their memory is paid for.
 type Coming = Pin<Box<dyn Future<Output = chiplog::Result<Gathered>> + Send>>;
 
-/// A reply's worth of batches, and how far the reader came.
+/// The batches of a reply, and the reader's new position.
 struct Gathered {
     reader: Box<Reader>,
     batches: Vec<StoredBatch>,
     bytes: u64,
     records: u64,
-    /// When all that there was had been read.
+    /// The time at which everything had been read.
     at_tail: Option<CameAt>,
     memory: Memory,
-    /// The bytes that this is.
+    /// The bytes that they need.
     needed: usize,
     failed: Option<Error>,
 }
 
 impl Reading {
-    /// The next response, and what goes on.
+    /// Returns the next response and the stream's new state.
     async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
         let host = self.host.clone();
         let respond = async {
@@ -203,17 +204,17 @@ impl Reading {
         Some((response.map_err(|e| self.status(&e)), self))
     }
 
-    /// Waits for the replica, and begins; or says that it still waits.
+    /// Waits for the replica, and starts; or returns a keep-alive while it waits.
     async fn open(&mut self, min: Index, start: Start) -> chiplog::Result<Reply> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
             let tail = self.log.reader(Start::Next)?;
-            // What was discarded need not be waited for: the start tells what is the matter.
+            // A discarded record need not be awaited: the start returns the error.
             if tail.position() > min || self.log.info().first > min {
                 break;
             }
             match timeout_at(deadline, poll_fn(|context| tail.poll_more(context))).await {
-                Ok(more) => more?, // a log that takes nothing more never gets there
+                Ok(more) => more?, // a closed log never gets there
                 Err(_) => {
                     self.stage = Stage::Waiting { min, start };
                     return Ok(self.position(None).await);
@@ -223,7 +224,7 @@ impl Reading {
         let (log, payer) = (self.log.clone(), self.payer.clone());
         let opening = async move {
             match start {
-                // It searches a segment.
+                // This searches a segment.
                 Start::Timestamp(_) => {
                     in_turn(&payer, move || log.reader(start)).await.map_err(|_| gone())?
                 }
@@ -233,7 +234,7 @@ impl Reading {
         self.begin(Box::pin(opening), deadline).await
     }
 
-    /// Begins at the start, once it is found; or says that it is still looked for.
+    /// Starts once the start is found; or returns a keep-alive while it is searched.
     async fn begin(&mut self, mut opening: Opening, deadline: Instant) -> chiplog::Result<Reply> {
         let Ok(reader) = timeout_at(deadline, &mut opening).await else {
             self.stage = Stage::Opening(opening);
@@ -246,11 +247,11 @@ impl Reading {
         Ok(self.position(Some(next)).await)
     }
 
-    /// None: all that was asked for was told.
+    /// None: everything requested was sent.
     async fn read(&mut self, mut from: Index, mut coming: Coming) -> chiplog::Result<Option<Reply>> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
-            // It does not wait for a keep-alive to be told that others have more.
+            // The client is informed without waiting for a keep-alive.
             if self.is_at_tail && !self.told_short && self.log.shortage_cause().is_some() {
                 self.told_short = true;
                 self.stage = Stage::Coming { from, coming };
@@ -284,11 +285,12 @@ impl Reading {
         }
     }
 
-    /// Reads the next reply's worth. `came`: what comes next was not there at that time.
+    /// Reads the next reply. `came`: the next records did not exist at that time.
     fn fetch(&self, mut reader: Box<Reader>, mut came: Option<CameAt>) -> Coming {
         let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, self.follow);
         let (bytes_max, records_max) = (self.reply_bytes.min(self.bytes_left), self.records_left);
-        // The last batch of a reply can go over its limit by as much again; where batches are larger, as far as the last one did.
+        // The last batch of a reply can exceed its limit by the same amount; with larger batches, by as much as the
+        // last one did.
         let mut needed = self.needed.max(2 * bytes_max as usize);
         Box::pin(async move {
             if let Some(seen) = came.filter(|_| waits) {
@@ -312,7 +314,7 @@ impl Reading {
                     return Ok(got);
                 };
                 if let Some(memory) = settle(share, bytes) {
-                    // A reader that goes on elsewhere lets go of the block that it has in memory; one that cannot ends.
+                    // A seek drops the block that the reader has in memory; a reader that cannot seek ends.
                     let behind = got.reader.position();
                     let failed = got.reader.seek(behind).err();
                     got.failed = got.failed.or(failed);
@@ -325,7 +327,7 @@ impl Reading {
         })
     }
 
-    /// A reply without batches: how far the log is, and that the server is there.
+    /// A reply without batches: the position of the log, as a keep-alive.
     async fn position(&mut self, next: Option<Index>) -> Reply {
         let memory = pay(&self.payer, BATCH_HEAD_BYTES).await;
         self.reply(Vec::new(), next, memory)
@@ -346,17 +348,17 @@ impl Reading {
     }
 }
 
-/// The bounds of one reply.
+/// The limits of one reply.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Of batches; without a mapping, of memory as well.
+    /// Bytes of batches; without a mapping, of memory as well.
     bytes_max: u64,
     records_max: u64,
     is_mapped: bool,
 }
 
 impl Limits {
-    /// Bytes that a batch takes in memory.
+    /// The bytes that a batch takes in memory.
     fn memory_of(self, batch: &StoredBatch) -> usize {
         match batch.bytes().len() {
             bytes if !self.is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
@@ -365,7 +367,7 @@ impl Limits {
     }
 }
 
-/// Batches for one reply. The last one can go over the limits.
+/// Reads the batches of one reply. The last one can exceed the limits.
 fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
     let (mut batches, mut bytes, mut memory, mut records) = (Vec::new(), 0, 0, 0);
     let (mut at_tail, mut failed) = (None, None);
@@ -393,7 +395,7 @@ fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "this server is about to end")
+    Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
 #[cfg(test)]
@@ -406,9 +408,10 @@ mod tests {
     use futures_util::FutureExt as _;
     use tokio_stream::StreamExt as _;
 
-    /// HTTP/2 does not poll an answer whose client gives no window. A turn that was given to it lay unused meanwhile.
+    /// HTTP/2 does not poll an answer whose client gives no window. A turn that was granted to it stayed unused
+    /// meanwhile.
     #[tokio::test]
-    async fn catching_up_leaves_its_turn_to_others() {
+    async fn catching_up_releases_its_turn() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
@@ -420,10 +423,9 @@ mod tests {
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
     }
 
-    /// A reader at the tail whose client took nothing for long read what had come meanwhile, from the disk, on a thread of the
-    /// runtime.
+    /// A reader at the tail whose client read nothing for long read the new records from the disk on a runtime thread.
     #[tokio::test]
-    async fn reader_that_was_kept_from_the_tail_catches_up() {
+    async fn reader_that_was_not_polled_at_the_tail_catches_up() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
@@ -435,7 +437,7 @@ mod tests {
             assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
             if is_waiting {
                 let early = tokio::time::timeout(Duration::from_millis(50), replies.next()).await;
-                assert!(early.is_err(), "nothing has come");
+                assert!(early.is_err(), "nothing was written");
             }
             log.append(b"y").unwrap();
             tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -443,9 +445,10 @@ mod tests {
         }
     }
 
-    /// When the end was found, and not when the client took the answer, tells whether what came then is new.
+    /// New records count as just written if the end was found just before, not if the client read the answer just
+    /// before.
     #[tokio::test]
-    async fn reader_whose_answer_was_not_taken_catches_up() {
+    async fn reader_whose_answer_was_not_read_catches_up() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
@@ -460,7 +463,7 @@ mod tests {
         leaves_its_turn(&payer, replies.next()).await;
     }
 
-    /// Each batch that is larger than a reply was read twice: there was memory for two replies at first.
+    /// Each batch that is larger than a reply was read twice: at first there was memory for two replies.
     #[tokio::test]
     async fn large_batches_are_read_once_there_is_memory_for_them() {
         const BYTES: usize = 64 << 10;
@@ -482,9 +485,9 @@ mod tests {
         assert!(budget.answer_bytes() > BYTES, "{}", budget.answer_bytes());
     }
 
-    /// Searches that took no turn kept all threads that may block, and those that had a turn waited behind them.
+    /// Searches without a turn occupied all blocking threads, and those with a turn waited behind them.
     #[tokio::test]
-    async fn search_for_a_time_takes_a_turn_and_keeps_alive() {
+    async fn search_for_a_time_takes_a_turn_and_sends_keep_alives() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
@@ -495,7 +498,7 @@ mod tests {
         leaves_its_turn(&payer, replies.next()).await;
         assert_eq!(replies.next().await.unwrap().unwrap().next, Some(Index(1)));
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
-        // While none is free, the client hears that the start is not found yet.
+        // While no turn is free, the client gets keep-alives.
         let all = payer.take(Resource::Turns, 1 << 20).await;
         let request = ReadRequest { keep_alive_millis: 10, ..request };
         let log = Log::open(dir.path().join("other"), Options::with_segment_bytes(1 << 20)).unwrap();

@@ -1,5 +1,5 @@
-//! Service: the native service as tonic serves it: the generated one, except for `Read`, whose answers go out as they stand
-//! in the log. A call that means another log is refused before anything else.
+//! Service: the tonic service. It is the generated one, except for `Read`, whose answers are sent as they are in the
+//! log. A call for another log is rejected first.
 
 use super::LogService;
 use crate::listener::memory_budget::Budgeted;
@@ -18,7 +18,7 @@ use tonic::codegen::{Service, StdError};
 use tonic::server::NamedService;
 
 const READ: &str = "/chiplog.v1.Log/Read";
-/// Tells which log there is, so it is asked of any.
+/// Returns the server's log, so it is accepted with any log id.
 const SERVER_INFO: &str = "/chiplog.v1.Log/ServerInfo";
 
 /// The native service, to be added to a tonic server. Made by [`LogService::into_service`]. Cheap to clone.

@@ -1,4 +1,4 @@
-//! Verbatim: replies of a read as bytes of the wire.
+//! Verbatim: the replies of a read as encoded bytes.
 //!
 //! ```text
 //! gRPC frame:  0 | length | ReadResponse
@@ -13,7 +13,7 @@ use chiplog::StoredBatch;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, uint64};
 use std::collections::VecDeque;
 
-/// Numbers of the fields in the proto.
+/// The field numbers of the proto.
 mod field {
     pub(super) mod response {
         pub(in crate::service::log) const BATCHES: u32 = 1;
@@ -37,7 +37,7 @@ impl Verbatim for Reply {
             (field::response::NEXT, self.next.map_or(0, chiplog::Index::get)),
             (field::response::SHORT, u64::from(self.short)),
         ];
-        // Older clients need not hear that nothing is the matter.
+        // Omitted if false: older clients do not know the field.
         let numbers = &numbers[..if self.short { 4 } else { 3 }];
         let heads: Vec<(u64, usize)> = self.batches.iter().map(inner_bytes).collect();
         let batches: usize =
@@ -64,7 +64,7 @@ impl Verbatim for Reply {
     }
 }
 
-/// When the log took the batch, and how many bytes its message has.
+/// When the log appended the batch, and the bytes of its message.
 fn inner_bytes(batch: &StoredBatch) -> (u64, usize) {
     let nanos = batch.timestamp().get().saturating_mul(NANOS_PER_MILLI);
     let bytes = batch.bytes().len();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_the_proto_s_and_large_batches_are_shared() {
+    fn replies_match_the_proto_and_share_large_batches() {
         let edge = SHARED_BYTES_MIN;
         for sizes in [
             vec![],

@@ -1,18 +1,18 @@
-//! Append: requests come in, go into the log at once, and are answered in order as they become durable.
+//! Append: requests enter the log at once, and are answered in order as they become durable.
 //!
 //! ```text
 //! stream of requests ──> task: check, cut into batches, submit ──> line of tickets ──> stream of answers
-//!        ^                        │ waits for room                       │ waits for the disks
+//!        ^                        │ waits for room                       │ waits for durability
 //!        └── not read while the line is full ────────────────────────────┘
 //! ```
 //!
 //! Invariants:
-//! - an answer says ok only when every batch of its request is durable;
-//! - a redirect or a full says that nothing of its request, or of any behind it on the stream, is in the log: a client
-//!   sends all of that again. An unknown outcome is an error;
+//! - an answer is `ok` only when every batch of its request is durable;
+//! - a redirect or a full means that nothing of its request, or of any request behind it on the stream, is in the log:
+//!   a client sends all of them again. An unknown outcome is an error;
 //! - after a redirect, a full or an error the stream ends, and nothing more is submitted;
 //! - a log that was closed ends its streams, also idle ones;
-//! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
+//! - the log finishes everything that was submitted, whether or not a client still waits for the answer.
 
 use super::leader::{Answered, leads};
 use super::{AppendRequest, LogspecService, Replies};
@@ -30,39 +30,39 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
 
-/// Bytes under way are counted in pieces of this size.
+/// The unit of bytes in flight.
 const PIECE_BYTES: usize = 1024;
 
-/// How often an idle stream looks whether the log was closed.
+/// How often an idle stream checks whether the log was closed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A request that was taken, as it stands in line.
+/// An accepted request, in line.
 enum Turn {
-    /// All of it is under way.
+    /// All of it is in flight.
     Appended {
         sequence: u64,
         count: usize,
         tickets: Vec<Ticket>,
         _room: (OwnedSemaphorePermit, memory_budget::Held),
     },
-    /// Nothing to append: is there a leader, is there room?
+    /// An empty request: it checks for a leader and for room.
     Probe { sequence: u64, _held: memory_budget::Held },
-    /// The log did not take all of it.
+    /// The log did not accept all of it.
     Failed(Failure),
-    /// The client did something wrong, or is gone.
+    /// The request is invalid, or the client has left.
     Wrong(Status),
 }
 
-/// Why a request got no ok.
+/// Why a request got no `ok`.
 #[derive(Clone, Debug)]
 enum Failure {
     /// Nothing of it is in the log.
     Refused(Error),
-    /// All of it or a part may be in the log.
+    /// All or a part of it may be in the log.
     Unknown(Error),
 }
 
-/// The stream of answers.
+/// Returns the stream of answers.
 pub(super) fn answers(
     service: LogspecService,
     log: Log,
@@ -90,12 +90,12 @@ pub(super) fn answers(
     }))
 }
 
-/// Takes requests in.
+/// Accepts requests.
 struct Taker {
     service: LogspecService,
     log: Log,
     line: mpsc::Sender<Turn>,
-    /// How much may be under way.
+    /// The limit of bytes in flight.
     pieces: usize,
     room: Arc<Semaphore>,
     held: memory_budget::Ledger,
@@ -104,7 +104,7 @@ struct Taker {
 }
 
 impl Taker {
-    /// Until the client has sent all, or something is wrong, or nobody waits for answers any more.
+    /// Runs until the client has sent everything, an error occurs, or the client does not read answers any more.
     async fn run(self, mut requests: Streaming<AppendRequest>) {
         let gone = self.line.clone();
         let log = self.log.clone();
@@ -134,7 +134,7 @@ impl Taker {
         }
     }
 
-    /// Submits one request, the one whose number has to be `expected`.
+    /// Submits one request, whose number must be `expected`.
     async fn take(&self, request: AppendRequest, expected: u64) -> Result<Turn, Turn> {
         let held = self.held.claim();
         let sequence = request.sequence();
@@ -147,13 +147,12 @@ impl Taker {
         }
         self.check(&request)?;
         let pieces = request.memory_bytes().div_ceil(PIECE_BYTES).clamp(1, self.pieces);
-        // Bounded: the request holds memory of its address and token, and the client may read no answers.
+        // Bounded: the request holds memory of its address and token, and the client may not read its answers.
         let wait = self.service.limits.budget.wait();
         let room = timeout(wait, self.room.clone().acquire_many_owned(pieces as u32)).await;
         let room = room.map_err(|_| {
-            let what = format!(
-                "this stream's requests under way were at their limit for {wait:?}: read its answers"
-            );
+            let what =
+                format!("too many requests of this stream were unanswered for {wait:?}; read the answers");
             Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, what)))
         })?;
         let room = room.map_err(|_| Turn::Wrong(Status::internal("the stream's account was closed")))?;
@@ -168,37 +167,40 @@ impl Taker {
                 submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.is_empty())));
             tickets.push(submitted.map_err(|error| Turn::Failed(in_part(error, tickets.len())))?);
             self.submitted.store(sequence, Ordering::Relaxed);
-            tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
+            tokio::task::consume_budget().await; // other streams run between the batches of a large request
         }
-        // From here on the log's own limits count it: a client that reads no answers keeps nothing from others.
+        // From here on the log's own limits count it: a client that does not read its answers takes nothing from
+        // others.
         let room = (room, held.queued());
         Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: room })
     }
 
-    /// Refuses what can't be taken whole, before any of it is.
+    /// Rejects a request that cannot be accepted whole, before any of it is submitted.
     fn check(&self, request: &AppendRequest) -> Result<(), Turn> {
         let most = self.service.limits.proposals_max;
         if request.count() > most {
-            let what = format!("{} proposals in one request; {most} are allowed", request.count());
+            let what = format!("the request has {} proposals; the limit is {most}", request.count());
             return Err(Turn::Wrong(Status::invalid_argument(what)));
         }
         let most = self.log.record_bytes_max();
         if request.largest() > most as usize {
             let what =
-                format!("a proposal of {} bytes; option record_bytes_max allows {most}", request.largest());
+                format!("a proposal has {} bytes; option record_bytes_max allows {most}", request.largest());
             return Err(Turn::Failed(Failure::Refused(Error::new(ErrorKind::TooLarge, what))));
         }
         Ok(())
     }
 }
 
-/// What waited for room in the log's queue is not in the log. `first`: nothing of its request went in before it.
+/// The error of a request without room in the log's queue, which is not in the log. `first`: none of its batches was
+/// submitted before.
 fn no_room(waited: Duration, first: bool) -> Error {
     let nothing = if first { ": nothing of the request is in the log" } else { "" };
     Error::new(ErrorKind::Busy, format!("the log's queue was full for {waited:?}{nothing}"))
 }
 
-/// A batch was refused before it was submitted: that is a refusal of the request if none of its batches went in.
+/// The failure of a batch that was rejected before it was submitted: a rejection of the request if none of its batches
+/// was submitted.
 fn in_part(error: Error, submitted: usize) -> Failure {
     match submitted {
         0 => Failure::Refused(error),
@@ -207,11 +209,11 @@ fn in_part(error: Error, submitted: usize) -> Failure {
 }
 
 fn unknown(taken: usize, error: &Error) -> Failure {
-    let what = format!("outcome unknown: {taken} batches of the request went in; then: {error}");
+    let what = format!("outcome unknown: {taken} batches of the request were queued, then: {error}");
     Failure::Unknown(Error::new(ErrorKind::Unavailable, what))
 }
 
-/// Waits until the log takes nothing more, and tells why.
+/// Waits until the log accepts nothing more, and returns the reason.
 async fn end_of(log: &Log) -> Error {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
@@ -222,7 +224,7 @@ async fn end_of(log: &Log) -> Error {
     }
 }
 
-/// Answers those in line.
+/// Answers the requests in line.
 struct Answerer {
     service: LogspecService,
     log: Log,
@@ -230,7 +232,7 @@ struct Answerer {
     taker: JoinHandle<()>,
     /// The last request of which anything was submitted.
     submitted: Arc<AtomicU64>,
-    /// The last submitted request whose outcome is known.
+    /// The last submitted request with a known outcome.
     settled: u64,
     over: bool,
 }
@@ -249,7 +251,7 @@ impl Answerer {
                         if let Failure::Refused(error) = &failure
                             && error.kind() == ErrorKind::Full
                         {
-                            self.service.fullness.disk_is_full(); // the capacity had room
+                            self.service.fullness.disk_is_full(); // the capacity had room, so it was the disk
                         }
                         failure
                     }
@@ -266,7 +268,7 @@ impl Answerer {
             }
         };
         self.over = true;
-        self.turns.close(); // the taker ends; what it has submitted is the log's affair
+        self.turns.close(); // the taker ends; the log finishes what it submitted
         Some(self.answer_to(failure).await)
     }
 
@@ -290,10 +292,10 @@ impl Answerer {
         Ok(AppendReply { reply: Some(reply) })
     }
 
-    /// Whether anything of the requests behind one that was refused may be in the log. Waits until that is known; the
-    /// line was closed.
+    /// Whether anything of the requests behind a rejected one may be in the log. Waits until that is known; the line
+    /// was closed.
     async fn may_be_in_the_log_behind(&mut self) -> bool {
-        let _ = (&mut self.taker).await; // it ends as the line is closed: nothing more is submitted
+        let _ = (&mut self.taker).await; // it ends because the line is closed: nothing more is submitted
         while let Some(turn) = self.turns.recv().await {
             match turn {
                 Turn::Appended { sequence, count, tickets, _room } => {
@@ -310,7 +312,7 @@ impl Answerer {
         self.submitted.load(Ordering::Relaxed) > self.settled
     }
 
-    /// Whether an append would be taken.
+    /// Checks whether an append would be accepted.
     fn probe(&self) -> chiplog::Result<()> {
         if !leads(&self.log) {
             return Err(Error::new(ErrorKind::NotLeader, "this replica does not lead"));
@@ -319,7 +321,8 @@ impl Answerer {
     }
 }
 
-/// The indexes of all records of a request, once all of them are durable. Waits for all batches, also when one failed.
+/// Returns the indexes of all records of a request, once all of them are durable. Waits for all batches, also after a
+/// failure.
 async fn await_all(tickets: Vec<Ticket>, count: usize) -> Result<Vec<u64>, Failure> {
     let mut outcomes = Vec::with_capacity(tickets.len());
     for ticket in tickets {
@@ -330,7 +333,7 @@ async fn await_all(tickets: Vec<Ticket>, count: usize) -> Result<Vec<u64>, Failu
     Ok(indexes)
 }
 
-/// The outcome of a request from those of its batches, all of which were submitted: refused if all of them were.
+/// The outcome of a request from those of its batches, all of which were submitted: rejected if all of them were.
 fn combine(outcomes: Vec<chiplog::Result<Appended>>) -> Result<Vec<u64>, Failure> {
     let (mut indexes, mut taken, mut refused) = (Vec::new(), 0, None);
     let mut in_doubt = None;
@@ -364,10 +367,10 @@ mod tests {
         Err(Error::new(kind, "no"))
     }
 
-    /// A request went out in several batches: the first was refused, of the second nobody knew what became of it. The
-    /// client was redirected, and appended the second one again.
+    /// A request was sent in several batches. The first was rejected, the outcome of the second was unknown. The client
+    /// was redirected, and appended the second one again.
     #[test]
-    fn unknown_outcome_of_one_batch_is_that_of_the_request() {
+    fn unknown_outcome_of_one_batch_makes_the_request_unknown() {
         use ErrorKind::{Closed, Full, Io, NotLeader, Poisoned, Timeout, Unavailable};
         let taken = || Ok(Appended { first: 7.into(), count: 2 });
         for unknown in [Unavailable, Poisoned, Closed, Timeout, Io] {
@@ -388,8 +391,8 @@ mod tests {
         assert_eq!(combine(vec![taken(), taken()]).unwrap(), [7, 8, 7, 8]);
     }
 
-    /// The answer to a request that was refused for lack of room, with these behind it in line. `submitted`: the last request
-    /// of which anything was submitted.
+    /// The answer to a request that was rejected for lack of room, with these behind it in line. `submitted`: the last
+    /// request of which anything was submitted.
     async fn answer_with_behind(behind: Vec<Turn>, submitted: u64) -> Result<AppendReply, Status> {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
@@ -408,10 +411,10 @@ mod tests {
         answer
     }
 
-    /// A client sends again what it got no answer to, and all that it sent behind a request that was refused: of that
-    /// nothing may be in the log, or it stands there twice.
+    /// A client sends unanswered requests again, and all requests behind a rejected one. None of those may be in the
+    /// log, or its records are in the log twice.
     #[tokio::test]
-    async fn refusal_before_a_request_that_went_in_is_unknown() {
+    async fn rejection_before_a_queued_request_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         let room = Arc::new(Semaphore::new(1)).acquire_many_owned(1).await.unwrap();
@@ -439,9 +442,9 @@ mod tests {
         }
     }
 
-    /// "Full" means to a client that nothing of its request is in the log.
+    /// "Full" tells a client that nothing of its request is in the log.
     #[test]
-    fn a_request_of_which_some_went_in_is_not_refused() {
+    fn partly_queued_request_is_not_rejected() {
         let full = || Error::new(ErrorKind::Full, "no room");
         assert!(matches!(in_part(full(), 0), Failure::Refused(error) if error.kind() == ErrorKind::Full));
         let Failure::Unknown(unknown) = in_part(full(), 2) else { panic!("refused") };

@@ -1,29 +1,29 @@
-//! Fullness: what a full log refused lately. A client that was refused asks with a probe whether there is room, and
-//! sends again at once when there is: the answer has to be about what it wants to send.
+//! Fullness: the last rejections of a full log. A rejected client probes for room and sends again at once when there is
+//! some: the answer must be about the request that it wants to send.
 
 use chiplog::{Error, ErrorKind, Log, Result};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A disk that was full is taken for full for so long: nobody tells when it is not any more.
+/// How long a full disk is considered full: nothing reports the end of that state.
 const DISK_MEMORY: Duration = Duration::from_secs(1);
-/// No more is waited for than this part of the capacity.
+/// A probe never waits for more than this part of the capacity.
 const CAPACITY_SHARE: u64 = 4;
 
-/// What was refused. Shared by all streams of a service.
+/// The last rejections. Shared by all streams of a service.
 #[derive(Debug, Default)]
 pub(super) struct Fullness(Mutex<Refused>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Refused {
-    /// The capacity had no room for so many bytes.
+    /// The capacity had no room for this number of bytes.
     bytes: usize,
-    /// The disk had no room then.
+    /// The last time that the disk had no room.
     by_disk: Option<Instant>,
 }
 
 impl Fullness {
-    /// Whether the capacity has room for an append.
+    /// Checks that the capacity has room for an append.
     ///
     /// # Errors
     /// `Full`; those of [`Log::check_room`].
@@ -35,19 +35,19 @@ impl Fullness {
         checked
     }
 
-    /// What had passed the check was refused all the same.
+    /// The log rejected a request that had passed the check.
     pub(super) fn disk_is_full(&self) {
         self.change(|refused| refused.by_disk = Some(Instant::now()));
     }
 
-    /// Whether what was refused last would be taken now.
+    /// Checks that the last rejected request would be accepted now.
     ///
     /// # Errors
     /// As [`Self::check`].
     pub(super) fn probe(&self, log: &Log) -> Result<()> {
         let refused = self.change(|_| {});
         if refused.by_disk.is_some_and(|at| at.elapsed() < DISK_MEMORY) {
-            return Err(Error::new(ErrorKind::Full, "the disk was full a moment ago"));
+            return Err(Error::new(ErrorKind::Full, "the disk was full less than a second ago; try again"));
         }
         let capacity = log.info().bytes_capacity.unwrap_or(u64::MAX);
         let bytes = (refused.bytes as u64).min(capacity / CAPACITY_SHARE).max(1);
@@ -69,7 +69,7 @@ mod tests {
     use chiplog::Options;
 
     #[test]
-    fn a_probe_is_about_what_was_refused() {
+    fn probe_is_about_the_rejected_request() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
         let log = Log::open(dir.path(), options).unwrap();
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(fullness.probe(&log).unwrap_err().kind(), ErrorKind::Full);
         log.discard(8.into()).unwrap();
         fullness.probe(&log).unwrap();
-        // What can never be had is not waited for.
+        // A request that can never fit is not awaited.
         assert!(fullness.check(&log, 1 << 30).is_err());
         fullness.probe(&log).unwrap();
         fullness.disk_is_full();

@@ -1,4 +1,4 @@
-//! Info: how the log stands: as a majority knows it, or as this server does; once, or whenever it changes.
+//! Info: the state of the log, as a majority knows it or as this server does; once, or at each change.
 
 use super::leader::Answered;
 use super::{LogspecService, Replies, about_to_end, within};
@@ -10,14 +10,14 @@ use std::future::poll_fn;
 use std::time::Duration;
 use tonic::Status;
 
-/// What changes without a record being added is looked for so often.
+/// The interval of checks for changes other than new records.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The bytes used have changed if they did by so much.
+/// A change of the used bytes is reported from this size on.
 const NEWS_BYTES: u64 = 64 << 10;
 
 impl LogspecService {
-    /// How the log stands; unless `stale`, as of a moment after the call.
+    /// Returns the state of the log; unless `stale`, as of a time after the call.
     pub(super) async fn info_now(&self, log: &Log, stale: bool) -> Result<InfoReply, Status> {
         if !stale && let Err(error) = self.barrier(log).await {
             return match self.answer_to(log, &error).await {
@@ -31,13 +31,13 @@ impl LogspecService {
 
     async fn barrier(&self, log: &Log) -> chiplog::Result<Index> {
         let time = self.limits.info_timeout;
-        // The log keeps the time; the runtime's clock is there for a writer that hangs in a sync.
+        // The log enforces the time limit; the runtime's clock is for a writer that hangs in a sync.
         within(time + LOOK_INTERVAL, log.submit_barrier(time)?).await
     }
 
-    /// What this server knows.
+    /// The state that this server knows.
     fn stand(&self, log: &Log) -> Result<Stand, Status> {
-        // A log that is being repaired looks empty, and is not: it refuses readers.
+        // A log that is being repaired looks empty, and is not: it rejects readers.
         let reader = log.reader(Start::Next);
         reader.map_err(|error| self.host.status_of(&error))?;
         let info = log.info();
@@ -50,18 +50,18 @@ impl LogspecService {
     }
 }
 
-/// Room on the log's disk; of a log without a limit of its own.
+/// The free bytes of the log's disk, for a log without a limit.
 fn free_bytes(log: &Log) -> u64 {
     rustix::fs::statvfs(log.path()).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Whether that is worth telling: bytes are approximate, and what others write to the disk is no news of the log.
+/// Whether a change is reported: byte counts are approximate, and other data on the disk is no change of the log.
 fn is_news(told: &Stand, now: &Stand) -> bool {
     let range = |stand: &Stand| (stand.first_index, stand.last_index);
     range(told) != range(now) || told.bytes_used.abs_diff(now.bytes_used) >= NEWS_BYTES
 }
 
-/// The stream of how the log stands, first now and then whenever that changes.
+/// Returns the stream of the log's state: now, and at each change.
 pub(super) fn changes(service: LogspecService, log: Log, stale: bool) -> Replies<InfoReply> {
     let watch = Watch { service, log, stale, end: None, told: None, over: false };
     Box::pin(stream::unfold(watch, |mut watch| async { watch.next().await.map(|reply| (reply, watch)) }))
@@ -73,7 +73,7 @@ struct Watch {
     stale: bool,
     /// Waits at the log's end.
     end: Option<Reader>,
-    /// What was told last.
+    /// The last state that was sent.
     told: Option<Stand>,
     over: bool,
 }
@@ -101,7 +101,7 @@ impl Watch {
         Some(reply)
     }
 
-    /// The next stand that differs from what was told.
+    /// Returns the next state that differs from the last one sent.
     async fn change(&mut self) -> Result<InfoReply, Status> {
         tokio::time::sleep(self.service.limits.info_interval).await;
         loop {
@@ -116,13 +116,13 @@ impl Watch {
         }
     }
 
-    /// Waits for a record beyond those told of (true), or for a while.
+    /// Waits for a new record (true), or for a while.
     async fn more(&mut self) -> chiplog::Result<bool> {
         let told = Index(self.told.map_or(0, |told| told.last_index));
         if self.end.as_ref().is_none_or(|end| end.position() != told.next()) {
             match self.log.reader(Start::Index(told.next())) {
                 Ok(reader) => self.end = Some(reader),
-                Err(_) => return Ok(true), // discarded beyond it meanwhile
+                Err(_) => return Ok(true), // discarded beyond this position meanwhile
             }
         }
         let Some(end) = &self.end else { return Ok(true) };

@@ -1,4 +1,4 @@
-//! Leader: where a client goes that should ask another replica, and what else an error of the log comes to.
+//! Leader: the redirect for a client that should use another replica, and the answers for the log's other errors.
 
 use super::LogspecService;
 use crate::wire::proto::logspec::Redirect;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// How often somebody who waits for a leader looks.
+/// How often a request that waits for a leader checks again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a client is answered when the log refuses.
+/// The answer to a client when the log rejects a call.
 pub(super) enum Answered {
-    /// Ask this one.
+    /// Use this replica.
     Redirect(Redirect),
-    /// The capacity is used up; for those whose reply has no arm for it, a status.
+    /// The capacity is used up; a status, for replies without a field for it.
     Full(Status),
-    /// Anything else.
+    /// Any other error.
     Failed(Status),
 }
 
@@ -27,13 +27,13 @@ pub(super) fn leads(log: &Log) -> bool {
 }
 
 impl LogspecService {
-    /// Waits until somebody is known to lead, for the moment that a request is held.
+    /// Waits until a leader is known, for up to `leader_wait`.
     pub(super) async fn await_leader(&self, log: &Log) {
         self.hold(|| log.status().leader).await;
     }
 
-    /// Where another replica that leads serves clients, if that comes to be known in the moment that a request is held.
-    /// This one has refused: it is no leader, or hands over just now, whatever it shows.
+    /// Returns the client address of another replica that leads, if one becomes known within `leader_wait`. This
+    /// replica rejected the call: it does not lead, or is handing over, whatever its state shows.
     async fn await_another_leader(&self) -> Option<String> {
         self.hold(|| self.host.another_leader()).await
     }
@@ -49,21 +49,21 @@ impl LogspecService {
         }
     }
 
-    /// What to say when the log refused with `error`.
+    /// The answer for a call that the log rejected with `error`.
     pub(super) async fn answer_to(&self, log: &Log, error: &Error) -> Answered {
         match error.kind() {
-            // Whether there is room is the leader's to say.
+            // Only the leader knows whether there is room.
             ErrorKind::Full if leads(log) => Answered::Full(self.host.status_of(error)),
             ErrorKind::NotLeader | ErrorKind::Removed | ErrorKind::Full => {
                 match self.await_another_leader().await {
                     Some(host) => Answered::Redirect(Redirect { host }),
                     None => {
-                        let what = format!("{error}; there is nobody to redirect to yet, try again");
+                        let what = format!("{error}; no leader to redirect to is known yet; try again");
                         Answered::Failed(self.host.status_of(&Error::new(ErrorKind::Unavailable, what)))
                     }
                 }
             }
-            // Not in time here: perhaps at the leader, if that is another one.
+            // The call was not in time here; another leader may have room.
             ErrorKind::Unavailable | ErrorKind::Busy => match self.host.another_leader() {
                 Some(host) => Answered::Redirect(Redirect { host }),
                 None => Answered::Failed(self.host.status_of(error)),

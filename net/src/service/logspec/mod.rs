@@ -1,20 +1,20 @@
-//! logspec: the service that existing clients speak, over the log that a server serves.
+//! logspec: the service of existing clients, over the log that a server serves.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
-//! | `request` | what an append carries, as it came |
-//! | `append` | requests in, answers out, in order |
-//! | `read` | committed records, pushed |
-//! | `reply` | one reply of them, as bytes of the wire |
-//! | `service` | the service as tonic serves it |
-//! | `info` | how the log stands, once or whenever it changes |
-//! | `fullness` | what a full log refused, for those who ask whether there is room |
-//! | `leader` | where to send a client that should ask another |
+//! | `request` | an append's content, as it was received |
+//! | `append` | accepts requests, answers them in order |
+//! | `read` | pushes committed records |
+//! | `reply` | encodes one reply of records |
+//! | `service` | the tonic service |
+//! | `info` | the state of the log, once or at each change |
+//! | `fullness` | the last rejections of a full log, for probes |
+//! | `leader` | redirects to the leader |
 //!
 //! Invariants:
-//! - nothing here blocks a thread of the runtime for longer than a look at memory takes;
-//! - one of a reply's arms is always set, and an `ok` has one index for each proposal;
-//! - a redirect names a host: who knows of none waits for a moment, then answers UNAVAILABLE.
+//! - nothing here blocks a runtime thread for longer than a memory access takes;
+//! - one field of a reply's oneof is always set, and an `ok` has one index for each proposal;
+//! - a redirect names a host: a server that knows none waits for a moment, then returns UNAVAILABLE.
 
 mod append;
 mod fullness;
@@ -41,7 +41,7 @@ use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The bounds of the service.
+/// The limits of the service.
 ///
 /// ```
 /// use chiplog_net::service::logspec::Limits;
@@ -50,27 +50,27 @@ use tonic::{Request, Response, Status, Streaming};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The largest request, default 64 MiB; beyond it OUT_OF_RANGE.
+    /// The largest request, default 64 MiB; above it OUT_OF_RANGE.
     pub message_bytes_max: usize,
-    /// The most proposals in a request, default 4 Mi; beyond it INVALID_ARGUMENT.
+    /// The limit of proposals in a request, default 4 Mi; above it INVALID_ARGUMENT.
     pub proposals_max: u32,
-    /// Bytes of requests under way on one stream, default 64 MiB; beyond it the stream is not read. One request may
-    /// always be under way.
+    /// Bytes of requests in flight on one stream, default 64 MiB; at the limit the stream is not read. One request may
+    /// always be in flight.
     pub stream_bytes_max: usize,
-    /// Requests under way on one stream, default 4,096; beyond it the stream is not read.
+    /// Requests in flight on one stream, default 4,096; at the limit the stream is not read.
     pub stream_requests_max: usize,
-    /// Bytes of all requests on their way in and under way; beyond it streams are not read, and are refused when that
-    /// lasts.
+    /// The budget of all incoming requests and requests in flight; at the limit streams are not read, and are rejected
+    /// if that lasts.
     pub budget: Budget,
-    /// A reply to a reader is ended at this size, default 1 MiB. A larger record goes alone.
+    /// A reply to a reader ends at this size, default 1 MiB. A larger record is sent alone.
     pub reply_bytes: usize,
-    /// A reply to a reader is ended at so many records, default 8,192.
+    /// A reply to a reader ends at this number of records, default 8,192.
     pub reply_entries: usize,
-    /// How long a request is held while nobody is known to lead, default 500 ms.
+    /// How long a request waits while no leader is known, default 500 ms.
     pub leader_wait: Duration,
     /// How long an info that is not stale waits for a majority, default 2 s.
     pub info_timeout: Duration,
-    /// Replies of an info stream are at least so far apart, default 20 ms.
+    /// The minimal interval between replies of an info stream, default 20 ms.
     pub info_interval: Duration,
 }
 
@@ -113,21 +113,21 @@ pub struct LogspecService {
     fullness: Arc<Fullness>,
 }
 
-/// What a server-streaming method gives.
+/// The result of a server-streaming method.
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl LogspecService {
-    /// The service over the log of `host`.
+    /// Creates the service over the log of `host`.
     pub fn new(host: Arc<LogSlot>, limits: Limits) -> Self {
         Self { host, limits: Arc::new(limits), fullness: Arc::default() }
     }
 
-    /// As a service of a tonic server. Replies are never compressed; requests may be as large as the limits say.
+    /// Returns the tonic service. Replies are never compressed; the limits bound the size of requests.
     pub fn into_server(self) -> LogspecServer {
         LogspecServer::new(self)
     }
 
-    /// A stream that is counted while its client has it.
+    /// Counts a stream while its client has it.
     fn counted<T: 'static>(&self, what: Open, replies: Replies<T>) -> Response<Replies<T>> {
         Response::new(Box::pin(Counted::new(replies, self.host.gauges(), what)))
     }
@@ -195,10 +195,10 @@ impl proto::log_server::Log for LogspecService {
 }
 
 fn about_to_end() -> chiplog::Error {
-    chiplog::Error::new(ErrorKind::Unavailable, "this server is about to end")
+    chiplog::Error::new(ErrorKind::Unavailable, "this server is shutting down")
 }
 
-/// What `answer` comes to, if it comes within `time`.
+/// Returns the result of `answer`, if it arrives within `time`.
 async fn within<T>(time: Duration, answer: impl Future<Output = chiplog::Result<T>>) -> chiplog::Result<T> {
     tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
         let what = format!("outcome unknown: no answer within {time:?}");

@@ -1,15 +1,15 @@
-//! Read: committed records from an index on, for ever. The client pulls: there is one reply in memory at a time, made
-//! when the connection has room for it.
+//! Read: committed records from an index on, without an end. The client pulls: there is one reply in memory at a time,
+//! made when the connection has room for it.
 //!
 //! ```text
-//! batches as they stand in the log ──> what the reply will take ──> paid ──> unpacked, put into bytes
-//!          no memory                    in memory is known            │ waits while others go on
+//! batches as they are in the log ──> size of the reply ──> paid ──> decompressed, encoded
+//!          no memory                    is known             │ waits while others continue
 //! ```
 //!
-//! Invariants: entries are consecutive from the index asked for; a reply that has an entry is never delayed to gather
-//! more; nothing is unpacked before its memory is paid for, nor on a thread of the runtime unless it is small; while memory
-//! is waited for, nothing is held that is not counted: what was read without a mapping, and takes more than was paid for, is
-//! let go and read again.
+//! Invariants: entries are consecutive from the requested index. A reply with an entry is never delayed to collect
+//! more. Nothing is decompressed before its memory is paid for; only small batches are decompressed on a runtime
+//! thread. While a read waits for memory, it holds nothing that is not counted: batches that were read without a
+//! mapping, and need more than was paid for, are dropped and read again.
 
 use super::reply::{ENTRY_BYTES, Part, Reply};
 use super::{Limits, LogspecService, about_to_end};
@@ -26,12 +26,12 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use tonic::Status;
 
-/// Without a mapping, memory for so many replies is taken before one is read: for its records, for the small ones of them that
-/// are gathered, and for its last batch, which can go over the limit.
+/// Without a mapping, memory for this number of replies is taken before one is read: for its records, for copies of the
+/// small ones, and for its last batch, which can exceed the limit.
 const REPLIES_AHEAD: usize = 3;
 
 impl LogspecService {
-    /// The stream of replies to a read, whose memory `payer` pays for.
+    /// Returns the stream of replies to a read; `payer` pays for their memory.
     pub(super) fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Answers<Reply>, Status> {
         let log = self.log()?.clone();
         let reading = Reading {
@@ -57,26 +57,26 @@ struct Reading {
     service: LogspecService,
     log: Log,
     payer: Arc<Payer>,
-    /// Batches are places in a mapping, and take no memory.
+    /// Batches are parts of a mapping, and take no memory.
     is_mapped: bool,
-    /// The next record to be given.
+    /// The next record to be sent.
     next: Index,
-    /// None: not begun, or lent to a thread that may wait for the disk.
+    /// None: not started, or in use by a blocking thread.
     reader: Option<Reader>,
-    /// At the tail, when what comes next came: what was just written is in memory.
+    /// At the tail, when the next records were written: new ones are in memory.
     came: Option<CameAt>,
-    /// A batch that was read and not given yet.
+    /// A batch that was read and not sent yet.
     rest: Option<Rest>,
-    /// The memory that the next reply was found to need, or that the last one needed: the next one may take as much.
+    /// The memory that the next reply needs, or that the last one needed: the next one may need as much.
     needed: usize,
     over: bool,
 }
 
-/// A batch of which records are still to be given.
+/// A batch with records that were not sent yet.
 enum Rest {
-    /// Not unpacked yet, if it is packed. A place in a mapping.
+    /// Not decompressed yet, if it is compressed. A part of a mapping.
     Stored(StoredBatch),
-    /// Unpacked, or read without a mapping; and paid for.
+    /// Decompressed, or read without a mapping; and paid for.
     Unpacked(RecordBatch, Memory),
 }
 
@@ -100,7 +100,7 @@ impl Reading {
         Some(reply)
     }
 
-    /// The next entries; at least one.
+    /// Returns the next entries; at least one.
     async fn read(&mut self) -> chiplog::Result<Reply> {
         let limits = self.service.limits.clone();
         loop {
@@ -143,7 +143,7 @@ impl Reading {
             if parts.is_empty() && rest.is_none() {
                 drop(ahead);
                 if !self.is_mapped {
-                    let _ = reader.seek(reader.position()); // lets go of the block that it has in memory
+                    let _ = reader.seek(reader.position()); // drops the block that it has in memory
                 }
                 let seen = self.came.unwrap_or_else(CameAt::now);
                 self.came = Some(more(seen, |context| reader.poll_more(context)).await?);
@@ -153,7 +153,7 @@ impl Reading {
             let Some(share) = ahead else {
                 (self.reader, self.rest) = (Some(reader), rest);
                 if parts.is_empty() {
-                    continue; // it has to be unpacked
+                    continue; // it must be decompressed
                 }
                 let memory = pay(&self.payer, parts.iter().map(Part::gathered_bytes).sum()).await;
                 self.next = next;
@@ -166,7 +166,7 @@ impl Reading {
                 continue;
             };
             self.needed = needed;
-            // A reader that goes on elsewhere lets go of the block that it has in memory.
+            // A seek drops the block that the reader has in memory.
             let behind = reader.position();
             match (parts.last(), rest) {
                 (None, Some(Rest::Stored(stored))) => {
@@ -186,7 +186,7 @@ impl Reading {
         }
     }
 
-    /// Unpacks a batch, whose memory is paid for.
+    /// Decompresses a batch, whose memory is paid for.
     async fn unpack(&self, stored: StoredBatch, memory: Memory) -> chiplog::Result<(RecordBatch, Memory)> {
         if stored.unpacked_bytes() <= UNPACKED_AT_ONCE_MAX {
             return Ok((stored.unpack()?, memory));
@@ -195,7 +195,7 @@ impl Reading {
         work.await.map_err(gone)?
     }
 
-    /// A reply of what was unpacked; the rest waits for the next one.
+    /// Makes a reply from decompressed records; the rest waits for the next one.
     fn of_unpacked(&mut self, mut batch: RecordBatch, memory: Memory, limits: &Limits) -> Reply {
         batch.skip_to(self.next);
         let part = first_records(&batch, 0, 0, limits);
@@ -206,7 +206,7 @@ impl Reading {
         Reply::Entries { parts: vec![part], memory, is_in_memory: true }
     }
 
-    /// A reader at the first entry, once the log is as far.
+    /// Returns a reader at the first entry, once the log has it.
     async fn begin(&self) -> chiplog::Result<Reader> {
         loop {
             match self.log.reader(Start::Index(self.next)) {
@@ -220,19 +220,19 @@ impl Reading {
     }
 }
 
-/// The memory of a batch that is unpacked, and of one reply of it at a time.
+/// The memory of a decompressed batch, and of one reply of it at a time.
 fn unpacking_bytes(stored: &StoredBatch, limits: &Limits) -> usize {
     let bytes = stored.unpacked_bytes();
     bytes + reply_bytes(bytes, stored.count(), limits)
 }
 
-/// The most memory that one reply takes, of a batch of so many bytes and records, besides the batch.
+/// The largest memory of one reply of a batch with this number of bytes and records, not counting the batch.
 fn reply_bytes(bytes: usize, records: u32, limits: &Limits) -> usize {
     bytes.min(limits.reply_bytes) + ENTRY_BYTES * limits.reply_entries.min(records as usize)
 }
 
-/// The memory of what was read without a mapping: of the parts of a reply, with the batches they are of; and of what comes
-/// next, if it is given in several replies or unpacked.
+/// The memory of what was read without a mapping: the parts of a reply, with their batches; and the next batch, if it
+/// is sent in several replies or decompressed.
 fn needed(gathering: &Gathering, limits: &Limits) -> usize {
     let rest = match (gathering.parts.last(), &gathering.rest) {
         (Some(last), Some(_)) => reply_bytes(last.batch.payload().len(), last.batch.count(), limits),
@@ -243,19 +243,19 @@ fn needed(gathering: &Gathering, limits: &Limits) -> usize {
 }
 
 fn gone(panic: tokio::task::JoinError) -> chiplog::Error {
-    chiplog::Error::new(ErrorKind::Io, format!("reading ended early: {panic}"))
+    chiplog::Error::new(ErrorKind::Io, format!("the read task ended early: {panic}"))
 }
 
-/// Parts of a reply, from batches that are not packed.
+/// Parts of a reply, from batches that are not compressed.
 struct Gathering {
     parts: Vec<Part>,
     entries: usize,
     bytes: usize,
-    /// Bytes of the batches that the parts are of.
+    /// Bytes of the parts' batches.
     stored: usize,
-    /// The next record to be given.
+    /// The next record to be sent.
     next: Index,
-    /// A batch that was read and is not in the reply: it did not fit, or has to be unpacked.
+    /// A batch that was read and is not in the reply: it did not fit, or must be decompressed.
     rest: Option<Rest>,
 }
 
@@ -264,7 +264,8 @@ impl Gathering {
         Self { parts: Vec::new(), entries: 0, bytes: 0, stored: 0, next, rest }
     }
 
-    /// Takes what is there, up to a reply's worth. Tells when all that there was had been taken, if it was.
+    /// Takes the available records, up to the limits of a reply. Returns the time at which everything had been read, if
+    /// it was.
     fn gather(&mut self, reader: &mut Reader, limits: &Limits) -> chiplog::Result<Option<CameAt>> {
         while self.entries < limits.reply_entries && self.bytes < limits.reply_bytes {
             let stored = match self.rest.take() {
@@ -277,7 +278,7 @@ impl Gathering {
                     Ok(Some(stored)) => stored,
                     Ok(None) => return Ok(Some(CameAt::now())),
                     Err(error) if self.parts.is_empty() => return Err(error),
-                    Err(_) => return Ok(None), // it is still there when the next reply is made
+                    Err(_) => return Ok(None), // the next reply returns the error again
                 },
             };
             if stored.unpacked_bytes() > 0 {
@@ -309,7 +310,7 @@ impl Gathering {
     }
 }
 
-/// The records at the start of a batch that a reply takes which has so much already; at least one.
+/// The first records of a batch that fit into a reply with this content; at least one.
 fn first_records(batch: &RecordBatch, mut entries: usize, mut bytes: usize, limits: &Limits) -> Part {
     let mut end = 0;
     while let Some(record) = batch.get(end)
@@ -329,10 +330,9 @@ mod tests {
     use chiplog::{BatchBuilder, Codec, Options};
     use tokio_stream::StreamExt as _;
 
-    /// A reader at the tail whose client took nothing for long read what had come meanwhile, from the disk, on a thread of the
-    /// runtime.
+    /// A reader at the tail whose client read nothing for long read the new records from the disk on a runtime thread.
     #[tokio::test]
-    async fn reader_that_was_kept_from_the_tail_catches_up() {
+    async fn reader_that_was_not_polled_at_the_tail_catches_up() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
@@ -348,12 +348,12 @@ mod tests {
             leaves_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
             let early = tokio::time::timeout(std::time::Duration::from_millis(50), replies.next()).await;
-            assert!(early.is_err(), "nothing has come");
+            assert!(early.is_err(), "nothing was written");
         }
     }
 
     #[tokio::test]
-    async fn reading_and_unpacking_leave_their_turns_to_others() {
+    async fn reading_and_decompressing_release_their_turns() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         log.append(b"x").unwrap();
@@ -366,7 +366,7 @@ mod tests {
         let service = LogspecService::new(host, Limits::default());
         let request = ReadRequest { next_index: 1 };
         let mut replies = service.replies(&request, payer.clone()).unwrap();
-        for _ in ["it is read", "it is unpacked"] {
+        for _ in ["it is read", "it is decompressed"] {
             leaves_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
         }

@@ -1,4 +1,4 @@
-//! Reply: one answer to a reader: parts of batches, as bytes of the wire or as the generated message.
+//! Reply: one answer to a reader: parts of batches, as encoded bytes or as the generated message.
 //!
 //! ```text
 //! gRPC frame:  0 | length | ReadReply { ok { entries … } }
@@ -14,7 +14,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, u
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Numbers of the fields in the proto.
+/// The field numbers of the proto.
 mod field {
     pub(super) mod reply {
         pub(in crate::service::logspec) const OK: u32 = 1;
@@ -29,7 +29,7 @@ mod field {
     }
 }
 
-/// What an entry takes in a reply besides its data, at most: tags, its index, two lengths.
+/// The largest overhead of an entry in a reply: tags, its index, two lengths.
 pub(super) const ENTRY_BYTES: usize = 24;
 
 /// An answer to a reader.
@@ -38,12 +38,12 @@ pub(super) enum Reply {
     /// These records, in order.
     Entries {
         parts: Vec<Part>,
-        /// That of what is gathered; and of the parts, where they are in memory.
+        /// The memory of copied records; and of the parts, if they are in memory.
         memory: Memory,
-        /// The parts were unpacked, or read without a mapping.
+        /// The parts were decompressed, or read without a mapping.
         is_in_memory: bool,
     },
-    /// The wanted entry was discarded.
+    /// The requested entry was discarded.
     Truncated,
 }
 
@@ -59,7 +59,7 @@ impl Part {
         self.records.clone().filter_map(|n| self.batch.get(n))
     }
 
-    /// What it takes in memory besides its large records, generously.
+    /// An upper bound of its memory without its large records.
     pub(super) fn gathered_bytes(&self) -> usize {
         let small = |bytes: usize| if bytes < SHARED_BYTES_MIN { bytes } else { 0 };
         self.records().map(|record| small(record.data.len()) + ENTRY_BYTES).sum()
@@ -78,7 +78,7 @@ impl Verbatim for Reply {
             Self::Entries { parts, memory, is_in_memory } => (parts, memory, *is_in_memory),
             Self::Truncated => {
                 let mut frame = FrameWriter::new(2, 2, chunks, &None);
-                uint64::encode(field::reply::TRUNCATED, &1, &mut frame.head); // a bool is a number of one byte
+                uint64::encode(field::reply::TRUNCATED, &1, &mut frame.head); // a bool is encoded as a number of one byte
                 return frame.end();
             }
         };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_the_proto_s_and_large_records_are_shared() {
+    fn replies_match_the_proto_and_share_large_records() {
         let edge = SHARED_BYTES_MIN;
         let all: [Vec<Part>; 3] = [
             vec![part(1, &[0], 0..1)],

@@ -1,5 +1,5 @@
-//! Service: `logspec.Log` as tonic serves it: the generated one, except for `Read`, whose answers go out as they stand in the
-//! log, or as they were unpacked.
+//! Service: the tonic service `logspec.Log`. It is the generated one, except for `Read`, whose answers are sent as they
+//! are in the log, or as they were decompressed.
 
 use super::LogspecService;
 use crate::listener::memory_budget::Budgeted;

@@ -4,7 +4,7 @@
 //! Record ──> Batch ──> memoryview ──> _Payload ──> RecordBatch ──> segment
 //! ```
 //!
-//! Invariant: no circle. A payload knows nothing of the view that its batch keeps.
+//! Invariant: no reference cycle. A payload does not know the view that its batch keeps.
 
 pub(crate) mod record;
 
@@ -22,20 +22,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Records that were appended together: a sequence of `Record`. Holds their segment of the log.
 ///
-/// `len(batch)`, `batch[n]` (from 0; `IndexError`), iteration. Never changes; from any thread. It exports Arrow's
+/// `len(batch)`, `batch[n]` (from 0; `IndexError`), iteration. Immutable; any thread may use it. It exports Arrow's
 /// PyCapsules.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Batch {
     payload: Py<Payload>,
-    /// One view of the payload, of which those of records are slices.
+    /// One view of the payload; the views of records are slices of it.
     view: PyOnceLock<Py<PyMemoryView>>,
     offsets: PyOnceLock<Py<Offsets>>,
-    /// How often a view of a record was cut; at last, how they are cut.
+    /// How many record views were cut, and later how they are cut.
     cut: AtomicU32,
     even: PyOnceLock<Option<Even>>,
 }
 
-/// Above this a copy releases the interpreter.
+/// A copy above this size releases the interpreter.
 const LARGE_BYTES: usize = 64 << 10;
 
 impl Batch {
@@ -62,7 +62,7 @@ impl Batch {
     /// A view of record `n`.
     pub(crate) fn record_view<'py>(&self, py: Python<'py>, n: u32) -> PyResult<Bound<'py, PyAny>> {
         let (batch, all) = (self.records(), self.payload_view(py)?);
-        // Who looks at a few records has not to look at all of them.
+        // A caller that reads a few records need not compare the lengths of all.
         if self.cut.fetch_add(1, Ordering::Relaxed) >= WINDOW {
             self.cut.store(WINDOW, Ordering::Relaxed);
             if let Some(even) = self.even.get_or_try_init(py, || Even::of(py, batch))? {
@@ -89,7 +89,7 @@ impl Batch {
         let count = self.records().count() as isize;
         let at = if n < 0 { n + count } else { n };
         if !(0..count).contains(&at) {
-            return Err(PyIndexError::new_err(format!("record {n} of a batch of {count}")));
+            return Err(PyIndexError::new_err(format!("index {n} is outside a batch of {count} records")));
         }
         Ok(at as u32)
     }
@@ -109,20 +109,22 @@ impl Batch {
         self.first() + u64::from(self.records().count()) - 1
     }
 
-    /// When the log took them, in milliseconds since 1970.
+    /// When the log accepted them, in milliseconds since 1970.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.records().timestamp().get()
     }
 
-    /// The bytes of all records, one after the other: a read-only view, no copy. It holds the segment until it is dropped.
+    /// The bytes of all records, one after the other: a read-only view, not a copy. It holds the segment until it
+    /// is dropped.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        // One of its own: whoever releases it leaves the records' views alone.
+        // A view of its own: releasing it does not affect the records' views.
         PyMemoryView::from(self.payload_view(py)?.as_any())
     }
 
-    /// Where records begin and end in `data`: a read-only view of 32-bit integers, one more than there are records.
+    /// The starts and ends of records in `data`: a read-only view of 32-bit integers, one more than there are
+    /// records.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         PyMemoryView::from(self.record_offsets(py)?.as_any())
@@ -152,7 +154,7 @@ impl Batch {
         Ok(views)
     }
 
-    /// Returns copies of all records' bytes, a list of bytes, which hold nothing.
+    /// Returns copies of all records' bytes, a list of bytes, which hold nothing of the log.
     ///
     /// Does not block; copies above 64 KiB are made without the GIL.
     fn copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -173,7 +175,9 @@ impl Batch {
         Ok((data, from_buffer.call1((self.offsets(py)?, "i4"))?))
     }
 
-    /// Returns the records as an Arrow array of binary values over the same memory. Other libraries take the batch itself.
+    /// Returns the records as an Arrow array of binary values over the same memory.
+    ///
+    /// Other libraries accept the batch itself.
     ///
     /// Does not block. Raises `ImportError`: pyarrow is not installed.
     fn to_arrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -186,7 +190,7 @@ impl Batch {
         arrow::of_records(py)
     }
 
-    /// Arrow's PyCapsule interface. There is one type that records have, whatever is requested.
+    /// Arrow's PyCapsule interface. Records always have this one type, whatever is requested.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
@@ -203,7 +207,7 @@ impl Batch {
     }
 }
 
-/// Goes along a batch.
+/// Iterates over a batch.
 #[pyclass(frozen, name = "_Records", module = "chiplog._chiplog")]
 struct Records {
     batch: Py<Batch>,
@@ -217,7 +221,7 @@ impl Records {
     }
 
     fn __next__(&self, py: Python<'_>) -> Option<Record> {
-        // Never beyond the count plus the threads that look at once.
+        // At most the count plus the number of concurrent threads.
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         if n >= self.batch.get().records().count() {
             self.next.fetch_sub(1, Ordering::Relaxed);

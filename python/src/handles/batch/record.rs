@@ -1,12 +1,13 @@
 //! Records as Python sees them: views of the log's own bytes.
 //!
-//! A record is no `bytes`, and does not say so. A subclass of `bytes` has its bytes in itself: each record would be copied,
-//! and hold a dictionary for its index. To answer `bytes` to `isinstance` alone would have `json.loads` take it, and let
-//! down whoever then slices, compares or hashes it; type checkers would refuse it all the same. What takes a buffer takes a
-//! record as it is: `memoryview`, `pickle.loads`, `struct`, `numpy.frombuffer`, `hashlib`, files and sockets. For
-//! `json.loads` there is `decode`, which costs no more than `json.loads` spends on bytes, to find their encoding and decode
-//! them: 6.6 us against 8.7 us of a record of 79 bytes, 76 us against 81 us of one of 2,390.
-#![expect(unsafe_code, reason = "Python's buffer protocol: what is given is said in export.rs")]
+//! A record is not a subclass of `bytes`. Such a subclass contains its bytes, so each record would be copied, and
+//! have a dictionary for its index. A record that only passed `isinstance(record, bytes)` would be accepted by
+//! `json.loads`, but fail when sliced, compared or hashed, and type checkers would reject it. Code that accepts a
+//! buffer accepts a record as it is: `memoryview`, `pickle.loads`, `struct`, `numpy.frombuffer`, `hashlib`, files
+//! and sockets. For `json.loads` there is `decode`. It costs no more than the detection of the encoding and the
+//! decoding in `json.loads` of bytes: 6.6 us against 8.7 us for a record of 79 bytes, 76 us against 81 us for 2,390
+//! bytes.
+#![expect(unsafe_code, reason = "Python's buffer protocol: export.rs says why this is sound")]
 
 use crate::convert::export;
 use crate::handles::batch::Batch;
@@ -16,14 +17,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::ffi::c_int;
 
-/// A record: its place, its time, and a view of its bytes. Holds its segment of the log.
+/// A record: its index, its time, and a view of its bytes. Holds its segment of the log.
 ///
-/// `len(record)`, `bytes(record)`, `memoryview(record)`, and whatever else takes a buffer, as `pickle.loads(record)`; where
-/// text or bytes are wanted, `json.loads(record.decode())`. Never changes; from any thread.
+/// `len(record)`, `bytes(record)`, `memoryview(record)`, and any consumer of a buffer, such as
+/// `pickle.loads(record)`; where text or bytes are required, `json.loads(record.decode())`. Immutable; any thread
+/// may use it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Record {
     pub(crate) batch: Py<Batch>,
-    /// Which one of the batch, from 0.
+    /// The number within the batch, from 0.
     pub(crate) n: u32,
 }
 
@@ -35,13 +37,13 @@ impl Record {
 
 #[pymethods]
 impl Record {
-    /// Its place in the log, from 1.
+    /// Its index in the log, from 1.
     #[getter]
     fn index(&self) -> u64 {
         self.batch.get().records().first().get() + u64::from(self.n)
     }
 
-    /// When the log took it, in milliseconds since 1970.
+    /// When the log accepted it, in milliseconds since 1970.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.batch.get().records().timestamp().get()
@@ -66,7 +68,8 @@ impl Record {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = slf.get().bytes();
-        // SAFETY: `view` is Python's, to be filled; `bytes` are a slice of the batch, which the record holds and never lets go.
+        // SAFETY: Python passes `view` to be filled; `bytes` are a slice of the batch, which the record holds as
+        // long as it lives.
         unsafe { export::give(view, slf.as_any(), bytes, flags) }
     }
 
@@ -89,7 +92,7 @@ impl Record {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(PyValueError::new_err("a record is a view of a log and is not pickled; its copy() is"))
+        Err(PyValueError::new_err("a record is a view of a log and is not pickled; pickle its copy()"))
     }
 
     fn __repr__(&self) -> String {

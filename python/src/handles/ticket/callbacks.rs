@@ -1,15 +1,17 @@
-//! Callbacks of settled appends: called one after the other on one thread for all of them.
+//! Callbacks of completed appends: one thread calls all of them, one after the other.
 //!
 //! ```text
 //! log's writer, network ── wake ──> the callbacks' thread ── takes the interpreter ──> fn(ticket)
 //! ```
 //!
 //! Invariants:
-//! - Who settles an append wakes that thread and goes on: it takes no interpreter, and no callback can hold it up.
-//! - That thread has the interpreter during a call and at no other time.
-//! - A callback may wait: tokio's budget for the polls of a task, which nothing would renew during a call, is not kept to.
-//! - Once the interpreter begins to end no call begins; the one that runs is waited for.
-//! - A forked child has a thread of its own, and calls nothing that its parent was given.
+//! - The thread that completes an append wakes the callbacks' thread and continues: it takes no interpreter, and no
+//!   callback can hold it up.
+//! - The callbacks' thread holds the interpreter only during a call.
+//! - A callback may wait: tokio's budget for the polls of a task is ignored, because nothing would renew it during
+//!   a call.
+//! - Once the interpreter begins to end no call begins; the running one is waited for.
+//! - A forked child has a thread of its own, and calls none of its parent's callbacks.
 
 use crate::convert::errors::raise;
 use crate::handles::ticket::Ticket;
@@ -31,18 +33,18 @@ use tokio::task::unconstrained;
 struct Caller {
     guard: Arc<ForkGuard>,
     handle: Handle,
-    /// Set on the thread itself: nothing is called any more.
+    /// Set on the thread itself: no more calls.
     ended: Arc<AtomicBool>,
 }
 
 /// Locked with the interpreter held, and never while Python runs.
 static CALLER: Mutex<Option<Caller>> = Mutex::new(None);
 
-/// The interpreter ends: no thread is begun that calls something.
+/// The interpreter ends: no callbacks' thread is started any more.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 impl Caller {
-    /// The one of this process; None: there is none yet.
+    /// The one of this process, or None.
     fn current() -> Option<Self> {
         let current = CALLER.lock().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().filter(|caller| !caller.guard.is_child()).cloned()
@@ -58,11 +60,11 @@ impl Caller {
             .spawn(move || runtime.block_on(pending::<()>()))
             .map_err(failed)?;
         let before = CALLER.lock().unwrap_or_else(PoisonError::into_inner).replace(caller.clone());
-        forget(before); // the parent's, if there is one
+        forget(before); // the parent's, if any
         Ok(caller)
     }
 
-    /// The one of this process, started if there is none.
+    /// The one of this process, started if necessary.
     fn get() -> PyResult<Self> {
         if let Some(caller) = Self::current() {
             return Ok(caller);
@@ -71,7 +73,7 @@ impl Caller {
     }
 }
 
-/// Waits for the callbacks that are due, and lets none begin any more: the interpreter ends.
+/// Waits for the callbacks that are due, and begins no more, because the interpreter ends.
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     OVER.store(true, Ordering::Release);
     let Some(Caller { handle, ended, .. }) = Caller::current() else { return Ok(()) };
@@ -84,8 +86,8 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     wait::to_the_end(py, None, told).map(drop)
 }
 
-/// Calls `function(ticket)` on the callbacks' thread once `settled` is ready, which is polled there, within `runtime` if it
-/// needs one.
+/// Calls `function(ticket)` on the callbacks' thread once `settled` is ready. It is polled there, within `runtime`
+/// if it needs one.
 pub(crate) fn once_settled<F: Future<Output: Send> + Send + 'static>(
     ticket: &Bound<'_, Ticket>,
     function: Bound<'_, PyAny>,
@@ -118,7 +120,7 @@ pub(crate) fn once_settled<F: Future<Output: Send> + Send + 'static>(
     Ok(())
 }
 
-/// Does what `work` comes to on the callbacks' thread, with the interpreter, unless that ends before.
+/// Runs the result of `work` on the callbacks' thread, with the interpreter, unless the interpreter ends before.
 pub(crate) fn later<F, T>(work: F) -> PyResult<()>
 where
     F: Future<Output = T> + Send + 'static,
@@ -135,7 +137,7 @@ where
     Ok(())
 }
 
-/// Calls it here.
+/// Calls the function on this thread.
 pub(crate) fn call(ticket: &Bound<'_, Ticket>, function: &Bound<'_, PyAny>) -> PyResult<()> {
     function.call1((ticket,)).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Tickets: appends that are under way, to wait for, to await, or to be told of.
+//! Tickets: appends in flight, to wait for, to await, or with a callback.
 
 pub(crate) mod callbacks;
 
@@ -17,21 +17,22 @@ use pyo3::prelude::*;
 use std::future::Future;
 use tokio::runtime::Handle;
 
-/// An append that is under way: tells the index of its first record, to as many as ask, also by `await`.
+/// An append in flight: gives the index of its first record, to any number of callers, also by `await`.
 ///
-/// Made by `submit` and its like. From any thread. `await ticket` gives the index, and raises what `wait` does; who is
-/// cancelled leaves the append alone. A producer's record that fails, and whose ticket is neither waited for nor awaited,
-/// counts as one that nobody was told of: `flush` and `close` of the producer, or the end of the program, tell of it.
+/// Made by `submit` and similar calls. Any thread may use it. `await ticket` gives the index, and raises what
+/// `wait` does; a cancelled task does not affect the append. If a producer's record fails and its ticket is neither
+/// waited for nor awaited, the failure counts as not reported: `flush` and `close` of the producer, or the end of
+/// the program, report it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Ticket {
     way: Own<Way>,
 }
 
 enum Way {
-    /// Of a log here: many wait with one system call.
+    /// Of a log in this process: many wait with one system call.
     Local(chiplog::Ticket),
-    /// Of servers, within their runtime. Its result is taken by whoever is told it, and by nobody else: a record that failed
-    /// and that nobody asked for is told of by its producer.
+    /// Of servers, within their runtime. Only a caller that reads the result takes it: the producer reports a
+    /// failed record whose result was not read.
     Remote(Delivery, Handle),
     /// A log's answer to a command.
     Answer(Shared<BoxFuture<'static, Result<Index>>>),
@@ -59,12 +60,12 @@ impl Ticket {
     }
 }
 
-/// Waits for an append to a log here.
+/// Waits for an append to a log in this process.
 pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, limit: &Limit) -> PyResult<u64> {
-    let what = "the append, which may still become durable, was not settled";
+    let what = "the append, which may still become durable, had no outcome";
     let settled = wait::sliced(py, limit, what, |slice| {
         let waited = ticket.wait_timeout(slice);
-        // What it is asked for afterwards is the append's own outcome, never the end of the slice.
+        // Later polls return the append's own outcome, never the end of the slice.
         match (waited, ticket.poll()) {
             (Err(_), None) => Err(Error::new(ErrorKind::Timeout, "not yet")),
             (Err(_), Some(settled)) => Ok(settled),
@@ -74,7 +75,7 @@ pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, limit: &Limit) ->
     settled.map(|appended| appended.first.get()).map_err(raise)
 }
 
-/// Waits for an append elsewhere.
+/// Waits for an append over the network.
 fn wait_for(
     py: Python<'_>,
     limit: &Limit,
@@ -89,7 +90,7 @@ fn wait_for(
     got.ok_or_else(late)?.map(Index::get).map_err(raise)
 }
 
-/// Begins to wait for an index on the running event loop.
+/// Starts to wait for an index on the running event loop.
 pub(crate) fn drive_index(
     py: Python<'_>,
     runtime: Option<Handle>,
@@ -109,13 +110,13 @@ pub(crate) fn drive_index(
 impl Ticket {
     /// Waits until the append is in the log. Returns the index of its first record, from 1.
     ///
-    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. The append goes on, and
-    /// can be waited for again.
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. The append
+    /// continues, and can be waited for again.
     ///
-    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`, `ClosedError`: the append MAY STILL COME ABOUT, or be in
-    /// the log: appended again it can be there twice. `SequenceForgottenError`: it IS in the log. `FullError`, `BusyError`,
-    /// `TooLargeError`, `TooManySessionsError`, `SessionExpiredError`, `SequenceGapError`: it is surely not.
-    /// `InvalidArgumentError`, `TypeError`: `timeout`.
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`, `ClosedError`: the append MAY STILL BE STORED,
+    /// or be in the log: if you append it again, it can be there twice. `SequenceForgottenError`: it IS in the log.
+    /// `FullError`, `BusyError`, `TooLargeError`, `TooManySessionsError`, `SessionExpiredError`,
+    /// `SequenceGapError`: it is certainly not in the log. `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let limit = Limit::new(timeout)?;
@@ -126,31 +127,31 @@ impl Ticket {
         }
     }
 
-    /// Returns whether it is settled, well or not. Which of the two, `wait` tells.
+    /// Returns whether it has an outcome, success or failure. `wait` returns which.
     ///
     /// Does not block.
     fn done(&self) -> PyResult<bool> {
         Ok(match self.way()? {
             Way::Local(ticket) => ticket.poll().is_some(),
             Way::Remote(delivery, _) => delivery.settled().now_or_never().is_some(),
-            // Polled once: it is not known otherwise before somebody waits.
+            // Polled once: before a caller waits, there is no other way to know.
             Way::Answer(answer) => answer.clone().now_or_never().is_some(),
         })
     }
 
-    /// Calls `fn(ticket)` once it is settled, well or not. Returns None.
+    /// Calls `fn(ticket)` once it has an outcome, success or failure. Returns None.
     ///
-    /// At once on this thread if it is settled already, else on a thread of the package's own, one for all callbacks of the
-    /// process, which calls them one after the other. A callback may append and wait; one that takes long holds up other
-    /// callbacks, never the log. `close()` of the log settles its tickets; their callbacks may still be running when it
-    /// returns. What a callback raises goes to `sys.unraisablehook`. At the end of the program those that are due are
-    /// called, and no others. A forked child calls none of its parent's.
+    /// If it has one already, calls it at once on this thread. Otherwise a thread of the package calls it; that
+    /// thread calls all callbacks of the process, one after the other. A callback may append and wait; a slow one
+    /// delays other callbacks, never the log. `close()` of the log completes its tickets; their callbacks may still
+    /// be running when it returns. Exceptions of a callback go to `sys.unraisablehook`. At the end of the program
+    /// the callbacks that are due are called, and no others. A forked child calls none of its parent's.
     ///
-    /// Does not block, except for what `fn` does. Raises `TypeError`: `fn` is not to be called.
+    /// Does not block, except while `fn` runs. Raises `TypeError`: `fn` is not callable.
     fn add_done_callback(slf: Bound<'_, Self>, r#fn: Bound<'_, PyAny>) -> PyResult<()> {
         let (ticket, function) = (slf.get(), r#fn);
         if !function.is_callable() {
-            return Err(PyTypeError::new_err("a callback is something to call with the ticket"));
+            return Err(PyTypeError::new_err("fn must be callable with the ticket"));
         }
         if ticket.done()? {
             return match callbacks::call(&slf, &function) {
@@ -158,11 +159,11 @@ impl Ticket {
                     error.write_unraisable(slf.py(), Some(&function));
                     Ok(())
                 }
-                called => called, // what is no mere exception, as Ctrl-C, ends more than the callback
+                called => called, // a BaseException such as Ctrl-C ends more than the callback
             };
         }
         match ticket.way()? {
-            Way::Local(local) => callbacks::once_settled(&slf, function, None, local.twin()),
+            Way::Local(local) => callbacks::once_settled(&slf, function, None, local.clone()),
             Way::Remote(delivery, runtime) => {
                 callbacks::once_settled(&slf, function, Some(runtime.clone()), delivery.settled())
             }
@@ -173,7 +174,7 @@ impl Ticket {
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let promise = match self.way()? {
             Way::Local(ticket) => {
-                let twin = ticket.twin();
+                let twin = ticket.clone();
                 drive_index(py, None, async move { twin.await.map(|appended| appended.first) })?
             }
             Way::Remote(delivery, runtime) => drive_index(py, Some(runtime.clone()), delivery.clone())?,

@@ -1,4 +1,4 @@
-//! `chiplog member`: who belongs to a cluster. `chiplog transfer-leader`: who leads it.
+//! `chiplog member`: changes the membership of a cluster. `chiplog transfer-leader`: changes its leader.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -18,27 +18,34 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 Examples:
   chiplog member init log1:7411                               log1 is the first of a new cluster
-  chiplog member add log2:7411 --cluster log1:7411 --promote  log2 gets everything, and then votes
+  chiplog member add log2:7411 --cluster log1:7411 --promote  log2 copies the log, then it votes
   chiplog member remove 2 --cluster log1:7411                 node 2 leaves for good
   chiplog member set-address 3 --client log9:7411 --peer log9:7412 --cluster log1:7411
                                                               node 3 has moved to another machine";
 
-/// Change who belongs to a cluster.
+/// Change the members of a cluster.
 ///
-/// A new server is started with a number of its own and waits (`chiplog serve`). `init` makes the first of a cluster of
-/// it, `add` takes it into one: as a learner, which gets everything and does not vote; `promote` lets it vote once it
-/// has caught up.
+/// Start each new server with a number of its own (`chiplog serve`); it waits. `init` makes it the first
+/// server of a new cluster. `add` adds it to a cluster as a learner, which receives the log and does not
+/// vote. `promote` lets the learner vote once it has caught up.
 ///
-/// A change that leads to voters of which no majority is heard is refused, and nothing is changed (status 2): of
-/// three voters, one of which is down, the one that is down can be removed, and neither of the others. So is a change that takes
-/// the vote of a node that runs while nothing is heard of another voter, whose number was probably meant. --force makes the change
-/// all the same. After a change it is said which nodes vote, of which of them nothing is heard, and how many may still be lost;
-/// with --json in voters, silent and losses_tolerated. When it is not known whether a change was made (status 5), `chiplog status` tells, and the same command can be
-/// given again: what is done already is not done twice.
+/// A change is refused (status 2), and nothing is changed, if the leader would not hear from a majority of
+/// the voters that are left. Example: of three voters one is down. That one can be removed, the other two
+/// cannot. A change is also refused if it takes the vote of a running node while another voter is silent:
+/// probably the silent one was meant. --force makes the change nevertheless.
 ///
-/// A server whose disk was lost does not come back under its number. While a majority of the voters runs without it, add a
-/// server under a number that was never used, with --promote, and then remove the lost one: in this order there are never
-/// fewer voters than before. A server that has moved, with its disk, keeps its number: start it with its new addresses, and `set-address` tells the others where it is.
+/// After a change the command prints which nodes vote, which of them are silent, and how many more may be
+/// lost (with --json: voters, silent, losses_tolerated).
+///
+/// If it is unknown whether a change was made (status 5), check with `chiplog status`, or run the same
+/// command again: a change that was made is not made twice.
+///
+/// A server that lost its disk does not return under its old number. While a majority of the voters runs
+/// without it, first add a server under a number that was never used, with --promote, and then remove the
+/// lost one. In this order there are never fewer voters than before.
+///
+/// A server that moved together with its disk keeps its number: start it with its new addresses, and announce
+/// them with `set-address`.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct MemberCommand {
@@ -46,14 +53,15 @@ pub(crate) struct MemberCommand {
     what: What,
 }
 
-/// Which cluster.
+/// The cluster.
 #[derive(Args, Debug)]
 struct Of {
-    /// Servers of the cluster, by the address for clients: one that runs is enough, A,B,C are tried in turn.
+    /// Servers of the cluster, by their address for clients. One that runs is enough; A,B,C are tried in
+    /// turn.
     #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     cluster: Vec<String>,
 
-    /// How long to wait, in seconds: a learner has to catch up before it votes.
+    /// How long to wait, in seconds. A learner has to catch up before it votes.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
     timeout: u32,
 
@@ -63,24 +71,25 @@ struct Of {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a new cluster with this server, which waits, as its only voter.
+    /// Make a new cluster with this waiting server as its only voter.
     ///
-    /// Refused where it stands in the place of a member of another cluster, whose directory was lost: where replicas of that
-    /// cluster call it, or the servers of --cluster list it.
+    /// Refused if the server is at the address of a member of another cluster, whose directory was lost: if
+    /// replicas of that cluster call it, or if the servers of --cluster list it.
     Init {
         /// The server.
         #[arg(value_name = "HOST:PORT", value_parser = host_port)]
         server: String,
-        /// Servers that are asked whether their cluster has a member there already.
+        /// Servers that are asked whether their cluster already has a member at this address.
         #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', value_parser = host_port)]
         cluster: Vec<String>,
-        /// Make it also where a cluster has a member there already.
+        /// Make the cluster even if another cluster has a member at this address.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         connect: Connect,
     },
-    /// Take a server that waits into the cluster, as a learner. Again after a failure: goes on where it stopped.
+    /// Add a waiting server to the cluster, as a learner. After a failure, run it again: it continues where
+    /// it stopped.
     Add {
         /// The new server.
         #[arg(value_name = "HOST:PORT", value_parser = host_port)]
@@ -93,46 +102,48 @@ enum What {
     },
     /// Let a learner vote, once it has caught up.
     Promote {
-        /// Its number.
+        /// The node's number.
         #[arg(value_parser = node)]
         node: u64,
         #[command(flatten)]
         of: Of,
     },
-    /// Let a voter go on as a learner.
+    /// Take a voter's vote: it continues as a learner.
     Demote {
-        /// Its number.
+        /// The node's number.
         #[arg(value_parser = node)]
         node: u64,
-        /// Also where nothing is heard of a majority of the voters that are left, or of another voter than this one.
+        /// Also if the leader would hear no majority of the voters that are left, or if another voter than
+        /// this one is silent.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         of: Of,
     },
-    /// Tell the cluster that a replica is reached elsewhere from now on. What is not given stays as it is.
+    /// Announce new addresses of a replica to the cluster. Addresses that are not given stay as they are.
     SetAddress {
-        /// Its number.
+        /// The node's number.
         #[arg(value_parser = node)]
         node: u64,
-        /// Where the other replicas reach it.
+        /// The address for the other replicas.
         #[arg(long, value_name = "HOST:PORT", value_parser = host_port, required_unless_present_any = ["client", "zone"])]
         peer: Option<String>,
-        /// Where clients reach it.
+        /// The address for clients.
         #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
         client: Option<String>,
-        /// A label of the place it stands in; empty: none.
+        /// A label of the replica's location; empty: none.
         #[arg(long)]
         zone: Option<String>,
         #[command(flatten)]
         of: Of,
     },
-    /// Take a replica out of the cluster for good.
+    /// Remove a replica from the cluster for good.
     Remove {
-        /// Its number.
+        /// The node's number.
         #[arg(value_parser = node)]
         node: u64,
-        /// Also where nothing is heard of a majority of the voters that are left, or of another voter than this one.
+        /// Also if the leader would hear no majority of the voters that are left, or if another voter than
+        /// this one is silent.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -143,25 +154,25 @@ enum What {
 fn node(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(node) if node > 0 => Ok(node),
-        _ => Err("a node is given by its number, from 1, as `chiplog status` shows it".into()),
+        _ => Err("not a node number: give a number from 1, as `chiplog status` shows it".into()),
     }
 }
 
-/// How long a server may take to say how it stands.
+/// How long a server may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a leader that is new after a change may take to hear of the others.
+/// How long a new leader may take to hear from the other voters after a change.
 const NEW_LEADER: Duration = Duration::from_secs(2);
 
 const TRANSFER_EXAMPLES: &str = "\
 Examples:
-  chiplog transfer-leader --cluster log1:7411      whoever is closest, before this server is stopped
+  chiplog transfer-leader --cluster log1:7411      to the voter that lacks least, before a stop
   chiplog transfer-leader 3 --cluster log1:7411    node 3";
 
-/// Let another voter lead.
+/// Transfer leadership to another voter.
 #[derive(Args, Debug)]
 #[command(after_long_help = TRANSFER_EXAMPLES)]
 pub(crate) struct TransferLeader {
-    /// Its number. Without it: the voter that lacks least.
+    /// The number of the new leader. Default: the voter that lacks the fewest entries.
     #[arg(value_parser = node)]
     node: Option<u64>,
     #[command(flatten)]
@@ -196,7 +207,7 @@ fn init(server: &str, cluster: &[String], force: bool, connect: &Connect, ui: &U
     ui.result(&json!({ "log_id": made.log_id }), |_| words)
 }
 
-/// That the servers of a cluster, as far as they answer, do not list this one.
+/// Fails if the servers of `cluster`, as far as they answer, list a member at the address of `server`.
 fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()> {
     let others: Vec<String> = cluster.iter().filter(|other| *other != server).cloned().collect();
     if others.is_empty() {
@@ -204,13 +215,13 @@ fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()>
     }
     let status = asker.status(server)?;
     if !status.log_id.is_empty() {
-        return Ok(()); // it says itself what it is part of
+        return Ok(()); // it knows itself which cluster it belongs to
     }
     let found = asker.wait(Survey::new(asker.dialler().clone(), &others).round(PATIENCE));
     let (Some(member), Some(log)) = (found.member_at(server, &status), found.log_id()) else { return Ok(()) };
     let node = member.node;
     let what = format!(
-        "{server} is where node {node} of the cluster of log {log} stands: its directory was emptied, or is not mounted. A server whose disk was lost gets a new number there: `chiplog member add`, then `remove {node}`; --force makes a new cluster all the same"
+        "{server} is at the address of node {node} of the cluster of log {log}: its directory was emptied, or is not mounted. Give a server that lost its disk a new number there: `chiplog member add`, then `chiplog member remove {node}`; --force makes a new cluster nevertheless"
     );
     Err(Failure::new(ErrorKind::Membership, what))
 }
@@ -221,7 +232,7 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let waiting = asker.status(server)?;
     if waiting.role() == Role::Waiting && leader.members.iter().any(|m| m.node == waiting.node) {
         let what = format!(
-            "{server} comes with an empty directory as node {}, which is a member already: a server whose disk was lost gets a new number",
+            "{server} has an empty directory, but its number {} is that of a member: give a server that lost its disk a new number",
             waiting.node
         );
         return Err(Failure::new(ErrorKind::Membership, what));
@@ -234,7 +245,7 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let known = leader.members.iter().find(|m| m.node == node);
     if let Some(other) = known.filter(|m| m.directory != place.directory) {
         let what = format!(
-            "node {node} is a member already, with directory {}: give {server} a number of its own",
+            "node {node} is already a member, with directory {}: give {server} another number",
             other.directory
         );
         return Err(Failure::new(ErrorKind::Membership, what));
@@ -261,7 +272,7 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
 /// The voters after a change.
 struct Outcome {
     voters: Vec<u64>,
-    /// Those of which the leader hears nothing.
+    /// The voters that the leader does not hear.
     silent: Vec<u64>,
 }
 
@@ -295,21 +306,22 @@ impl Outcome {
     }
 }
 
-/// Tells what a change led to. `led`: the node that led before it.
+/// Prints the result of a change. `led`: the node that led before it.
 fn tell(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui) -> Result<()> {
     let begun = Instant::now();
     let outcome = loop {
         let Ok((_, leader)) = asker.leader(&of.cluster) else { break None };
         let outcome = Outcome::of(&leader);
-        // A new leader has first to hear of the others.
+        // A new leader first has to hear from the others.
         if outcome.silent.is_empty() || leader.node == led || begun.elapsed() > NEW_LEADER {
             break Some(outcome);
         }
         std::thread::sleep(Duration::from_millis(100));
     };
     let Some(outcome) = outcome else {
-        return ui
-            .result(&shown, |_| format!("{done}; no leader says which nodes vote: `chiplog status` does"));
+        return ui.result(&shown, |_| {
+            format!("{done}; no leader answers: `chiplog status` shows which nodes vote")
+        });
     };
     shown["voters"] = json!(outcome.voters);
     shown["silent"] = json!(outcome.silent);
@@ -317,12 +329,15 @@ fn tell(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui)
     ui.result(&shown, |_| format!("{done}; {}", outcome.words()))
 }
 
-/// `peer`, `client` and `zone`, where they change.
+/// `peer`, `client` and `zone`: None where they stay as they are.
 fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: &Ui) -> Result<()> {
     let asker = Asker::new(&of.connect, ui)?;
     let (_, leader) = asker.leader(&of.cluster)?;
     let Some(member) = leader.members.iter().find(|m| m.node == node) else {
-        return Err(Failure::new(ErrorKind::Membership, format!("node {node} is no member of the cluster")));
+        return Err(Failure::new(
+            ErrorKind::Membership,
+            format!("node {node} is not a member of the cluster"),
+        ));
     };
     let or = |new: Option<&str>, old: &String| new.map_or_else(|| old.clone(), str::to_owned);
     let address = SetAddress {
@@ -344,7 +359,7 @@ fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> R
     let is_done = match what {
         Change::Promote(_) => member.is_some_and(|m| m.voter),
         Change::Demote(_) => member.is_some_and(|m| !m.voter),
-        _ => false, // a removed node is told as one that is no member: the number may be wrong
+        _ => false, // a removed node is reported as no member: the number may be wrong
     };
     let takes_a_vote = match what {
         Change::Remove(_) | Change::Demote(_) => member.is_some_and(|m| m.voter),
@@ -353,9 +368,9 @@ fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> R
     let others = leader.members.iter().filter(|m| m.voter && !m.leaving && m.node != node).count();
     if !is_done {
         change(&asker, of, what, force).map_err(|failure| match failure.kind() {
-            // Of a voter that is not the last one, the other reasons for this kind pass by themselves.
+            // If the voter is not the last one, the other reasons for this kind pass by themselves.
             ErrorKind::Membership if takes_a_vote && others > 0 && !force => {
-                failure.with_words("the option for that is --force")
+                failure.with_words("--force makes the change nevertheless")
             }
             _ => failure,
         })?;
@@ -365,7 +380,7 @@ fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> R
 
 fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
     let timeout_millis = of.timeout * 1000;
-    // A little longer than the server's own: it says more.
+    // A little longer than the server's own limit, because the server's error says more.
     let patience = Duration::from_secs(u64::from(of.timeout) + 5);
     let changed = asker.ask_leader(&of.cluster, patience, |mut admin| {
         let changes = vec![MemberChange { change: Some(change.clone()) }];
@@ -374,7 +389,8 @@ fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
     });
     changed.map_err(|failure| match failure.kind() {
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => {
-            let words = "`chiplog status` shows whether it was made, and the same command can be given again";
+            let words =
+                "check with `chiplog status` whether the change was made, or run the same command again";
             failure.with_words(words)
         }
         _ => failure,
@@ -393,9 +409,10 @@ pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
         if let Some(to) = args.node.or(closest) {
             break (leader, to);
         }
-        // Once an election time-out everybody counts as silent, until the next answer to a heartbeat.
+        // Once per election timeout the leader counts every peer as silent until its next answer to a
+        // heartbeat.
         if begun.elapsed() > Duration::from_secs(2) {
-            return Err(Failure::new(ErrorKind::Membership, "there is no other voter that answers"));
+            return Err(Failure::new(ErrorKind::Membership, "no other voter answers"));
         }
         std::thread::sleep(Duration::from_millis(50));
     };

@@ -1,4 +1,4 @@
-//! Commands that look after a cluster.
+//! Commands that manage a cluster.
 
 pub(crate) mod member;
 pub(crate) mod options;

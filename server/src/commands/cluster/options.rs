@@ -1,4 +1,4 @@
-//! `chiplog options`: what is set for the log, whichever server leads.
+//! `chiplog options`: the options that are set in the log itself and hold whichever server leads.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -20,43 +20,48 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const EXAMPLES: &str = "\
 Examples:
   chiplog options log1:7411
-      What is set for the log. For what is not listed the leader's file applies.
+      Show what is set for the log. For an option that is not listed the leader's file applies.
   chiplog options log1:7411 --set retention_bytes=500GiB --set retention_seconds=7d
-      Keeps 500 GiB at most and a week, whichever server leads. Others stay as they are.
+      Keep up to 500 GiB and a week, whichever server leads. Other options stay as they are.
   chiplog options log1:7411 --set retention_bytes=none
-      Keeps all, whatever the files of servers say.
+      Keep everything, whatever the servers' files say.
   chiplog options log1:7411 --unset retention_bytes
-      The leader's file applies again.
+      Let the leader's file apply again.
 
-Keys: retention_bytes, retention_seconds, capacity_bytes, record_bytes_max, sessions_max, session_window,
-session_idle_max_seconds. They mean what log.KEY means in a server's file.";
+Keys:
+  retention_bytes, retention_seconds, capacity_bytes, record_bytes_max, sessions_max,
+  session_window, session_idle_max_seconds
+  Each means the same as log.KEY in a server's file.";
 
-/// Show, or change, the options that hold for the log itself.
+/// Show or change the options that are set in the log itself.
 ///
-/// They stand in the log: every replica has the same ones, and a server whose file says something else warns and obeys the
-/// log. A change is refused (status 7) as long as a member runs a version that knows no options of a log. The first one makes
-/// the log's files unreadable for such versions.
+/// They are part of the log, so every replica has the same ones. A server whose file differs warns and obeys
+/// the log. A change is refused (status 7) while any member runs a version without support for options of a
+/// log. The first change makes the log's files unreadable for these versions.
 ///
-/// A `retention_bytes` below what the log holds, or a `retention_seconds` that is shorter than the age of its oldest record, discards
-/// records at once. That is said, and it is asked on a terminal; elsewhere --yes is needed (status 2).
+/// A `retention_bytes` below what the log holds discards records at once, and so does a `retention_seconds`
+/// shorter than the age of the oldest record. On a terminal the command asks first; elsewhere it needs --yes
+/// (status 2 without it).
 ///
-/// With a directory: it must not be open for writing elsewhere to be changed (status 5).
+/// A directory can be changed only while it is not open for writing elsewhere (status 5).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
-    /// Set an option. Bytes as a number or like 64MiB, times in seconds or like 90s, 24h, 7d; none: no limit. Any number of times.
+    /// Set an option: bytes as a number or like 64MiB, times in seconds or like 90s, 24h, 7d, `none` for no
+    /// limit. Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(LogOption, u64)>,
 
-    /// Take an option back: then the leader's file applies, or, with a directory, what the program says that opens it. Any number of times.
+    /// Remove an option: then the leader's file applies, or, for a directory, the options of the program that
+    /// opens it. Can be repeated.
     #[arg(long, value_name = "KEY", value_parser = key)]
     unset: Vec<LogOption>,
 
-    /// Set a `retention_bytes` or `retention_seconds` below what the log holds: what is beyond it is discarded at once, for good.
+    /// Allow a `retention_bytes` or `retention_seconds` that discards records at once, for good.
     #[arg(long)]
     yes: bool,
 
@@ -68,7 +73,7 @@ pub(crate) struct Options {
     connect: Connect,
 }
 
-/// What an option is called in a server's file, and how many of the log's units one of its own is.
+/// An option's name in a server's file, and how many of the log's units make one of the file's units.
 fn key_of(option: LogOption) -> (&'static str, u64) {
     match option {
         LogOption::RetentionAge => ("retention_seconds", 1000),
@@ -81,7 +86,7 @@ fn key(text: &str) -> Result<LogOption, String> {
     let name = text.strip_prefix("log.").unwrap_or(text);
     LogOption::ALL.into_iter().find(|option| key_of(*option).0 == name).ok_or_else(|| {
         let keys = LogOption::ALL.map(|option| key_of(option).0).join(", ");
-        format!("the log has no option {text}; it has {keys}")
+        format!("the log has no option {text}; its options are {keys}")
     })
 }
 
@@ -98,13 +103,13 @@ fn setting(text: &str) -> Result<(LogOption, u64), String> {
     let number = match option {
         _ if is_bytes => format::parse_bytes(value)?,
         LogOption::RetentionAge | LogOption::SessionIdleMax => format::parse_seconds(value)?,
-        _ => value.parse().map_err(|_| format!("{name} is a number, not {value}"))?,
+        _ => value.parse().map_err(|_| format!("{name} has to be a number, not {value}"))?,
     };
     let value = number.checked_mul(key_of(option).1).ok_or_else(|| format!("{name} is too large"))?;
     Ok((option, value))
 }
 
-/// A value as a server's file has it.
+/// A value in the units of a server's file.
 fn shown(option: LogOption, value: u64) -> Value {
     let unit = key_of(option).1;
     match value {
@@ -125,7 +130,7 @@ fn words(option: LogOption, value: u64) -> String {
     }
 }
 
-/// What no log takes, told before anything is asked.
+/// Checks the bounds of options before any server is asked.
 ///
 /// # Errors
 /// `InvalidArgument`: a limit is below what the smallest segments allow.
@@ -145,16 +150,16 @@ fn check_bounds(changes: &[(LogOption, Option<u64>)]) -> Result<()> {
     Ok(())
 }
 
-/// What a log holds.
+/// The contents of a log at present.
 struct Held {
     bytes: u64,
     records: u64,
-    /// When its first and its last record were written, where that is known.
+    /// When its first and its last record were written, if known.
     times: [Option<Timestamp>; 2],
     now: Timestamp,
 }
 
-/// What these changes discard at once, in words. None: nothing, as far as the log's size and times tell.
+/// Describes what these changes discard at once. None: nothing, as far as the log's size and times show.
 fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
     let value = |wanted| changes.iter().find(|(option, _)| *option == wanted)?.1;
     let by_bytes = value(LogOption::RetentionBytes).and_then(|limit| loss_by_bytes(limit, held));
@@ -164,7 +169,7 @@ fn loss(changes: &[(LogOption, Option<u64>)], held: &Held) -> Option<String> {
     };
     let taken_back = changes.iter().find(|change| held.records > 0 && is_taken_back(change)).map(|(option, _)| {
         let key = key_of(*option).0;
-        format!("without {key} in the log the leader's own {key} holds, which can discard records at once, for good")
+        format!("without {key} in the log the leader's own {key} applies, which can discard records at once, for good")
     });
     let losses: Vec<String> = by_bytes.into_iter().chain(by_age).chain(taken_back).collect();
     (!losses.is_empty()).then(|| losses.join("; "))
@@ -183,7 +188,8 @@ fn loss_by_bytes(limit: u64, held: &Held) -> Option<String> {
     ))
 }
 
-/// `limit`: in milliseconds. How many records are older is not known: only the first and the last one are looked at.
+/// `limit`: in milliseconds. It is not known how many records are older: only the first and the last one are
+/// read.
 fn loss_by_age(limit: u64, held: &Held) -> Option<String> {
     if limit == u64::MAX || held.records == 0 {
         return None;
@@ -199,16 +205,17 @@ fn loss_by_age(limit: u64, held: &Held) -> Option<String> {
         None => String::new(),
     };
     Some(format!(
-        "the log holds {}, the oldest {first}{last}: with retention_seconds of {} what is older is discarded at once, for good, segment by segment",
+        "the log holds {}, the oldest {first}{last}: with retention_seconds of {} older records are discarded at once, for good, segment by segment",
         format::many(held.records, "record", "records"),
         format::span(limit / 1000),
     ))
 }
 
-/// Tells what would be discarded and asks whether it may be. What is to be told afterwards, since nobody was asked.
+/// Shows what would be discarded and asks for consent. Returns the text to print afterwards if --yes replaced
+/// the question.
 ///
 /// # Errors
-/// `InvalidArgument`: records would be discarded, and nobody said that they may.
+/// `InvalidArgument`: records would be discarded, and the user did not consent.
 fn check_loss(
     args: &Options,
     changes: &[(LogOption, Option<u64>)],
@@ -226,11 +233,11 @@ fn check_loss(
     }
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(None),
-        _ => Err(Failure::usage(format!("{loss}; nothing was changed: say --yes if that may be"))),
+        _ => Err(Failure::usage(format!("{loss}; nothing was changed: pass --yes to allow it"))),
     }
 }
 
-/// A refusal of a change, of which somebody said that it may discard records.
+/// The failure of a change that --yes allowed to discard records.
 fn refused(failure: Failure, args: &Options) -> Failure {
     match failure.kind() {
         ErrorKind::InvalidArgument | ErrorKind::Unsupported if args.yes => {
@@ -240,7 +247,7 @@ fn refused(failure: Failure, args: &Options) -> Failure {
     }
 }
 
-/// Whether a change can discard records. Taking a limit back can as well: the leader's own holds then.
+/// Whether a change can discard records. Removing a limit can as well, because then the leader's own applies.
 fn shortens(changes: &[(LogOption, Option<u64>)]) -> bool {
     changes.iter().any(|(option, _)| matches!(option, LogOption::RetentionBytes | LogOption::RetentionAge))
 }
@@ -270,7 +277,7 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
     Ok(options)
 }
 
-/// When records were written; None where that cannot be read.
+/// When records were written; None where a record cannot be read.
 fn times<const N: usize>(
     args: &Options,
     servers: &[String],
@@ -329,7 +336,9 @@ fn remote(
         let option = LogOption::from_name(&name).ok_or_else(|| {
             Failure::new(
                 ErrorKind::Unsupported,
-                format!("the log has option {name}, which this version does not know: use a newer chiplog"),
+                format!(
+                    "the log has the option {name}, which this version does not know: use a newer chiplog"
+                ),
             )
         })?;
         options.set(option, value);
@@ -357,7 +366,7 @@ pub(crate) fn run(args: &Options, ui: &Ui) -> Result<Exit> {
             return match args.target {
                 Target::Servers(_) => "no option is set for the log: the leader's file applies",
                 Target::Directory(_) => {
-                    "no option is set for the log: what the program says that opens it applies"
+                    "no option is set for the log: the options of the program that opens it apply"
                 }
             }
             .to_owned();
@@ -372,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_limit_discards_is_told() {
+    fn size_limit_warns_about_discarded_records() {
         let held = Held { bytes: 10 << 20, records: 700, times: [None; 2], now: Timestamp(0) };
         let of = |value| loss(&[(LogOption::RetentionBytes, value)], &held);
         let told = of(Some(8 << 20)).unwrap();
@@ -382,16 +391,16 @@ mod tests {
         for harmless in [Some(10 << 20), Some(u64::MAX)] {
             assert_eq!(of(harmless), None);
         }
-        assert!(of(None).unwrap().contains("the leader's own retention_bytes holds"));
+        assert!(of(None).unwrap().contains("the leader's own retention_bytes applies"));
         let empty = Held { bytes: 0, records: 0, ..held };
         assert_eq!(loss(&[(LogOption::RetentionBytes, None)], &empty), None);
         let held = Held { bytes: 10 << 20, records: 700, ..empty };
         assert_eq!(loss(&[(LogOption::CapacityBytes, Some(1))], &held), None);
     }
 
-    /// A limit on age was not asked about: 38 MiB of a log were gone within two seconds.
+    /// A limit on age was set without a question: 38 MiB of a log were gone within two seconds.
     #[test]
-    fn what_an_age_discards_is_told() {
+    fn age_limit_warns_about_discarded_records() {
         let day = |n: u64| Timestamp(n * 86_400_000);
         let held = |times| Held { bytes: 10 << 20, records: 700, times, now: day(30) };
         let of = |seconds: u64, held| loss(&[(LogOption::RetentionAge, Some(seconds * 1000))], &held);
@@ -414,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_no_log_takes_are_refused_before_anything_is_asked() {
+    fn limits_below_the_minimum_are_refused_locally() {
         for (option, value, told) in [
             (LogOption::RetentionBytes, 1, "retention_bytes is 1; it has to be at least 128.0 KiB (131072)"),
             (LogOption::RetentionAge, 0, "retention_seconds is 0; it has to be at least 1"),
@@ -426,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_as_in_a_server_s_file() {
+    fn settings_use_the_names_and_units_of_a_server_file() {
         for (text, option, value) in [
             ("retention_bytes=64MiB", LogOption::RetentionBytes, 64 << 20),
             ("log.retention_seconds=604800", LogOption::RetentionAge, 604_800_000),

@@ -1,16 +1,16 @@
-//! Replicas: the words in which `status` and `top` show the same things alike.
+//! Text that `status` and `top` share.
 
 use std::fmt::Write as _;
 
-/// Which log, and who leads it. `answered`: whether any server told.
+/// The log and its leader, as text. `answered`: whether any server answered.
 pub(crate) fn title(log_id: Option<&str>, leader: Option<u64>, answered: bool) -> (String, String) {
-    let nobody = if answered { "nobody leads" } else { "leader unknown" };
-    let leader = leader.map_or(nobody.into(), |n| format!("node {n} leads"));
+    let none = if answered { "no leader" } else { "leader unknown" };
+    let leader = leader.map_or(none.into(), |n| format!("node {n} leads"));
     let unknown = if answered { "not made yet" } else { "unknown" };
     (format!("log {}", log_id.unwrap_or(unknown)), leader)
 }
 
-/// What is wrong with replicas, a line each: the node, why it takes nothing, why it does not answer.
+/// The problems of replicas, one per line: why a node takes no appends, why it does not answer.
 pub(crate) fn complaints<'a>(
     replicas: impl IntoIterator<Item = (Option<u64>, &'a Option<String>, &'a Option<String>)>,
 ) -> String {

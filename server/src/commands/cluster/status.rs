@@ -15,46 +15,79 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   chiplog status 127.0.0.1:7411
   chiplog status log1:7411 > /tmp/chiplog.status || mail -s chiplog operator < /tmp/chiplog.status
   chiplog status log1:7411,log2:7411 --json | jq -r '.replicas[] | select(.role == \"leader\").client'
-  chiplog status log1:7411 --json | jq -r '.replicas[] | select(.state != \"ok\") | [.node, .state, .why] | @tsv'";
+  chiplog status log1:7411 --json |
+    jq -r '.replicas[] | select(.state != \"ok\") | [.node, .state, .why] | @tsv'
 
-/// Show a cluster: its replicas, what they do, how far they are, and whether all is well.
+States:
+  ok
+  draining       it is shutting down
+  other_version  its version differs from the leader's
+  lagging        it lacks more than --lag-max entries
+  no_leader      it knows no leader
+  waiting        it does not belong to a cluster yet
+  cut_off        it answers this command, but the leader hears nothing from it
+  repairing      it is fetching what its log lacks
+  unreachable    it does not answer
+  locked_out     it refuses the token, or one side does not trust the other's certificate
+  removed        it was removed from the cluster and still runs
+  short          its disk or its segments have no room for what the leader sends
+  full           it leads, and refuses appends for lack of room
+  poisoned       it takes no appends until it is started again
+  damaged        blocks are damaged and not repaired
+  wiped          it returned with an empty or a different directory
+  other_log      a server of another log is at its address
+  If several apply to a replica, the last one in this order is shown. Before a replica is reported
+  as lagging, cut_off or no_leader, it is checked again for up to 2 s.
+
+Exit status of this command:
+  0  there is a leader, and every replica is ok
+  1  an operator has to act: other_version, locked_out, removed, short, full, poisoned, wiped,
+     other_log
+  2  every server that answers refuses the token, or each is locked_out by the TLS options
+     (but 1 if that is an expired certificate of the server)
+  3  damaged
+  5  no leader, no server answers, or the state can pass by itself: draining, lagging, no_leader,
+     waiting, cut_off, repairing, unreachable
+  If several apply: 5 if there is no leader, else 3, 1, 5 in this order.
+
+JSON fields:
+  ok        whether the status is 0
+  log_id
+  leader    its node; null: none
+  replicas  for each replica:
+    node, state (as above), why (null: ok), client, peer, zone, directory, term, first, last,
+    last_raft, committed_raft, bytes_used, sync_median_micros, sync_p99_micros, scrubbed_bytes,
+    damaged, repaired, version
+    role            leader, follower, candidate, learner, repairing, removed, waiting,
+                    unreachable (it does not answer), unknown
+    voter           whether it counts for the majority, according to the leader
+    lag             raft entries it lacks, according to the leader (one entry can hold many
+                    records); all entries, if it has not answered this leader yet; null: unknown,
+                    because there is no leader or the leader hears nothing from it
+    bytes_capacity  null: the disk is the limit
+    poison          why it takes no appends; null: it does
+    error           why it did not answer; null: it did";
+
+/// Show a cluster: its replicas, their roles and positions, and whether all is well.
 ///
-/// One server that answers is enough: it names the others, which are asked as well. A server that is given and does not answer is
-/// shown as unreachable (5), also where the cluster does not list it. Each replica has a state:
+/// One server that answers is enough: it names the others, and the command asks them as well. A server that
+/// is given and does not answer is shown as unreachable (status 5), even if the cluster does not list it.
 ///
-/// ok; draining: it is about to end; other_version: than the leader's; lagging: it lacks more than --lag-max entries;
-/// no_leader: it knows none; waiting: part of no cluster yet; cut_off: it answers here, and the leader hears nothing of it;
-/// repairing: it fetches what its log lacks; unreachable: no answer; locked_out: it refuses the token, or one side does not
-/// trust the other's certificate; removed: from the cluster, and runs still; short: it has no room for what the leader
-/// sends, on its disk or in its segments; full: it leads, and takes no appends for want of room; poisoned: it takes no appends until it is started
-/// again; damaged: blocks are damaged and not repaired; wiped: it came back with an empty or another directory; other_log: a
-/// server of another log stands there. Of several the last one in this order is told. A replica that lags, is cut off or knows no leader is
-/// looked at again for up to 2 s before that is said.
-///
-/// Status 0 only if somebody leads and every replica is ok. 5: nobody leads, no server answers, or what is the matter can pass by
-/// itself (draining, lagging, no_leader, waiting, cut_off, repairing, unreachable). 1: somebody has to mend it
-/// (other_version, locked_out, removed, short, full, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token, or
-/// each is locked_out by the options for TLS; 1 if that is by an expired certificate of the server. Of several: 5 if nobody leads, else 3, 1, 5.
-///
-/// Fields of --json: ok (the status is 0), log_id, leader (node; null: nobody), replicas: each {"node", "state" (as above), "why" (null: ok), "role" (leader, follower, candidate,
-/// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter" (whether it counts for the majority, as the leader says), "client", "peer", "zone", "directory", "term",
-/// "first", "last", "last_raft", "committed_raft", "lag" (entries of raft, of which one can hold many records, that it lacks as the leader knows; all of them, of a server
-/// that has not answered this leader yet; null: not known, for nobody leads or the leader hears nothing of it),
-/// "bytes_used", "bytes_capacity" (null: the disk), "sync_median_micros", "sync_p99_micros", "scrubbed_bytes",
-/// "damaged", "repaired", "version", "poison" (null: it takes appends), "error" (null: it answered)}.
+/// The status is 0 only if there is a leader and every replica is ok.
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = HELP)]
 pub(crate) struct Status {
-    /// Servers, by the address for clients: one that runs is enough; of A,B,C each is asked, and each has to answer.
+    /// Servers, by their address for clients. One that runs is enough; of A,B,C each is asked, and each has
+    /// to answer.
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,
 
-    /// So many entries of raft a replica may lack; one that lacks more is lagging.
+    /// The number of raft entries that a replica may lack before it counts as lagging.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     lag_max: u64,
 
@@ -103,7 +136,7 @@ impl Replica {
     fn answered(status: &StatusResponse) -> Self {
         let s = status.clone();
         let me = s.members.iter().find(|m| m.node == s.node);
-        // A server that waits has no log of which there was anything to tell; syncs that were not made took no time.
+        // A waiting server has no log to report. A median of 0 means that no sync was made.
         let waits = s.role() == Role::Waiting;
         let of_log = |value: u64| (!waits).then_some(value);
         let of_syncs = |micros: u64| (micros > 0).then_some(micros);
@@ -112,7 +145,7 @@ impl Replica {
             role: role_name(status),
             client: s.client_address,
             peer: s.peer_address,
-            // As the cluster tells everybody; before it is part of one, as it was told itself.
+            // As the cluster lists it; before the server belongs to one, as in its own configuration.
             zone: me.map_or(s.zone, |m| m.zone.clone()),
             directory: (!s.directory.is_empty()).then_some(s.directory),
             term: of_log(s.term),
@@ -140,7 +173,7 @@ impl Replica {
         Self { client, role: "unreachable", error, ..known }
     }
 
-    /// As the others tell.
+    /// As the other replicas list it.
     fn of_member(m: &Member) -> Self {
         Self {
             node: Some(m.node),
@@ -154,7 +187,7 @@ impl Replica {
     }
 
     fn new(judged: &Judged<'_>, found: &Found) -> Self {
-        // As it counts for the majority: a replica that was wiped does, whatever it knows itself.
+        // As it counts for the majority: a wiped replica still does, whatever it knows itself.
         let voter = match judged.place {
             Place::Answer(status) => found.seat_of(status),
             Place::Silent(silent) => silent.member.as_ref(),
@@ -218,10 +251,10 @@ impl Shown {
     }
 }
 
-/// How long a server may take.
+/// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often what may pass is looked at again, and how long after.
+/// How often a state that may pass is checked again, and how long to wait before each check.
 const LOOKS: usize = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
@@ -237,7 +270,7 @@ pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
         found = asker.wait(survey.round(PATIENCE));
     }
     if found.silent.iter().any(|s| s.refuses) {
-        found = found.somebody()?; // nothing to show, and waiting does not mend it
+        found = found.somebody()?; // there is nothing to show, and waiting does not help
     }
     let judged = health::judge(&found, args.lag_max);
     let exit = health::exit(&found, &judged);

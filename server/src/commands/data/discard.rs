@@ -1,4 +1,4 @@
-//! `chiplog discard`: gives up the records before an index.
+//! `chiplog discard`: removes the records before an index.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -18,7 +18,7 @@ Examples:
   chiplog discard ./log 5001
       Records 1 to 5000 are gone; the log begins at 5001.
   chiplog discard ./log $(chiplog info ./log --json | jq .last+1)
-      All records are gone; the next one keeps its number.
+      All records are gone; the next index stays the same.
   chiplog discard log1:7411 5001
       The same on every replica of a cluster.
   chiplog discard ./log 1000000 --fast-forward
@@ -26,13 +26,13 @@ Examples:
 
 /// Discard the records before FIRST, for good.
 ///
-/// Durable when it returns. Files are deleted or reused as wholes, so room comes free in steps of a segment.
-/// Discarding what is discarded already changes nothing. A directory must not be open for writing
+/// Durable when it returns. Space is freed in whole segments, because files are deleted or reused as a whole.
+/// Discarding records that are already discarded changes nothing. A directory must not be open for writing
 /// elsewhere (status 5).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES, allow_missing_positional = true)]
 pub(crate) struct Discard {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Option<Target>,
 
@@ -40,7 +40,7 @@ pub(crate) struct Discard {
     #[arg(value_parser = first)]
     first: u64,
 
-    /// Allow FIRST to lie beyond the next record: the log goes on from there, all before it is gone.
+    /// Allow a FIRST beyond the next record: the log continues at FIRST, and every record before it is gone.
     #[arg(long)]
     fast_forward: bool,
 
@@ -51,11 +51,11 @@ pub(crate) struct Discard {
 fn first(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(index) if index > 0 => Ok(index),
-        // With one argument alone it is taken for the last one.
+        // Clap takes a single argument for the last one.
         _ if text.contains(['/', ':']) || Path::new(text).is_dir() => {
-            Err(format!("FIRST is missing: give the index of the first record to keep, from 1, after {text}"))
+            Err(format!("FIRST is missing: after {text}, give the index of the first record to keep, from 1"))
         }
-        _ => Err("give the index of the first record to keep, from 1, after the directory or server".into()),
+        _ => Err("after the directory or server, give the index of the first record to keep, from 1".into()),
     }
 }
 
@@ -78,23 +78,25 @@ impl Discarded {
     }
 }
 
-/// Where a log begins and ends, and what it takes.
+/// The bounds of a log, and its size.
 struct Extent {
     first: Index,
     last: Index,
     bytes_used: u64,
 }
 
+/// Checks that FIRST is within the log, or --fast-forward is set.
+///
 /// # Errors
-/// `InvalidArgument`: it lies beyond the end, and nobody said that it may.
+/// `InvalidArgument`: FIRST is beyond the end, and --fast-forward is missing.
 fn check(args: &Discard, last: Index) -> Result<()> {
     let next = last.next();
     if args.first <= next.get() || args.fast_forward {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "{} lies beyond the end: the last record is {last}, so {next} discards all; \
-         to let the log go on from {0}, say --fast-forward",
+        "{} is beyond the end: the last record is {last}, so {next} discards all; \
+         to let the log continue at {0}, pass --fast-forward",
         args.first
     )))
 }

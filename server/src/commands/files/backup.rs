@@ -1,4 +1,5 @@
-//! `chiplog backup`: a log's files in a directory of their own, sealed with a manifest; of a directory here, or of servers.
+//! `chiplog backup`: copies the log of a directory or of servers to a directory of its own, sealed with a
+//! manifest.
 
 use crate::commands::files::info::{STALE_DIRECTORY, unproven, unproven_in};
 use crate::common::exit::Exit;
@@ -19,52 +20,58 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   chiplog backup log1:7411,log2:7411 /backup/2026-11-23
-      What was confirmed when the command began, from servers that go on serving.
+      Every record confirmed before the command began, while the servers keep serving.
   chiplog backup ./log /backup/2026-11-23
-      Of a directory on this machine, also while a program writes it.
+      Of a directory on this machine, even while a program writes to it.
   chiplog restore /backup/2026-11-23 --check && chiplog restore /backup/2026-11-23 ./again
   chiplog backup log2:7411 /backup/last --stale
-      What a replica has when there is no majority any more.";
+      The records of a replica, if the majority is lost.
+
+JSON fields:
+  log_id, first, last, records, last_time, files, bytes, seconds
+  last_timestamp  ms since 1970
+  unproven        records at the end of a directory that nothing proves to be durable; they are
+                  not in the backup";
 
 /// Back a log up: its records with their indexes and times, its sessions, its options.
 ///
-/// DEST becomes a directory with the log's segment files and the manifest chiplog.backup, which names each file with its size
-/// and checksum. The manifest comes last, when all else is durable: a directory without it is no backup. Nothing changes a
-/// backup; copy it, or put it into an archive, as any directory.
+/// DEST becomes a directory with the log's segment files and the manifest chiplog.backup, which lists each
+/// file with its size and checksum. The manifest is written last, when everything else is durable: a
+/// directory without it is not a backup. A backup never changes; copy or archive it like any directory.
 ///
-/// Of servers: every record that was confirmed before the command began is in it, which a majority has to say, and what was
-/// done to sessions and options before the last of them, or is known to the server that it comes from. The bytes come from a
-/// server that does not lead, if there is one. --stale asks for no majority. Of a directory: what is proven durable there,
-/// and of a replica, what it knows to be committed.
+/// Servers: the backup holds every record that was confirmed before the command began, which needs a
+/// majority. It also holds the changes to sessions and options before the last of these records, and those
+/// that its source knows. The source is a server that does not lead, if there is one. --stale needs no
+/// majority.
 ///
-/// `chiplog restore` makes a log of it, `chiplog restore --check` proves it.
+/// A directory: the backup holds what is proven durable there and, of a replica, what it knows to be
+/// committed.
 ///
-/// Fields of --json: log_id, first, last, records, last_timestamp (ms since 1970), last_time, files, bytes, unproven (records
-/// behind the last one in a directory that nothing proves to be durable: they are not in the backup), seconds.
+/// `chiplog restore` makes a log of the backup, `chiplog restore --check` verifies it.
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = HELP)]
 pub(crate) struct BackUp {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT")]
     source: Target,
 
-    /// The directory for the backup: missing, or empty.
+    /// The directory for the backup: missing or empty.
     #[arg(value_parser = target::directory)]
     dest: PathBuf,
 
-    /// Of servers: what a replica has that answers, without a majority that says whether there is more.
+    /// For servers: back up what an answering replica has, without asking a majority whether there is more.
     #[arg(long)]
     stale: bool,
 
-    /// Of servers: prefer those of this zone.
+    /// For servers: prefer those in this zone.
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
     zone: String,
 
-    /// Of servers: size of the backup's segment files [default: 64MiB]. Each file takes all of it, also for a log that is smaller. Not
-    /// below the servers' if their blocks are that large.
+    /// For servers: size of the backup's segment files [default: 64MiB]. Each file has this size, even for a
+    /// smaller log. Give at least the servers' size if their blocks are that large.
     #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
     segment_bytes: Option<u32>,
 
@@ -72,9 +79,9 @@ pub(crate) struct BackUp {
     connect: Connect,
 }
 
-/// So long no server may feed the copy before the command ends.
+/// The command ends if no server feeds the copy for this long.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often is looked how far the copy is.
+/// How often to check the progress of the copy.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
@@ -121,10 +128,10 @@ impl Told {
     }
 }
 
-/// The records of a log, in words.
+/// The records of a log, as text.
 pub(crate) fn records(first: u64, last: u64) -> String {
     match (last + 1).saturating_sub(first) {
-        0 => format!("no records, the next one is {}", format::count(last + 1)),
+        0 => format!("no records, the next index is {}", format::count(last + 1)),
         n => format!("{}, index {first} to {last}", format::many(n, "record", "records")),
     }
 }
@@ -135,7 +142,7 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
         Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
         Target::Directory(_) if args.segment_bytes.is_some() => {
             return Err(Failure::usage(
-                "--segment-bytes is for servers: a directory's files keep their size",
+                "--segment-bytes works only with servers: the files of a directory keep their size",
             ));
         }
         Target::Directory(dir) => directory(dir, args, ui)?,
@@ -146,7 +153,7 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Of a directory. Also how many records it has that nothing proves to be durable.
+/// Backs a directory up. Also returns the number of its records that nothing proves to be durable.
 fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
     let read_only = open_log::view(dir)?;
     let left = unproven_in(&read_only, dir);
@@ -162,16 +169,15 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
     Ok((backup, left))
 }
 
-/// Of servers: a copy that follows them until it has what is wanted, and is sealed then.
+/// Backs servers up: a follower copies the log until it has every wanted record, then the copy is sealed.
 fn servers(list: &[String], args: &BackUp, ui: &Ui) -> Result<Backup> {
-    // All that was confirmed until now; nothing is made before that is known.
-    let otherwise =
-        "; `--stale` backs up what a replica has that answers, without the newest records perhaps";
+    // Everything confirmed until now. Nothing is made before that is known.
+    let otherwise = "; `--stale` backs up what an answering replica has, perhaps without the newest records";
     let info = Remote::connect(list, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
     let backup = copy(list, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
     backup.inspect_err(|_| {
-        // The error says what happened; what cannot be removed is an unfinished backup.
+        // The error says what happened. Files that cannot be removed are an unfinished backup.
         let _ = Backup::abandon(&args.dest);
     })
 }
@@ -187,7 +193,7 @@ fn copy(list: &[String], args: &BackUp, bytes: u64, target: Option<Index>, ui: &
     let follower = Follower::open(&args.dest, list.iter().cloned(), Start::First, options)
         .map_err(|error| remote::unreachable(error, list, &args.connect, ui))?;
     let bar = ui.progress(Some(bytes), "backing up");
-    // Stale: what the server that feeds it has now.
+    // With --stale: the last record of the server that feeds it now.
     let target = target.unwrap_or_else(|| follower.status().source_last);
     let mut fed = Instant::now();
     loop {
@@ -204,7 +210,7 @@ fn copy(list: &[String], args: &BackUp, bytes: u64, target: Option<Index>, ui: &
         } else if fed.elapsed() > PATIENCE {
             let why = status.last_error.map_or_else(String::new, |error| format!(": {error}"));
             let what = format!(
-                "no server feeds the backup any more{why}; it was removed. Try again once one runs, or with --stale"
+                "no server sends records for the backup any more{why}; the unfinished backup was removed. Try again when a server runs, or with --stale"
             );
             return Err(Failure::new(ErrorKind::Unavailable, what));
         }
@@ -216,7 +222,7 @@ fn copy(list: &[String], args: &BackUp, bytes: u64, target: Option<Index>, ui: &
     Ok(backup)
 }
 
-/// The library says what is the matter; the command line adds what to do.
+/// The library reports what is wrong; the command line adds what to do.
 fn stopped(error: chiplog::Error) -> Failure {
     match error.kind() {
         ErrorKind::TooLarge => {

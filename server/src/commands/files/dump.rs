@@ -1,4 +1,4 @@
-//! `chiplog dump`: a log's files laid open: segments, blocks, batches, records.
+//! `chiplog dump`: shows a log's files: segments, blocks, batches, records.
 
 use super::verify::{JsonFault, JsonTail, line};
 use crate::common::exit::Exit;
@@ -18,21 +18,21 @@ use std::ops::ControlFlow;
 const EXAMPLES: &str = "\
 Examples:
   chiplog dump ./log
-      Every block: where it lies, what it is, which records it holds.
+      Every block: its offset, its kind, and the records in it.
   chiplog dump ./log --segment 3 --records
       One file, with a preview of each record.
   chiplog dump ./log --records=hex --preview 64
-      Previews in hexadecimal, longer ones.
+      Longer previews, in hexadecimal.
   chiplog dump ./log --json | jq -c 'select(.type == \"block\" and .kind == \"command\")'
       All commands: discards, sessions.";
 
 /// Show what is in a log's files: segments, blocks, batches, and with --records each record.
 ///
 /// Reads the files themselves, so it works on a log that does not open, and beside a running writer. Faults
-/// are shown where they are, and the dump goes on past them (status 3 at the end).
+/// are shown where they are, and the dump continues after them (status 3 at the end).
 ///
-/// With --json each segment, block, fault and segment's end is one line; its "type" says which: segment, block
-/// (with "batches", and within them, with --records, "records"), fault, tail, segment_end.
+/// With --json each segment, block, fault and end of a segment is one line. Its "type" is segment, block
+/// (with "batches", which with --records contain "records"), fault, tail or segment_end.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dump {
@@ -40,11 +40,11 @@ pub(crate) struct Dump {
     #[arg(value_name = "DIR")]
     target: Target,
 
-    /// Only the segment of this number (its file's name).
+    /// Show only the segment with this number (its file's name).
     #[arg(long, value_name = "NUMBER")]
     segment: Option<u64>,
 
-    /// Show the beginning of each record, escaped or in hexadecimal.
+    /// Show the beginning of each record, as escaped text or in hexadecimal.
     #[arg(long, value_name = "HOW", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     records: Option<Preview>,
 
@@ -73,7 +73,7 @@ struct JsonBlock {
     term: u64,
     first: u64,
     records: u32,
-    /// None: a block without records has none.
+    /// None: the block has no records.
     timestamp: Option<u64>,
     time: Option<String>,
     durable_upto: u64,
@@ -165,7 +165,7 @@ impl Dump {
     }
 }
 
-/// What a block without records says.
+/// The content of a block without records.
 fn describe(content: &Content) -> Option<Value> {
     match content {
         Content::HardState { term, vote, commit } => {
@@ -191,12 +191,12 @@ fn describe(content: &Content) -> Option<Value> {
     }
 }
 
-/// The options of a log by their names.
+/// The options of a log by name.
 fn option_values(options: &LogOptions) -> Value {
     options.iter().map(|(option, value)| (option.name().to_owned(), Value::from(value))).collect()
 }
 
-/// One thing of the dump, in words.
+/// A block of the dump, as text.
 fn block_words(block: &JsonBlock) -> String {
     let records = match block.records {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! `chiplog info`: where a log begins and ends, and what room it takes.
+//! `chiplog info`: the bounds of a log, and its size.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -19,33 +19,42 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   chiplog info ./log
   chiplog info log1:7411
-  chiplog info ./log --json | jq .last";
+  chiplog info ./log --json | jq .last
+
+JSON fields:
+  log_id, first, last (an empty log has last = first - 1), records, durable, bytes_used
+  directory       null for servers
+  bytes_capacity  null: unknown here, because it is an option of the writer
+  segments        null for servers
+  sessions        null for servers
+  last_timestamp  ms since 1970, of the newest block; null: none
+  last_time       the same as text
+  writer          {\"pid\", \"command\"}; null: not open for writing, or servers
+  unproven        records after the last one that a killed writer left: sound, and durable once the
+                  log is opened for writing; 0 while it is open
+  bytes_on_disk   size of the directory's files, prepared segments included; null for servers
+  replica         {\"node\" (null: not a member), \"members\" (their number)}; null: a log without a
+                  cluster, or servers
+  leader          {\"node\", \"address\"}; null for a directory";
 
 /// Show a log's positions, size and state.
 ///
-/// Works beside a running writer; what is shown is durable. Fields of --json: directory, log_id, first, last,
-/// records, durable, bytes_used, bytes_capacity (null: not known here, it is the writer's option), segments, sessions,
-/// last_timestamp (ms) and last_time of the newest block (null: none), writer ({"pid", "command"}, null: not open for
-/// writing), unproven (records that a killed writer left behind the last one shown: sound, and durable once the log is
-/// opened for writing; 0 while it is), bytes_on_disk (what the directory's files take, prepared segments included),
-/// replica ({"node" (null: not a member), "members" (how many)}, null: a log on its own). An empty log has last =
-/// first - 1.
+/// Works beside a running writer. Everything shown is durable.
 ///
-/// Of servers: what a majority confirms that the leader knows; directory, segments, sessions, writer, bytes_on_disk and replica are null, leader
-/// is {"node", "address"} (null for a directory). --stale asks no majority: what the leader, or else the replica that
-/// has most, knows. `chiplog status` shows the replicas.
+/// Servers: shows what the leader knows, confirmed by a majority. With --stale no majority is asked: shows
+/// what the leader knows, or else the replica that has most. `chiplog status` shows the replicas.
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = HELP)]
 pub(crate) struct Info {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
-    /// Of servers: what the replicas know that answer, without a majority.
+    /// For servers: show what the answering replicas know, without a majority.
     #[arg(long)]
     stale: bool,
 
@@ -80,7 +89,7 @@ struct Shown {
     leader: Option<Leader>,
 }
 
-/// What a replica's directory says of its cluster.
+/// The cluster according to a replica's directory.
 #[derive(Serialize)]
 struct Replica {
     /// None: it was not added yet, or was removed.
@@ -99,7 +108,7 @@ impl Shown {
         line(
             "records",
             match self.records {
-                0 => format!("none; the next one is {}", self.last + 1),
+                0 => format!("none; the next index is {}", self.last + 1),
                 n => format!("{}, index {} to {}", format::count(n), self.first, self.last),
             },
         );
@@ -121,7 +130,7 @@ impl Shown {
         match &self.leader {
             None => line("writer", self.writer.as_ref().map_or("none".into(), describe)),
             Some(Leader { node, address }) => {
-                let node = node.map_or("nobody known".into(), |n| format!("node {n}"));
+                let node = node.map_or("none known".into(), |n| format!("node {n}"));
                 line("leader", address.as_ref().map_or(node.clone(), |a| format!("{node} at {a}")));
             }
         }
@@ -140,13 +149,13 @@ impl Replica {
         let cluster = format!("a cluster of {}", format::many(self.members as u64, "member", "members"));
         match self.node {
             Some(node) => format!("node {node} of {cluster}"),
-            None if self.members == 0 => "of a cluster that it was not added to yet".into(),
-            None => format!("of {cluster}, and none of them"),
+            None if self.members == 0 => "of a cluster to which it was not added yet".into(),
+            None => format!("of {cluster}, but not a member"),
         }
     }
 }
 
-/// What the files of a directory take on the disk.
+/// The disk space that the files of a directory use.
 fn bytes_on_disk(dir: &Path) -> Result<u64> {
     let failed = |e| Failure::io("list", dir, &e);
     let mut bytes = 0;
@@ -159,24 +168,24 @@ fn bytes_on_disk(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// What `--stale` is not for.
-pub(crate) const STALE_DIRECTORY: &str = "--stale is for servers: a directory is read as it is";
+/// The error of `--stale` with a directory.
+pub(crate) const STALE_DIRECTORY: &str = "--stale works only with servers: a directory is read as it is";
 
-/// Records at the end that a killed writer left, in words.
+/// Describes the records at the end that a killed writer left.
 pub(crate) fn unproven(records: u64) -> String {
     format!(
-        "{} in the files and not proven yet; opening the log for writing recovers {}",
+        "{} in the files but not proven durable yet; opening the log for writing recovers {}",
         format::many(records, "more record is", "more records are"),
         if records == 1 { "it" } else { "them" }
     )
 }
 
-/// How many they are. While somebody writes they are under way.
+/// The number of these records. While a writer has the log open they are in flight, not left behind.
 pub(crate) fn unproven_in(read_only: &ReadOnlyLog, dir: &Path) -> u64 {
     if locks::holder(dir).is_none() { read_only.unproven() } else { 0 }
 }
 
-/// A writer in words.
+/// Describes a writer.
 pub(crate) fn describe(holder: &Holder) -> String {
     match (holder.pid, &holder.command) {
         (0, _) => "a process of another container".into(),
@@ -222,7 +231,7 @@ fn remote(servers: &[String], connect: &Connect, stale: bool, ui: &Ui) -> Result
         let mut options = ReaderOptions::default();
         (options.follow, options.min_index) = (false, info.last);
         let mut reader = remote.client.reader_with(Start::Index(info.last), options);
-        // Gone in the meantime: then there is none.
+        // It went away meanwhile: then there is none.
         newest = remote.wait(reader.next_batch()).ok().flatten().map(|batch| batch.timestamp());
     }
     Ok(Shown {
@@ -252,7 +261,7 @@ pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
         Target::Directory(dir) => local(dir)?,
         Target::Servers(servers) => remote(servers, &args.connect, args.stale, ui)?,
     };
-    // What was asked for is shown even when quiet.
+    // The result is shown even with --quiet.
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
     Ok(Exit::Ok)
 }

@@ -1,4 +1,4 @@
-//! Commands about a log as files: how it stands, what its blocks say, backups.
+//! Commands about the files of a log: positions, blocks, backups.
 
 pub(crate) mod backup;
 pub(crate) mod dump;

@@ -1,4 +1,4 @@
-//! `chiplog restore`: a log made of a backup; or the backup proven.
+//! `chiplog restore`: makes a log of a backup, or verifies the backup.
 
 use crate::commands::files::backup::records;
 use crate::common::exit::Exit;
@@ -14,62 +14,67 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   chiplog restore /backup/2026-11-23 --check
-      Reads every byte of the backup and says whether it is whole.
+      Read every byte of the backup and report whether it is complete and sound.
   chiplog restore /backup/2026-11-23 /var/lib/chiplog/1
-      A log of its own, which `chiplog serve` of node 1 serves; others join it with `chiplog member add`.
+      A log without a cluster, which `chiplog serve` of node 1 serves; other servers join it with
+      `chiplog member add`.
   chiplog restore /backup/2026-11-23 ./before --to-time 2026-11-23T11:59:00Z
-      As it was then.
+      The log as it was at that time.
   chiplog restore /backup/2026-11-23 ./before --to-index 41200
-      As it was when record 41200 was its last.";
+      The log as it was when record 41200 was its last.
 
-/// Make a log of a backup, whole or up to a record or a time; or prove the backup.
+JSON fields:
+  log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds
+  With --check also files, bytes and made (ms since 1970) of the backup.";
+
+/// Make a log of a backup, all of it or up to a record or a time; or verify the backup.
 ///
-/// The backup is checked first: its manifest, and the size and checksum of each file. A file that is missing, changed or
-/// additional is named (status 3), and nothing is made. The log is made in DIR.restoring and renamed when it is complete
-/// and durable: an interrupted restore leaves nothing at DIR.
+/// The backup is checked first: its manifest, and the size and checksum of each file. A missing, changed or
+/// additional file is an error (status 3), and nothing is made. The log is made in DIR.restoring and renamed
+/// when it is complete and durable, so an interrupted restore leaves nothing at DIR.
 ///
-/// Records keep their indexes and times, sessions go on, the options of the log are kept. The log gets a new id, so that
-/// clients, copies and replicas of the old one do not take it for theirs; --keep-log-id keeps the id, for the case that
-/// nothing is left of the old one. Its members are not in it: it is a log on its own. `chiplog serve` of node 1 makes it a
-/// cluster, which others join.
+/// Records keep their indexes and times. Sessions continue, and the log's options are kept. The log gets a
+/// new id, so that clients, copies and replicas of the old log do not mistake it for theirs. --keep-log-id
+/// keeps the id, if nothing is left of the old log.
 ///
-/// --to-index and --to-time leave out what was done later, to sessions and options too. An append is all or nothing: one that goes
-/// on behind the record is left out. Times are those that the leaders gave.
+/// The members of the old cluster are not restored. `chiplog serve` of node 1 makes a new cluster of the log,
+/// which other servers join.
 ///
-/// Fields of --json: log_id, first, last, records, last_timestamp (ms since 1970), last_time, seconds; with --check also
-/// files, bytes, made (ms since 1970) of the backup.
+/// --to-index and --to-time leave out everything later, including changes to sessions and options. An append
+/// is all or nothing: it is left out if it continues after the given record. Times are those that the leaders
+/// assigned.
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = HELP)]
 pub(crate) struct Restore {
     /// The backup's directory.
     #[arg(value_parser = target::directory)]
     backup: PathBuf,
 
-    /// The directory for the log: missing, or empty.
+    /// The directory for the log: missing or empty.
     #[arg(value_parser = target::directory, required_unless_present = "check")]
     dir: Option<PathBuf>,
 
-    /// Restore nothing: read all of the backup, and check each file's checksum and each block.
+    /// Restore nothing: read the whole backup, and verify each file's checksum and each block.
     #[arg(long, conflicts_with_all = ["dir", "to_index", "to_time", "keep_log_id", "segment_bytes"])]
     check: bool,
 
-    /// The log ends with this record.
+    /// End the log with this record.
     #[arg(long, value_name = "INDEX", conflicts_with = "to_time")]
     to_index: Option<u64>,
 
-    /// The log ends with what was written at this time: RFC 3339, a date, milliseconds since 1970, or a span ago
-    /// (90s, 15m, 2h, 7d).
+    /// End the log with what was written by this time: RFC 3339, a date, milliseconds since 1970, or a span
+    /// ago (90s, 15m, 2h, 7d).
     #[arg(long, value_name = "TIME", value_parser = open_log::since)]
     to_time: Option<Timestamp>,
 
-    /// Keep the id of the log that was backed up: only if it and all its replicas are gone for good.
+    /// Keep the id of the log that was backed up. Only if that log and all its replicas are gone for good.
     #[arg(long)]
     keep_log_id: bool,
 
-    /// Size of the log's segment files, such as 64MiB; else as in the backup.
+    /// Size of the log's segment files, such as 64MiB. Default: as in the backup.
     #[arg(long, value_name = "SIZE", value_parser = open_log::segment_bytes)]
     segment_bytes: Option<u32>,
 }
@@ -87,7 +92,7 @@ struct Told {
     checked: Option<Checked>,
 }
 
-/// Of a backup.
+/// Fields about the backup itself.
 #[derive(Serialize)]
 struct Checked {
     files: u64,
@@ -153,7 +158,7 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
     })?;
     if let Some(index) = args.to_index.filter(|index| restored.last < Index(*index)) {
         ui.say(&format!(
-            "record {index} is of an append that goes on behind it: appends are all or nothing, and this one was left out"
+            "record {index} belongs to an append that continues after it: an append is all or nothing, so this one was left out"
         ));
     }
     Ok(())

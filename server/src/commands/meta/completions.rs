@@ -1,4 +1,4 @@
-//! `chiplog completions`: what a shell needs to complete our command line.
+//! `chiplog completions`: the completion scripts for shells.
 
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
@@ -17,7 +17,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Completions {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `chiplog config`: a server's configuration, checked and shown.
+//! `chiplog config`: checks and shows a server's configuration.
 
 use crate::commands::run::serve::Settings;
 use crate::common::exit::Exit;
@@ -16,7 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog config show > chiplog.toml       a file with all keys that have a value
   chiplog config show chiplog.toml --set zone=west
-  chiplog config check chiplog.toml        before a server is started again";
+  chiplog config check chiplog.toml        before restarting a server";
 
 /// Check or show a server's configuration.
 #[derive(Args, Debug)]
@@ -28,26 +28,27 @@ pub(crate) struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Check a file: unknown keys, values out of bounds, files of certificates, keys and tokens, whether others could reach it,
-    /// and whether they would take the certificates for this node's.
+    /// Check a file: unknown keys, values out of bounds, the files of certificates, keys and tokens, whether
+    /// other servers could reach this one and would accept its certificates.
     ///
-    /// What only the machine that it runs on can tell is left to `chiplog serve`: names, ports that are taken, the data.
+    /// `chiplog serve` checks what depends on its machine: names, ports in use, the data.
     Check {
         /// The file.
         #[arg(required_unless_present = "config")]
         file: Option<PathBuf>,
 
-        /// The same, as `config show` and `serve` take it.
+        /// The file, named as for `config show` and `serve`.
         #[arg(long, value_name = "FILE", conflicts_with = "file")]
         config: Option<PathBuf>,
 
-        /// The node's number, where `serve` gets it from its command line or environment and not from the file.
+        /// The node's number, if `serve` gets it from its command line or environment instead of the file.
         #[arg(long, env = "CHIPLOG_NODE", value_name = "N")]
         node: Option<String>,
     },
-    /// Print the configuration that file, environment and flags come to, as a file: all keys that have a value, defaults included.
+    /// Print the configuration that results from file, environment and flags, as a file: all keys that have a
+    /// value, defaults included.
     Show {
-        /// The file; as --config, which then is left out.
+        /// The file; instead of --config.
         file: Option<PathBuf>,
 
         #[command(flatten)]
@@ -66,13 +67,13 @@ pub(crate) fn run(args: &ConfigCommand, ui: &Ui) -> Result<Exit> {
             over.extend(node.as_ref().map(|node| Over {
                 key: "node".to_owned(),
                 value: node.clone(),
-                by: "--node, or CHIPLOG_NODE".to_owned(),
+                by: "--node or CHIPLOG_NODE".to_owned(),
             }));
             let config = Config::load(Some(file), &over)?;
             crate::serve::check(&config)?;
             if config.node == 0 {
                 return Err(Failure::usage(format!(
-                    "{} is in order, except for `node`, which has to be given: `node = N` in the file, --node N, or CHIPLOG_NODE in the environment",
+                    "{} is in order, except that `node` is missing: give `node = N` in the file, --node N, or CHIPLOG_NODE in the environment",
                     file.display()
                 )));
             }

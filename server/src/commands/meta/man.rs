@@ -1,4 +1,4 @@
-//! `chiplog man`: manual pages, made from the same words as `--help`.
+//! `chiplog man`: manual pages, made from the same text as `--help`.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -12,19 +12,20 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   chiplog man | man -l -                       read the page of chiplog itself
-  chiplog man append | man -l -                read that of one command
-  chiplog man member add | man -l -            or of a command's own command
+  chiplog man append | man -l -                read the page of a command
+  chiplog man member add | man -l -            or of a subcommand
   chiplog man --out /usr/local/share/man/man1  install all";
 
 /// Print a manual page, or write all of them to a directory.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Man {
-    /// The command whose page to print, such as `append` or `member add`; without it, that of chiplog itself.
+    /// The command whose page to print, such as `append` or `member add`. Default: chiplog itself.
     #[arg(conflicts_with = "out", num_args = 0..=2)]
     command: Vec<String>,
 
-    /// Write all pages, chiplog.1, chiplog-append.1, chiplog-member-add.1 …, to this directory. It is made if need be.
+    /// Write all pages, chiplog.1, chiplog-append.1, chiplog-member-add.1 …, to this directory. It is created
+    /// if missing.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Man, mut root: clap::Command, ui: &Ui) -> Result<Exit> 
         command.find_subcommand(name).ok_or_else(|| {
             let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
             let there = if names.is_empty() { "none".into() } else { names.join(", ") };
-            Failure::usage(format!("{} has no command {name}; it has {there}", command.get_name()))
+            Failure::usage(format!("{} has no command {name}; its commands: {there}", command.get_name()))
         })
     })?;
     let page = render(command)?;
@@ -66,12 +67,12 @@ fn all(command: &clap::Command) -> Vec<&clap::Command> {
     std::iter::once(command).chain(below.flat_map(all)).collect()
 }
 
-/// `chiplog-append` for a subcommand, as manual pages are named.
+/// The name of a command's page, such as `chiplog-append`.
 fn page_name(command: &clap::Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_string()
 }
 
-/// The page: clap's sections, then ours, which in `--help` stand at the end.
+/// The page: clap's sections, then ours, which are at the end of `--help`.
 fn render(command: &clap::Command) -> Result<Vec<u8>> {
     let man = clap_mangen::Man::new(command.clone());
     let mut page = Vec::new();
@@ -92,7 +93,7 @@ fn render(command: &clap::Command) -> Result<Vec<u8>> {
     Ok(page)
 }
 
-/// As `--help` has it. The crate's own lists all options, and leaves out what they take.
+/// The usage line of `--help`. The synopsis of the crate lists all options without their values.
 fn synopsis(command: &clap::Command) -> String {
     let usage = command.clone().render_usage().to_string();
     sections_of(&format!("Synopsis:\n{}", usage.trim_start_matches("Usage:").trim()))
@@ -110,7 +111,8 @@ fn sections_of(help: &str) -> String {
                 plain = true;
             }
             None => {
-                // A control character at a line's start would be a request; a hyphen would be typeset as a dash.
+                // A dot or quote at a line's start would be a request; a plain hyphen would be typeset as a
+                // dash.
                 let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
                 out.push_str(&format!("{guard}{}\n", line.replace('\\', "\\e").replace('-', "\\-")));
             }
@@ -125,9 +127,9 @@ mod tests {
     use super::*;
     use crate::commands::cli;
 
-    /// It said "[--log]" of an option that takes a value.
+    /// The synopsis showed "[--log]" for an option that takes a value.
     #[test]
-    fn the_synopsis_is_the_usage() {
+    fn synopsis_is_the_usage() {
         let mut root = cli::command();
         root.build();
         let append = synopsis(root.find_subcommand("append").unwrap());
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn our_sections_become_the_page_s() {
+    fn help_sections_become_sections_of_the_page() {
         let page = sections_of("Examples:\n  chiplog a-b '\\n'\n\nExit status:\n    0  fine\n.odd");
         let expected = ".SH EXAMPLES\n.nf\n  chiplog a\\-b '\\en'\n\n.fi\n.SH EXIT STATUS\n.nf\n    0  fine\n\\&.odd\n.fi\n";
         assert_eq!(page, expected);

@@ -1,4 +1,4 @@
-//! `chiplog token`: a new token, and what a server has to know of it.
+//! `chiplog token`: makes a new token, and the line by which servers recognize it.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -13,37 +13,44 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog token --role append
   chiplog token --role read --comment reports --out reader.token >> /etc/chiplog/tokens
-      The token goes into a file of its own, its line to those that the servers read: append it on every server.
-  chiplog read log1:7411 --tls-authority ca.pem --token-file reader.token";
+      The token is written to its own file, its line to the file that the servers read. Append the
+      line on every server.
+  chiplog read log1:7411 --tls-authority ca.pem --token-file reader.token
 
-/// Make a token for servers that ask for one.
+Roles:
+  read    records, positions, status
+  append  append, and read
+  admin   everything: also discards, and changes of the cluster
+
+JSON fields:
+  role, token, line; with --out: role, line, out";
+
+/// Make a token for servers that require one.
 ///
-/// Prints two halves: the token, which the client shows (--token-file, or CHIPLOG_TOKEN), and a line for the file of
-/// tokens that the servers read (`auth.tokens`). With --out the token goes to a file, and only the line is printed. The line holds the token's role and its SHA-256: who reads it cannot
-/// make the token of it. Nothing is stored, except for the token itself where --out says so: in a file that only its owner
-/// may read.
+/// Prints two parts: the token, which the client sends (--token-file, or CHIPLOG_TOKEN), and a line for the
+/// file of tokens that the servers read (`auth.tokens`). With --out the token is written to a file that only
+/// its owner may read, and only the line is printed.
 ///
-/// Roles: read (records, positions, status), append (and read), admin (all: also discards, and changes of the cluster).
-///
-/// Fields of --json: role, token, line; with --out: role, line, out.
+/// The line holds the token's role and its SHA-256, from which the token cannot be derived. Nothing else is
+/// stored.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Token {
-    /// What it allows: read, append or admin.
+    /// The role: read, append or admin.
     #[arg(long, default_value = "read", value_name = "ROLE", value_parser = str::parse::<Role>)]
     role: Role,
-    /// Write the token to this file, for its owner alone, instead of printing it.
+    /// Write the token to this file, readable only by its owner, instead of printing it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// What the line says behind `#`, such as whom the token is for. The servers do not read it.
+    /// A comment for the line, after `#`, such as who uses the token. The servers ignore it.
     #[arg(long, value_name = "TEXT", value_parser = comment)]
     comment: Option<String>,
-    /// Replace FILE if it is there.
+    /// Replace FILE if it exists.
     #[arg(long, requires = "out")]
     overwrite: bool,
 }
 
-/// One line.
+/// Parses a comment of one line.
 fn comment(text: &str) -> Result<String, String> {
     match text.chars().any(char::is_control) {
         true => Err("it has to be one line of text".into()),

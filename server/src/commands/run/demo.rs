@@ -1,8 +1,9 @@
-//! `chiplog demo`: the log's main job, told as a story, on real text.
+//! `chiplog demo`: the log's main task, shown step by step on a real text.
 //!
-//! A child process appends from many threads; two readers of this process follow the live log; the child is
-//! killed with SIGKILL; a second one goes on; a prefix is discarded; everything is checked against an outside
-//! witness (see [`witness`](crate::commands::run::witness)). The command fails when any check does.
+//! A child process appends from many threads; two readers of this process follow the live log. The child is
+//! killed with SIGKILL, and a second child continues. Then a prefix is discarded. Everything is checked
+//! against an outside witness (see [`witness`](crate::commands::run::witness)); the command fails if any
+//! check does.
 
 use crate::commands::run::witness;
 use crate::commands::run::witness::{Counters, Plan, Running, Seen, Text, Trouble, Witness};
@@ -27,37 +28,37 @@ use std::time::{Duration, Instant};
 
 /// See it work: append a real text from many threads, kill -9 the writer, recover, check every byte.
 ///
-/// A child process appends while two readers follow; it is killed in mid-write; a second one goes on where the
-/// first was cut off; a prefix is discarded. An outside witness notes every confirmation, and whatever the log
-/// shows afterwards is held against it. Ends with status 3 if any promise is broken.
+/// A child process appends while two readers follow; it is killed in mid-write. A second child continues
+/// where the first one stopped; then a prefix is discarded. An outside witness records every confirmation and
+/// compares it with what the log contains afterwards. Status 3: a promise is broken.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
-  chiplog demo                             Newton's Opticks over and over, in a directory that goes away
+  chiplog demo                             Newton's Opticks repeatedly, in a temporary directory
   chiplog demo ./log --file access.log     your own text; the log stays
-  chiplog demo --size 1GiB --json          longer, and the figures for a script")]
+  chiplog demo --size 1GiB --json          longer, with the figures for a script")]
 pub(crate) struct Demo {
-    /// Directory for the log, new or empty; it stays. Without it one is made here and removed at the end.
+    /// Directory for the log, new or empty; it stays. Default: a directory made here and removed at the end.
     #[arg(value_parser = target::directory)]
     dir: Option<PathBuf>,
 
-    /// Text whose lines become the records, over and over; the built-in one is Newton's Opticks (1730).
+    /// Text whose lines become the records, repeatedly. The built-in text is Newton's Opticks (1730).
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// How many bytes of records to append in all.
+    /// Total size of the records to append.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
     size: u64,
 
-    /// Threads that append.
+    /// Number of threads that append.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 
-    /// Appends that each thread keeps under way.
+    /// Number of appends that each thread keeps in flight.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
     in_flight: u16,
 
-    /// Be the process that appends.
+    /// Run as the process that appends.
     #[arg(long, hide = true)]
     child: bool,
 }
@@ -72,17 +73,17 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A check that failed.
+/// The failure of a check.
 fn broken<T>(what: String) -> Result<T> {
     Err(Trouble::Promise(what).into())
 }
 
-/// Something that is nobody's promise went wrong.
+/// A failure of the system, not of the log.
 fn system<T>(what: &str) -> Result<T> {
     Err(Trouble::System(what.to_owned()).into())
 }
 
-/// The end of the story in figures.
+/// The results of the demo.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     directory: PathBuf,
@@ -123,9 +124,9 @@ impl Phase {
     }
 }
 
-/// Segments small enough that the log has some dozens of them.
+/// Small segments, so that the log has several dozen of them.
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
-/// A demo of more records than this would only be longer.
+/// More records than this would only make the demo longer.
 const RECORDS_MAX: u64 = 20_000_000;
 
 /// Runs the demo.
@@ -134,7 +135,7 @@ pub(crate) fn run(args: &Demo, ui: &Ui) -> Result<Exit> {
         witness::child()?;
         return Ok(Exit::Ok);
     }
-    // The text first: a wrong file name leaves no directory behind.
+    // Open the text first: a wrong file name must not leave a directory behind.
     if let Some(file) = &args.file {
         fs::File::open(file).map_err(|e| Failure::io("read", file, &e))?;
     }
@@ -142,22 +143,22 @@ pub(crate) fn run(args: &Demo, ui: &Ui) -> Result<Exit> {
     let (dir, made) = directory(args)?;
     match play(args, &text, &dir, ui) {
         Ok(_) if made => fs::remove_dir_all(&dir).map_err(|e| Failure::io("remove", &dir, &e))?,
-        Ok(story) => story.say(&format!("The log stays. Look around: chiplog info {}", dir.display()))?,
+        Ok(story) => story.say(&format!("The log stays. Inspect it with: chiplog info {}", dir.display()))?,
         Err(failure) => {
-            let words = format!("the log as it was then is in {}", dir.display());
+            let words = format!("the log is kept in {}", dir.display());
             return Err(failure.with_detail(&words, "directory", dir.display().to_string().into()));
         }
     }
     Ok(Exit::Ok)
 }
 
-/// The log's directory, and whether it is ours to remove.
+/// The log's directory, and whether the demo made it and removes it.
 fn directory(args: &Demo) -> Result<(PathBuf, bool)> {
     let new = |dir: &Path| fs::create_dir_all(dir).map_err(|e| Failure::io("make", dir, &e));
     if let Some(dir) = &args.dir {
         new(dir)?;
         if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-            let message = format!("{} is not empty: the demo wants a directory of its own", dir.display());
+            let message = format!("{} is not empty: give the demo an empty directory", dir.display());
             return Err(Failure::usage(message));
         }
         return Ok((dir.clone(), false));
@@ -194,7 +195,7 @@ fn play(args: &Demo, text: &Text, dir: &Path, ui: &Ui) -> Result<Story> {
     let witness = Witness::new(plan);
     let readers = Followers::default();
     thread::scope(|scope| {
-        // Whatever fails first, the readers must not wait for what will never come.
+        // After any failure the readers must not wait for records that never arrive.
         let _stop = StopAtEnd(&readers.stop);
         let program = std::env::current_exe().map_err(Trouble::from)?;
         let mut child = witness.start(&program)?;
@@ -224,15 +225,15 @@ fn play(args: &Demo, text: &Text, dir: &Path, ui: &Ui) -> Result<Story> {
     Ok(story)
 }
 
-/// How many records make up `size` bytes.
+/// The number of records that have `size` bytes together.
 fn records_in(text: &Text, size: u64) -> u64 {
-    let line = text.bytes() / text.lines() + 7; // the number in front takes about so much
+    let line = text.bytes() / text.lines() + 7; // the approximate size of the number in front
     (size / line).clamp(u64::from(u16::MAX), RECORDS_MAX)
 }
 
 fn bytes_of(text: &Text, total: u64) -> u64 {
     let mut record = Vec::new();
-    // Lines repeat, numbers grow: exact enough from one pass, and cheap for any size.
+    // Lines repeat and numbers grow: one pass is exact enough, and cheap for any size.
     let sample = total.min(text.lines());
     let bytes: u64 = (0..sample)
         .map(|i| {
@@ -243,13 +244,14 @@ fn bytes_of(text: &Text, total: u64) -> u64 {
     (bytes as f64 / sample as f64 * total as f64) as u64
 }
 
-/// What the disk does in syncs a second, one small write each: the limit of whoever syncs every record alone.
+/// Measures the disk: small writes, each with a sync, per second. That is the limit of a program that syncs
+/// each record alone.
 fn measure(story: &Story, summary: &mut Summary, dir: &Path) -> Result<()> {
     let mut times = sync_times(dir, 4096, Duration::from_millis(700))?;
     times.sort_unstable();
     let median = times[times.len() / 2];
     summary.disk_sync_micros_median = median.as_secs_f64() * 1e6;
-    // By the median: a stall or two in so short a time would make the limit look lower than it is.
+    // Use the median: in such a short time, a single stall would make the limit look too low.
     summary.disk_syncs_per_second = 1.0 / median.as_secs_f64();
     let in_memory = rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type == TMPFS);
     story.disk(summary, in_memory)
@@ -261,7 +263,7 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// Times writes of `block` bytes, each followed by `fdatasync`, into a zero-filled file in `dir`.
 fn sync_times(dir: &Path, block: usize, time: Duration) -> Result<Vec<Duration>> {
     const FILE_BYTES: usize = 16 << 20;
-    let path = dir.join("disk-probe"); // a name that means nothing to the log
+    let path = dir.join("disk-probe"); // not a name that the log uses
     let measure = || {
         let file = File::create(&path)?;
         (0..FILE_BYTES >> 20).try_for_each(|i| file.write_all_at(&vec![0; 1 << 20], (i as u64) << 20))?;
@@ -279,16 +281,16 @@ fn sync_times(dir: &Path, block: usize, time: Duration) -> Result<Vec<Duration>>
         io::Result::Ok(times)
     };
     let times = measure().map_err(|e| Failure::io("measure the disk with", &path, &e));
-    // Its own failure, if it was not even made, was just told.
+    // If the file could not even be made, that failure was reported above.
     let _ = fs::remove_file(&path);
     times
 }
 
-/// Waits until so many records are acknowledged.
+/// Waits until `acked` records are acknowledged.
 fn wait_for(witness: &Witness, child: &mut Running, acked: u64, look: &mut dyn FnMut()) -> Result<()> {
     while witness.acked() < acked {
         if child.has_ended()? {
-            return system("the child ended before its time");
+            return system("the child ended too early");
         }
         look();
         thread::sleep(Duration::from_millis(2));
@@ -328,7 +330,7 @@ fn recover(story: &Story, summary: &mut Summary, witness: &Witness, text: &Text)
     witness.check(&mut log.reader(Start::First)?, text, &mut seen)?;
     if seen.next() != log.info().last.next() {
         return broken(format!(
-            "a reader ends before {}; the log's last is {}",
+            "a reader ended before {}, but the log's last record is {}",
             seen.next(),
             log.info().last
         ));
@@ -365,7 +367,7 @@ fn go_on(
     summary.repeated_appends_recognised = witness.repeated();
     if summary.repeated_appends_recognised != summary.recovered_unacknowledged {
         return broken(format!(
-            "{} records were in the log without the child having been told; {} were recognised when sent again",
+            "{} records were in the log unacknowledged, but {} were recognised when sent again",
             summary.recovered_unacknowledged, summary.repeated_appends_recognised
         ));
     }
@@ -376,7 +378,7 @@ fn go_on(
     Ok(counters)
 }
 
-/// The disk alone, with blocks of the size that the log formed.
+/// Measures the bare disk, with blocks of the size that the log wrote.
 fn compare_with_disk(story: &Story, summary: &mut Summary, dir: &Path, counters: Counters) -> Result<()> {
     let block = (counters.bytes / counters.syncs.max(1)).clamp(512, 8 << 20);
     let mut times = sync_times(dir, block as usize, Duration::from_millis(700))?;
@@ -391,7 +393,7 @@ fn compare_with_disk(story: &Story, summary: &mut Summary, dir: &Path, counters:
 #[derive(Debug, Default)]
 struct Followers {
     stop: AtomicBool,
-    /// How far each has come.
+    /// How far each reader has read.
     seen: [AtomicU64; 2],
 }
 
@@ -403,7 +405,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Follows the live log from its first record until all of the plan has been seen. The first reader goes
+/// Follows the live log from its first record until every planned record was seen. The first reader reads
 /// record by record, the second one batch by batch.
 fn follow(witness: &Witness, text: &Text, followers: &Followers, n: usize) -> Result<Seen> {
     let total = witness.plan().total;
@@ -439,16 +441,16 @@ fn discard_and_verify(story: &Story, summary: &mut Summary, witness: &Witness, t
     summary.discarded_below = first.get();
     summary.bytes_freed = before.saturating_sub(log.info().bytes_used);
     if log.info().first != first {
-        return broken(format!("discarded below {first}; the log begins at {}", log.info().first));
+        return broken(format!("discarded below {first}, but the log begins at {}", log.info().first));
     }
     match log.read(first.previous()) {
         Err(e) if e.kind() == ErrorKind::Discarded => {}
-        other => return broken(format!("a discarded record was answered with {other:?}")),
+        other => return broken(format!("reading a discarded record returned {other:?}")),
     }
     story.discarded(summary)?;
     log.close()?;
 
-    // Opened again: what is checked is what the files say.
+    // Opened again: the check has to see what the files contain.
     let log = Log::open(&witness.plan().dir, witness.plan().options())?;
     let mut seen = Seen::new(summary.records, first);
     witness.check(&mut log.reader(Start::First)?, text, &mut seen)?;
@@ -461,7 +463,7 @@ fn discard_and_verify(story: &Story, summary: &mut Summary, witness: &Witness, t
     Ok(())
 }
 
-/// What is printed. Everything a step found stands in the summary; here it becomes sentences.
+/// Prints the story. Each step puts its results into the summary; this turns them into sentences.
 #[derive(Debug)]
 struct Story {
     silent: bool,
@@ -476,7 +478,7 @@ impl Story {
         let name =
             args.file.as_ref().map_or("Isaac Newton's Opticks (1730)".into(), |f| f.display().to_string());
         self.say(&format!(
-            "The text: {name}, {} lines, over and over until there are {} records, {}.\n\
+            "The text: {name}, {} lines, repeated until there are {} records, {}.\n\
              The log:  {}\n",
             count(text.lines()),
             count(s.records),
@@ -487,21 +489,21 @@ impl Story {
 
     fn disk(&self, s: &Summary, in_memory: bool) -> Result<()> {
         self.say(&format!(
-            "1. This disk first. A write of 4 KiB and its fdatasync take {:.0} us (median): a program that syncs\n   \
-             each record by itself gets {} records a second here.",
+            "1. First the disk alone. A write of 4 KiB with its fdatasync takes {:.0} us (median): a program that\n   \
+             syncs each record by itself reaches {} records a second here.",
             s.disk_sync_micros_median,
             count(s.disk_syncs_per_second as u64),
         ))?;
         if in_memory {
-            self.say("   But this directory is in memory and gone with the power: name one on a disk to see true rates.")?;
+            self.say("   But this directory is in memory and lost at power-off: name one on a disk for realistic rates.")?;
         }
         Ok(())
     }
 
     fn ingest(&self, s: &Summary, child: u32) -> Result<()> {
         self.say(&format!(
-            "\n2. A child process (pid {child}) opens the log and appends from {} threads. Each append is answered once it\n   \
-             is on the disk, and each answer is reported to this process at once, as an outside witness.\n   \
+            "\n2. A child process (pid {child}) opens the log and appends from {} threads. Each append is answered when\n   \
+             it is on the disk, and each answer is reported to this process at once, as an outside witness.\n   \
              Two readers of this process follow the live log and compare every record with the text.",
             s.threads
         ))
@@ -509,8 +511,8 @@ impl Story {
 
     fn killed(&self, s: &Summary) -> Result<()> {
         self.say(&format!(
-            "   {} records acknowledged in {:.1} s: {} a second, {:.0} times what the disk syncs.\n\n\
-             3. kill -9. The child dies in mid-write. It had been promised {} records.",
+            "   {} records acknowledged in {:.1} s: {} a second, {:.0} times the syncs of the disk.\n\n\
+             3. kill -9. The child dies in mid-write. {} records had been acknowledged to it.",
             count(s.before_kill.records),
             s.before_kill.seconds,
             count(s.before_kill.records_per_second as u64),
@@ -521,9 +523,9 @@ impl Story {
 
     fn recovered(&self, s: &Summary) -> Result<()> {
         self.say(&format!(
-            "   Opened again in {:.0} ms: the log holds {} records. All that were promised are there, bit for bit,\n   \
-             each where it was promised and none twice. {} more had become durable, but their answers died with\n   \
-             the child.",
+            "   Reopened in {:.0} ms: the log holds {} records. Every acknowledged record is there, bit for bit, at the\n   \
+             index it was acknowledged with, and none is there twice. {} more had become durable, but their\n   \
+             acknowledgements died with the child.",
             s.recovery_millis,
             count(s.recovered_records),
             count(s.recovered_unacknowledged),
@@ -532,9 +534,9 @@ impl Story {
 
     fn went_on(&self, s: &Summary) -> Result<()> {
         self.say(&format!(
-            "\n4. A second child takes up the {} sessions and sends again whatever has no answer. {} of those are in the\n   \
-             log already: it knows them, answers with their first place, and stores nothing twice. Then the rest:\n   \
-             {} records in {:.1} s: {} a second, {:.0} to a sync.",
+            "\n4. A second child resumes the {} sessions and sends again every append without an answer. {} of these are\n   \
+             in the log already: it recognises them, returns their original index, and stores nothing twice.\n   \
+             Then the rest: {} records in {:.1} s: {} a second, {:.0} per sync.",
             s.threads,
             count(s.repeated_appends_recognised),
             count(s.after_kill.records),
@@ -546,17 +548,17 @@ impl Story {
 
     fn beside_the_disk(&self, s: &Summary) -> Result<()> {
         let between = if s.log_bytes_per_second >= s.disk_bytes_per_second_in_such_blocks {
-            "The disk was slower at that moment: others use it too.".to_owned()
+            "The disk was slower at that moment, because other programs use it too.".to_owned()
         } else {
             format!(
-                "What lies between is mostly the work of\n   the witness and the two readers, who look at every \
-                 record, on {} processors; `chiplog bench` measures alone.",
+                "The difference is mostly the work of\n   the witness and the two readers, which check every \
+                 record, on {} processors; `chiplog bench` measures the log alone.",
                 thread::available_parallelism().map_or(1, usize::from)
             )
         };
         self.say(&format!(
-            "   In bytes: the log wrote {}/s, in blocks of {} on average. The bare disk, the same blocks each\n   \
-             followed by fdatasync, measured just now: {}/s (median). {between}",
+            "   In bytes: the log wrote {}/s, in blocks of {} on average. The bare disk, with the same blocks each\n   \
+             followed by fdatasync, just reached {}/s (median). {between}",
             bytes(s.log_bytes_per_second as u64),
             bytes(s.block_bytes_mean),
             bytes(s.disk_bytes_per_second_in_such_blocks as u64),
@@ -565,8 +567,8 @@ impl Story {
 
     fn readers(&self, s: &Summary) -> Result<()> {
         self.say(&format!(
-            "\n5. The two readers went through the crash without noticing: {} and {} records, in order, without a gap,\n   \
-             every one as in the text and where the witness has it.",
+            "\n5. The two readers read through the crash without interruption: {} and {} records, in order, without a\n   \
+             gap, each one equal to the text and at its acknowledged index.",
             count(s.readers_checked[0]),
             count(s.readers_checked[1]),
         ))
@@ -574,7 +576,7 @@ impl Story {
 
     fn discarded(&self, s: &Summary) -> Result<()> {
         self.say(&format!(
-            "\n6. Everything below index {} is discarded: {} freed, and asking for an older record gets a clear error.",
+            "\n6. Every record below index {} is discarded: {} freed; reading an older record returns a clear error.",
             count(s.discarded_below),
             bytes(s.bytes_freed),
         ))
@@ -582,7 +584,7 @@ impl Story {
 
     fn verified(&self, s: &Summary) -> Result<()> {
         self.say(&format!(
-            "   The log, opened once more, holds the other {} records, checksums and contents verified.",
+            "   The log, opened again, holds the other {} records; checksums and contents are verified.",
             count(s.verified_records)
         ))
     }
@@ -592,7 +594,7 @@ impl Story {
     }
 }
 
-/// A bar on the terminal while the children append; nothing elsewhere. Dropped, it is gone.
+/// A progress bar on a terminal while the children append. It disappears on drop.
 #[derive(Debug)]
 struct Progress<'a> {
     witness: &'a Witness,

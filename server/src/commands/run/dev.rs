@@ -1,4 +1,4 @@
-//! `chiplog dev`: a cluster of three servers in one process, to try things.
+//! `chiplog dev`: a cluster of three servers in one process, for trials.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -22,32 +22,35 @@ use tokio::sync::oneshot;
 
 const EXAMPLES: &str = "\
 Examples:
-  chiplog dev                  three servers; gone without a trace after Ctrl-C
-  chiplog dev --data ./cluster the same, kept: started again, the cluster goes on";
+  chiplog dev                    three servers; all files are removed after Ctrl-C
+  chiplog dev --data ./cluster   the same, kept: started again, the cluster continues";
 
 /// Run a cluster of three servers in one process, on this machine, without configuration.
 ///
-/// For trying and for tests of programs. Prints the addresses and some commands, and serves until Ctrl-C. Its files are removed
-/// then, unless --data keeps them. With --json one object is printed once it serves: servers (each {"node", "client",
-/// "peer", "http", "data"}) and log_id.
+/// For trials, and for tests of programs. Prints the addresses and some commands, and serves until Ctrl-C.
+/// Its files are then removed, unless --data keeps them.
+///
+/// With --json one object is printed once the cluster serves: log_id, and servers (each {"node", "client",
+/// "peer", "http", "data"}).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dev {
-    /// Keep the replicas in this directory, and continue with those that are there.
+    /// Keep the replicas in this directory, and continue with those in it.
     #[arg(long, value_name = "DIR", value_parser = target::directory)]
     data: Option<PathBuf>,
 
-    /// The first of nine ports: clients, peers and probes of each server. 0: any that are free, not with --data.
+    /// The first of nine ports: for clients, peers and probes of each server. 0: any free ports, not with
+    /// --data.
     #[arg(long, default_value_t = 7411)]
     port: u16,
 }
 
 const NODES: u16 = 3;
 
-/// A directory that goes away, at the latest when the next one is made: a process that was killed removes nothing.
+/// A temporary directory. A killed process removes nothing; the next one removes its directory.
 struct Scratch {
     dir: PathBuf,
-    /// Locked for as long as the directory is in use.
+    /// Locked while the directory is in use.
     _lock: File,
 }
 
@@ -63,7 +66,7 @@ impl Scratch {
             fs::create_dir_all(&dir).map_err(|e| Failure::io("make", &dir, &e))?;
             let file = File::create(&lock).map_err(|e| Failure::io("make", &lock, &e))?;
             file.lock().map_err(|e| Failure::io("lock", &lock, &e))?;
-            // Another process may have taken it for left behind before it was locked.
+            // Another process may have removed it as left behind before it was locked.
             if lock.exists() {
                 return Ok(Self { dir, _lock: file });
             }
@@ -77,7 +80,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what processes that were killed have left.
+/// Removes the directories that killed processes left behind.
 fn clear(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_scratch = entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH));
@@ -91,7 +94,7 @@ fn clear(parent: &Path) {
 pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     if args.data.is_some() && args.port == 0 {
         return Err(Failure::usage(
-            "--port 0 does not go with --data: replicas that are kept know each other's ports",
+            "--port 0 cannot be used with --data: the kept replicas have each other's ports stored",
         ));
     }
     if args.port > u16::MAX - 3 * NODES {
@@ -120,8 +123,10 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     ended.map(|()| Exit::Ok)
 }
 
+/// Checks that no other process listens at these ports.
+///
 /// # Errors
-/// `Locked`: somebody has one of the ports.
+/// `Locked`: a port is in use.
 fn are_free(mut ports: Range<u16>) -> Result<()> {
     let is_taken = |port: &u16| {
         TcpListener::bind(("127.0.0.1", *port)).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse)
@@ -129,8 +134,9 @@ fn are_free(mut ports: Range<u16>) -> Result<()> {
     match ports.find(is_taken) {
         None => Ok(()),
         Some(port) => {
-            let what =
-                format!("port {port} is taken; --port FIRST takes nine others, --port 0 any that are free");
+            let what = format!(
+                "port {port} is in use; choose nine others by --port FIRST, or any free ones by --port 0"
+            );
             Err(Failure::new(ErrorKind::Locked, what))
         }
     }
@@ -146,7 +152,7 @@ async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
         config.data = dir.join(format!("node{}", n + 1));
         let at = |offset: u16| format!("127.0.0.1:{}", if port == 0 { 0 } else { port + 3 * n + offset });
         (config.listen.client, config.listen.peer, config.listen.http) = (at(0), at(1), at(2));
-        // Small enough that a laptop does not mind.
+        // Small enough for a laptop.
         config.log.segment_bytes = Some(crate::serve::size::Size(16 << 20));
         config.cluster.election_timeout_millis = 500;
         config.cluster.heartbeat_millis = 100;
@@ -156,7 +162,7 @@ async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
     Ok(servers)
 }
 
-/// Makes one cluster of them, or goes on where that stopped.
+/// Makes one cluster of the servers, or continues where an earlier attempt stopped.
 async fn assemble(servers: &[Server]) -> Result<()> {
     let Some((first, others)) = servers.split_first() else { return Ok(()) };
     if first.host.opened().is_none() {
@@ -180,12 +186,12 @@ async fn assemble(servers: &[Server]) -> Result<()> {
     Ok(())
 }
 
-/// Lets a server vote, step by step.
+/// Adds a server and lets it vote, step by step.
 async fn take_in(servers: &[Server], server: &Server) -> chiplog::Result<()> {
     let leads = |log: &&Log| log.status().role == Role::Leader;
     let leader = servers.iter().filter_map(|s| s.host.opened()).find(leads);
     let (Some(leader), Some(log)) = (leader, server.host.opened()) else {
-        return Err(chiplog::Error::new(ErrorKind::Unavailable, "nobody leads"));
+        return Err(chiplog::Error::new(ErrorKind::Unavailable, "there is no leader"));
     };
     let node = NodeId(server.config.node);
     let add =
@@ -239,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_of_a_killed_process_is_removed_by_the_next() {
+    fn next_process_removes_the_data_of_a_killed_one() {
         let parent = tempfile::tempdir().unwrap();
         let left = |name: &str| {
             let dir = parent.path().join(name);

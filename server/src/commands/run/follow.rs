@@ -1,4 +1,5 @@
-//! `chiplog follow`: a copy of a cluster's log in a directory, kept up to date, and served to others if that is wanted.
+//! `chiplog follow`: keeps a copy of a cluster's log in a directory, up to date, and optionally serves it to
+//! others.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -22,44 +23,48 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long servers are waited for, for a new copy, before it is told why none is there.
+/// How long to wait for servers, for a new copy, before reporting why none answers.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  chiplog follow ./copy log1:7411,log2:7411                a copy of the log, for as long as this runs
-  chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
-  chiplog follow ./copy --cluster log1:7411 --since 2h     what the last two hours brought, and what is still to come
+  chiplog follow ./copy log1:7411,log2:7411                a copy of the log, while this runs
+  chiplog follow ./copy --cluster log1:7411 --from newest  only new records
+  chiplog follow ./copy --cluster log1:7411 --since 2h     the last two hours, and new records
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
-  chiplog read 127.0.0.1:7421 --stale --follow             what the copy has, over the network
-  chiplog read ./copy --follow                             beside it: what is there, and what comes";
+  chiplog read 127.0.0.1:7421 --stale --follow             read the copy over the network
+  chiplog read ./copy --follow                             read the copy's directory";
 
 /// Keep a copy of a cluster's log in a directory, up to date, until Ctrl-C.
 ///
-/// It does not vote and the cluster need not know it. It dials out to any server, a leader is not needed, and goes to
-/// another one when that fails, at the very next block. Everything is checked before it is stored, in the log's own
-/// format: every command that reads a directory reads the copy, also meanwhile. Started again it goes on where it was.
+/// The copy does not vote, and the cluster need not know it. It connects to any server; no leader is needed.
+/// If that server fails, it continues at another one with the next block. Everything is checked before it is
+/// stored, in the log's own format: commands that read a directory can read the copy, even while it grows.
+/// After a restart it continues where it stopped.
 ///
-/// Records that were discarded before they came are missing in the copy, and it says so. A copy that is full, or whose
-/// servers are away, tries again for ever; one whose files fail, or whose servers have another log, ends.
+/// Records that were discarded before they arrived are missing in the copy; the command reports them. If the
+/// copy is full or no server answers, it retries forever. It ends if its files fail or the servers have
+/// another log.
 ///
-/// A new copy needs a server to begin with, and waits 30 s for one (status 5); one that refuses the token ends it at once.
+/// A new copy needs a server at the start: it waits up to 30 s for one (status 5), but ends at once if a
+/// server refuses the token.
 ///
-/// Tells on standard output what happens, one line each; with --json one object each, its \"event\" one of opened,
-/// connected, switched, jumped, discarded, failed, missed. Ctrl-C and SIGTERM end it in order (status 0).
+/// Events are printed on standard output, one line each. With --json each is an object whose "event" is
+/// opened, connected, switched, jumped, discarded, failed or missed. Ctrl-C and SIGTERM end the command in
+/// order (status 0).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Follow {
-    /// The copy's directory. Empty or new: a copy is begun there.
+    /// The copy's directory. If it is empty or missing, a new copy begins there.
     #[arg(value_name = "DIR", value_parser = target::directory)]
     dir: PathBuf,
 
-    /// Servers of the cluster, by the address for clients, or others that follow; one is enough.
+    /// Servers of the cluster, by their address for clients, or other followers; one is enough.
     #[arg(value_name = "HOST:PORT", value_delimiter = ',', value_parser = host_port)]
     servers: Vec<String>,
 
-    /// The same, as the other commands that change something take it.
+    /// The same servers, in the form of the commands that change a cluster.
     #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required_unless_present = "servers", value_parser = host_port)]
     cluster: Vec<String>,
 
@@ -67,32 +72,34 @@ pub(crate) struct Follow {
     #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place, conflicts_with_all = ["last", "since"])]
     from: Start,
 
-    /// A new copy begins so many records before the end.
+    /// Begin a new copy N records before the end.
     #[arg(long, value_name = "N", conflicts_with = "since")]
     last: Option<u64>,
 
-    /// A new copy begins with the first record of this time or later: RFC 3339, a date, milliseconds since 1970, or a span
-    /// ago (90s, 15m, 2h, 7d).
+    /// Begin a new copy with the first record of this time or later: RFC 3339, a date, milliseconds since
+    /// 1970, or a span ago (90s, 15m, 2h, 7d).
     #[arg(long, value_name = "TIME", value_parser = crate::connect::open_log::since)]
     since: Option<Timestamp>,
 
-    /// Prefer servers of this zone.
+    /// Prefer servers in this zone.
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
     zone: String,
 
-    /// Remove what is in the directory, if it is a copy, and begin a new one.
+    /// Remove an existing copy from the directory and begin a new one. Anything else than a copy is not
+    /// removed.
     #[arg(long)]
     start_over: bool,
 
-    /// Keep no more than about so many bytes, such as 10GiB, whatever the log keeps.
+    /// Keep about this many bytes, such as 10GiB, even if the log keeps more.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     retention_bytes: Option<u64>,
 
-    /// Keep nothing older than so many seconds, whatever the log keeps.
+    /// Keep nothing older than this many seconds, even if the log does.
     #[arg(long, value_name = "SECONDS")]
     retention_seconds: Option<u64>,
 
-    /// Size of new segment files, such as 64MiB; not below the servers' if their blocks are that large.
+    /// Size of new segment files, such as 64MiB. Give at least the servers' size if their blocks are that
+    /// large.
     #[arg(long, value_name = "SIZE", value_parser = crate::connect::open_log::segment_bytes)]
     segment_bytes: Option<u32>,
 
@@ -103,11 +110,11 @@ pub(crate) struct Follow {
     connect: Connect,
 }
 
-/// Serving others.
+/// Options for serving the copy to others.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Serving options")]
 struct Listen {
-    /// Serve the copy here: reads, and other copies.
+    /// Serve the copy at this address: to readers and to other copies.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 
@@ -115,15 +122,15 @@ struct Listen {
     #[arg(long, value_name = "FILE", requires_all = ["listen", "listen_key"])]
     listen_certificate: Option<PathBuf>,
 
-    /// Its private key (PEM).
+    /// Private key of this listener (PEM).
     #[arg(long, value_name = "FILE", requires = "listen_certificate")]
     listen_key: Option<PathBuf>,
 
-    /// Who has to have signed the clients' certificates (PEM).
+    /// The authority that has to have signed the clients' certificates (PEM).
     #[arg(long, value_name = "FILE", requires = "listen_certificate")]
     listen_authority: Option<PathBuf>,
 
-    /// Listen beyond this machine without TLS.
+    /// Listen to other machines without TLS.
     #[arg(long, requires = "listen")]
     insecure: bool,
 }
@@ -140,16 +147,16 @@ fn place(text: &str) -> Result<Start, String> {
 }
 
 impl Follow {
-    /// Those of the command line; they win over the environment's.
+    /// The servers of the command line; they take precedence over those of the environment.
     ///
     /// # Errors
-    /// `InvalidArgument`: they are given twice.
+    /// `InvalidArgument`: the command line has them twice.
     fn servers(&self) -> Result<&[String]> {
         if self.servers.is_empty() {
             return Ok(&self.cluster);
         }
         if !self.cluster.is_empty() && std::env::var_os("CHIPLOG_SERVERS").is_none() {
-            return Err(Failure::usage("give the servers behind the directory or with --cluster, not both"));
+            return Err(Failure::usage("give the servers after the directory or with --cluster, not both"));
         }
         Ok(&self.servers)
     }
@@ -190,11 +197,11 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     let open: Arc<OnceLock<Follower>> = Arc::default();
     let at_signal = open.clone();
     signals::on_stop(move || match at_signal.get() {
-        Some(follower) => _ = follower.close(),      // the events end
-        None => std::process::exit(Exit::Ok as i32), // nothing has begun that a kill would harm
+        Some(follower) => _ = follower.close(),      // ends the events
+        None => std::process::exit(Exit::Ok as i32), // nothing has begun that an abrupt end could harm
     })?;
     if args.start_over {
-        match FollowerLog::reset(&args.dir) {
+        match FollowerLog::destroy(&args.dir) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
@@ -213,15 +220,15 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Opens the copy. For a new one a server is needed: waits for one, for `options.open_timeout` in all, and tells why there
-/// is none, once for each reason.
+/// Opens the copy. A new copy needs a server: waits for one, for up to `options.open_timeout`, and reports
+/// each reason why there is none once.
 fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
     let (begun, patience) = (Instant::now(), options.open_timeout);
     let (mut told, mut each) = (BTreeSet::new(), FIRST_PATIENCE);
     loop {
         let mut options = options.clone();
         options.open_timeout = each;
-        each *= 2; // a slow source has to get through
+        each *= 2; // give a slow source enough time
         let opened = Follower::open(&args.dir, servers.iter().cloned(), args.start(), options);
         let error = match opened {
             Ok(follower) => return Ok(follower),
@@ -238,12 +245,12 @@ fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) 
     }
 }
 
-/// Whether a server may come that says something else.
+/// Whether the error may pass, because another server may answer differently.
 fn passes(error: &chiplog::Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }
 
-/// Until the follower is closed, or ends by itself.
+/// Prints events until the follower is closed or ends by itself.
 fn tell_events(follower: &Follower, ui: &Ui) -> Result<()> {
     loop {
         let event = match follower.next_event(Duration::MAX) {
@@ -257,11 +264,11 @@ fn tell_events(follower: &Follower, ui: &Ui) -> Result<()> {
     }
 }
 
-/// The library says what is the matter; the command line adds what to do.
+/// The library reports what is wrong; the command line adds what to do.
 fn stopped(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
-        ErrorKind::Diverged => "; if the servers are the right ones, `--start-over` begins a new copy",
-        ErrorKind::TooLarge => "; go on with a larger --segment-bytes",
+        ErrorKind::Diverged => "; if these are the right servers, begin a new copy with `--start-over`",
+        ErrorKind::TooLarge => "; continue with a larger --segment-bytes",
         _ => return error.into(),
     };
     Failure::new(error.kind(), format!("{error}{advice}"))
@@ -304,24 +311,24 @@ fn words(told: &Value) -> String {
     let number = |key: &str| format::count(told[key].as_u64().unwrap_or(0));
     match told["event"].as_str().unwrap_or_default() {
         "opened" => {
-            let listen = told["listen"].as_str().map_or(String::new(), |at| format!("; serves at {at}"));
+            let listen = told["listen"].as_str().map_or(String::new(), |at| format!("; serving at {at}"));
             let (first, last) = (told["first"].as_u64().unwrap_or(1), told["last"].as_u64().unwrap_or(0));
             let records = match first <= last {
                 true => format!("records {} to {}", number("first"), number("last")),
-                false => format!("no records yet, the next one is {}", number("first")),
+                false => format!("no records yet, the next index is {}", number("first")),
             };
             format!("log {}, {records}{listen}", text("log_id"))
         }
-        "connected" => format!("fed by {}", text("server")),
-        "switched" => format!("fed by {} instead of {}", text("to"), text("from")),
+        "connected" => format!("connected to {}", text("server")),
+        "switched" => format!("switched from {} to {}", text("from"), text("to")),
         "jumped" => format!(
-            "records {} to {} are missing: they were discarded before they came",
+            "records {} to {} are missing: they were discarded before they arrived",
             number("from"),
             format::count(told["to"].as_u64().unwrap_or(0).saturating_sub(1)),
         ),
         "discarded" => format!("records below {} were discarded", number("first")),
         "failed" => {
-            format!("looks for another server: {}", told["error"]["message"].as_str().unwrap_or_default())
+            format!("looking for another server: {}", told["error"]["message"].as_str().unwrap_or_default())
         }
         _ => format!("{} events were missed", number("events")),
     }
@@ -332,19 +339,19 @@ mod tests {
     use super::*;
     use chiplog::Error;
 
-    /// "records 1 to 0" was said of a log without any.
+    /// "records 1 to 0" was printed for a log without records.
     #[test]
-    fn a_log_without_records_has_none_from_to() {
+    fn log_without_records_shows_no_range() {
         let opened = |first: u64, last: u64| {
             words(&json!({ "event": "opened", "log_id": "ab", "first": first, "last": last, "listen": null }))
         };
-        assert_eq!(opened(1, 0), "log ab, no records yet, the next one is 1");
-        assert_eq!(opened(5, 4), "log ab, no records yet, the next one is 5");
+        assert_eq!(opened(1, 0), "log ab, no records yet, the next index is 1");
+        assert_eq!(opened(5, 4), "log ab, no records yet, the next index is 5");
         assert_eq!(opened(5, 5), "log ab, records 5 to 5");
     }
 
     #[test]
-    fn every_event_has_words() {
+    fn every_event_is_described() {
         let error = Error::new(ErrorKind::Full, "no room");
         let events = [
             FollowerEvent::Connected { server: "a:1".into() },
@@ -358,11 +365,11 @@ mod tests {
         assert_eq!(
             words,
             [
-                "fed by a:1",
-                "fed by b:1 instead of a:1",
-                "records 7 to 999 are missing: they were discarded before they came",
+                "connected to a:1",
+                "switched from a:1 to b:1",
+                "records 7 to 999 are missing: they were discarded before they arrived",
                 "records below 12 were discarded",
-                "looks for another server: no room",
+                "looking for another server: no room",
                 "3 events were missed",
             ]
         );

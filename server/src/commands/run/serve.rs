@@ -1,4 +1,4 @@
-//! `chiplog serve`: a replica of a cluster, and its services.
+//! `chiplog serve`: runs a replica of a cluster, with its services.
 
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
@@ -18,49 +18,55 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// So often a server that waits looks whether it still does.
+/// How often a waiting server checks whether it still waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// So long a replica may take to learn of a change of its address that was made while it was away.
+/// How long a replica may take to learn that its address was changed while it was down.
 const LEARNS: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
   chiplog serve --node 1 --data ./1 --init           a new cluster of one server, on this machine
-  chiplog serve --config /etc/chiplog.toml           waits for `chiplog member add`, or goes on with its replica
+  chiplog serve --config /etc/chiplog.toml           continue with the replica, or wait for
+                                                     `chiplog member add`
   chiplog serve --config chiplog.toml --set log.segment_bytes=128MiB
-  chiplog dev                                        three servers in one process, to try";
+  chiplog dev                                        three servers in one process, for trials";
 
 /// Run a server: a replica of a cluster, for clients over gRPC.
 ///
-/// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. Every key has a
-/// variable (see --set). `chiplog config show` prints all keys that have a value.
+/// The configuration comes from a TOML file, environment variables and flags. Flags override the environment,
+/// which overrides the file. Every key has a variable (see --set). `chiplog config show` prints all keys that
+/// have a value.
 ///
-/// In a directory that holds a replica the server goes on with it. In an empty one it waits until `chiplog member
-/// init` makes it the first of a cluster or `chiplog member add` takes it into one; --init and --join say so at once.
+/// If the directory holds a replica, the server continues with it. If it is empty, the server waits until
+/// `chiplog member init` makes it the first server of a cluster or `chiplog member add` adds it to one.
+/// --init and --join do that at once.
 ///
-/// SIGTERM and Ctrl-C end it in order: it is not ready any more, takes no new calls, lets another replica lead, ends
-/// its streams and closes the log (status 0). A second signal ends it at once; nothing confirmed is lost by that.
+/// SIGTERM and Ctrl-C end the server in order: it is no longer ready, accepts no new calls, transfers
+/// leadership, ends its streams and closes the log (status 0). A second signal ends it at once; no confirmed
+/// record is lost by that.
 ///
-/// SIGHUP has it read certificates and tokens again; it also looks at them by itself. What cannot be used changes nothing,
-/// and is said in its log and its figures.
+/// SIGHUP reloads certificates and tokens; the server also checks them by itself. If the new ones cannot be
+/// used, the old ones stay in use, and the server's log and metrics report it.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Serve {
     #[command(flatten)]
     settings: Settings,
 
-    /// If the directory is empty, make a new cluster with this server as its only voter. Once, on one server.
+    /// If the directory is empty, make a new cluster with this server as its only voter. Use it once, on one
+    /// server.
     ///
-    /// Without it, too, node 1 takes a log that a program kept on its own for the first replica of a cluster, for good.
-    /// Where there is a replica of a cluster it changes nothing. Still, leave it out of a service's command once the cluster is
-    /// made: on a disk that was emptied, or is not mounted, it would make another cluster.
-    /// A replica that was to join another log, and was never added to it, is refused.
+    /// With or without it, node 1 turns a log that a program kept without a cluster into the first replica of
+    /// a new cluster, for good. If there is a replica of a cluster, --init changes nothing. Still, remove it
+    /// from a service's command once the cluster exists: on a disk that was emptied or is not mounted, it
+    /// would make another cluster. A replica that was to join another log, and was never added to it, is
+    /// refused.
     #[arg(long, conflicts_with = "join")]
     init: bool,
 
-    /// If the directory is empty, make an empty replica of this log; `chiplog member add` has to add it. All 32 digits of its
-    /// id, as `chiplog status` shows them. A directory with another log is refused.
+    /// If the directory is empty, make an empty replica of this log, to be added by `chiplog member add`.
+    /// Give all 32 digits of the id, as `chiplog status` shows them. A directory with another log is refused.
     #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
     join: Option<LogId>,
 }
@@ -69,7 +75,7 @@ fn log_id(text: &str) -> Result<LogId, String> {
     chiplog_net::wire::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
 }
 
-/// What a server is told, from all sources.
+/// The settings of a server, from all sources.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Server options")]
 pub(crate) struct Settings {
@@ -77,7 +83,8 @@ pub(crate) struct Settings {
     #[arg(long, env = "CHIPLOG_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// This server's number in its cluster, from 1. Never that of another server, nor of one that was removed.
+    /// This server's number in its cluster, from 1. Never use the number of another server, or of a removed
+    /// one.
     #[arg(long, env = "CHIPLOG_NODE", value_name = "N")]
     node: Option<String>,
 
@@ -85,31 +92,31 @@ pub(crate) struct Settings {
     #[arg(long, env = "CHIPLOG_DATA", value_name = "DIR")]
     data: Option<String>,
 
-    /// Where to listen for clients. Default 127.0.0.1:7411.
+    /// Address to listen at for clients. Default 127.0.0.1:7411.
     #[arg(long, env = "CHIPLOG_LISTEN_CLIENT", value_name = "HOST:PORT")]
     listen_client: Option<String>,
 
-    /// Where to listen for the other replicas. Default 127.0.0.1:7412.
+    /// Address to listen at for the other replicas. Default 127.0.0.1:7412.
     #[arg(long, env = "CHIPLOG_LISTEN_PEER", value_name = "HOST:PORT")]
     listen_peer: Option<String>,
 
-    /// Where to listen for probes and metrics; empty: nowhere. Default 127.0.0.1:7413.
+    /// Address to listen at for probes and metrics; empty: none. Default 127.0.0.1:7413.
     #[arg(long, env = "CHIPLOG_LISTEN_HTTP", value_name = "HOST:PORT")]
     listen_http: Option<String>,
 
-    /// How clients reach this server, if not where it listens.
+    /// Address at which clients reach this server, if it is not the one it listens at.
     #[arg(long, env = "CHIPLOG_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
     advertise_client: Option<String>,
 
-    /// How the other replicas reach this server, if not where it listens.
+    /// Address at which the other replicas reach this server, if it is not the one it listens at.
     #[arg(long, env = "CHIPLOG_ADVERTISE_PEER", value_name = "HOST:PORT")]
     advertise_peer: Option<String>,
 
-    /// A label of the place the server stands in.
+    /// A label of the server's location.
     #[arg(long, env = "CHIPLOG_ZONE")]
     zone: Option<String>,
 
-    /// Let listeners beyond this machine go without TLS.
+    /// Allow listeners for other machines without TLS.
     #[arg(
         long,
         env = "CHIPLOG_INSECURE",
@@ -121,29 +128,31 @@ pub(crate) struct Settings {
     )]
     insecure: Option<bool>,
 
-    /// Set any key of the file, such as log.capacity_bytes=10GiB. Any number of times.
+    /// Set any key of the file, such as log.capacity_bytes=10GiB. Can be repeated.
     ///
-    /// The environment can do it as well: CHIPLOG__ and the key in capitals, with __ for its dot, such as
-    /// CHIPLOG__LOG__CAPACITY_BYTES=10GiB. Flags win over that, and so do variables such as CHIPLOG_ZONE.
+    /// The environment can set any key as well: the variable is CHIPLOG__ and the key in capitals, with __
+    /// for the dot, such as CHIPLOG__LOG__CAPACITY_BYTES=10GiB. Flags, and variables such as CHIPLOG_ZONE,
+    /// override it.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
 impl Settings {
-    /// The configuration that they come to.
+    /// The resulting configuration.
     pub(crate) fn load(&self) -> Result<Config> {
         self.load_of(None)
     }
 
-    /// The same, with a file that was named otherwise than by --config. It wins over the environment's.
+    /// The resulting configuration, with a file that was given without --config. It overrides the file of the
+    /// environment.
     ///
     /// # Errors
-    /// Also where there are two.
+    /// Those of loading; also two files on the command line.
     pub(crate) fn load_of(&self, file: Option<&Path>) -> Result<Config> {
         if file.is_some() && self.config.is_some() && std::env::var_os("CHIPLOG_CONFIG").is_none() {
-            return Err(Failure::usage("give one file: by itself, or with --config"));
+            return Err(Failure::usage("give the file once: by itself or with --config"));
         }
-        // Text, whatever it looks like; but a number where there is to be one.
+        // Values are text, except for a key that needs a number or a boolean.
         let text = |text: &String| format!("{text:?}");
         let mut over = environment::keys(std::env::vars_os())?;
         for (key, flag, value) in [
@@ -158,7 +167,7 @@ impl Settings {
             ("insecure", "insecure", self.insecure.map(|insecure| insecure.to_string())),
         ] {
             let variable = flag.to_uppercase().replace('-', "_");
-            let by = format!("--{flag}, or CHIPLOG_{variable}");
+            let by = format!("--{flag} or CHIPLOG_{variable}");
             over.extend(value.map(|value| Over { key: key.to_owned(), value, by }));
         }
         for pair in &self.set {
@@ -176,7 +185,7 @@ impl Settings {
 pub(crate) fn run(args: &Serve, whole: fn() -> clap::Command, ui: &Ui) -> Result<Exit> {
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in environment::unknown(set, &whole()) {
-        tracing::warn!(name, "an environment variable that means nothing to chiplog");
+        tracing::warn!(name, "unknown environment variable, ignored");
     }
     let config = args.settings.load()?;
     let first = match (args.init, args.join) {
@@ -196,21 +205,21 @@ pub(crate) fn run(args: &Serve, whole: fn() -> clap::Command, ui: &Ui) -> Result
         let (host, client) = (server.host.clone(), server.address.client.clone());
         let founded = tokio::spawn(announce_founding(host, server.config.node, client, listens, *ui));
         let moved = tokio::spawn(warn_if_moved(server.host.clone(), server.address.clone()));
-        // Not under systemd: nobody to tell.
+        // Fails if not under systemd, which is fine.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         founded.abort();
         moved.abort();
         let node = server.config.node;
-        ui.say(&format!("node {node} ends"));
+        ui.say(&format!("node {node} is shutting down"));
         let ended = server.shutdown(true).await;
         if ended.is_ok() {
-            ui.say(&format!("node {node} has ended in order"));
+            ui.say(&format!("node {node} has shut down in order"));
         }
         ended
     });
-    // A call that still blocks does not hold up the end.
+    // A call that still blocks does not delay the end.
     runtime.shutdown_background();
     ended.map(|()| Exit::Ok)
 }
@@ -219,12 +228,12 @@ fn log_name(log: &Log) -> String {
     format!("log {}", chiplog_net::wire::ids::to_hex(log.info().log_id.get()))
 }
 
-/// Says on standard error what there is.
+/// Reports the addresses and the replica on standard error.
 fn announce(server: &Server, ui: &Ui) {
     let address = &server.address;
     let what = match server.host.opened() {
         Some(log) if awaits_its_leader(log) => format!(
-            "waits to be added to {}: `chiplog member add {} --cluster HOST:PORT` of a server of that log",
+            "waiting to be added to {}: run `chiplog member add {} --cluster HOST:PORT` with a server of that log",
             log_name(log),
             address.client
         ),
@@ -235,8 +244,9 @@ fn announce(server: &Server, ui: &Ui) {
     ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
 }
 
-/// Warns, once, of a server that stands elsewhere than its cluster takes it to: the others do not find it. A replica may be behind
-/// what the cluster knows, and a leader tells its new address itself: it is given a while.
+/// Warns once if a server has another address than its cluster has stored: the others cannot reach it. A
+/// replica may be behind the cluster's state, and a leader announces its new address itself, so the server
+/// waits a while first.
 async fn warn_if_moved(host: Arc<LogSlot>, here: Address) {
     let mut since = None;
     loop {
@@ -253,7 +263,7 @@ async fn warn_if_moved(host: Arc<LogSlot>, here: Address) {
             let node = status.node;
             tracing::warn!(
                 %node,
-                "this server is at {}, for peers {}, and its cluster has it at {}, for peers {}: the others do not find it. `chiplog member set-address {node} --client {0} --peer {1} --cluster HOST:PORT` tells them, or start it where it was",
+                "this server is at {} (peers: {}), but its cluster has it at {} (peers: {}), so the others cannot reach it. Announce the new address with `chiplog member set-address {node} --client {0} --peer {1} --cluster HOST:PORT`, or start the server at the old one",
                 here.client,
                 here.peer,
                 known.client,
@@ -264,14 +274,14 @@ async fn warn_if_moved(host: Arc<LogSlot>, here: Address) {
     }
 }
 
-/// Says of a server that waits what it waits for, unless a cluster calls it as its member, for which it `listens` first; and
-/// when it does not wait any more: it has a replica, and that hears from its leader.
+/// Reports what a waiting server waits for, unless a cluster calls it as its member; it `listens` for that
+/// first. Reports again when the server has a replica, and when the replica hears from its leader.
 async fn announce_founding(host: Arc<LogSlot>, node: u64, client: String, listens: Duration, ui: Ui) {
     if host.opened().is_none() {
         tokio::time::sleep(listens).await;
         if host.opened().is_none() && host.called_as().is_none() {
             ui.say(&format!(
-                "node {node} waits: `chiplog member init {client}` makes a cluster, `chiplog member add {client}` takes it into one"
+                "node {node} is waiting: `chiplog member init {client}` makes a new cluster, `chiplog member add {client}` adds it to one"
             ));
         }
         let log = loop {
@@ -280,12 +290,12 @@ async fn announce_founding(host: Arc<LogSlot>, node: u64, client: String, listen
                 None => tokio::time::sleep(LOOK_INTERVAL).await,
             }
         };
-        ui.say(&format!("node {node} has a replica of {log} now"));
+        ui.say(&format!("node {node} now has a replica of {log}"));
     }
     if let Some(log) = host.opened().filter(|log| awaits_its_leader(log)) {
         while awaits_its_leader(log) {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
-        ui.say(&format!("node {node} is part of the cluster now"));
+        ui.say(&format!("node {node} now belongs to the cluster"));
     }
 }

@@ -1,17 +1,17 @@
-//! An outside witness: a child process appends, this one writes down what the child was promised.
+//! An outside witness: a child process appends, and this process records what was acknowledged to the child.
 //!
-//! Whether a log keeps its promises through `kill -9` can only be told by somebody who outlives the process
-//! that appends. The child's threads report each acknowledgement through a pipe the moment they have it; when
-//! the child is killed, everything it was ever promised stands in this process' memory, to be held against
-//! what the log says afterwards. The demo and the real-process tests share these mechanics.
+//! Only a process that outlives the appending one can check that a log keeps its promises through `kill -9`.
+//! The child's threads report each acknowledgement through a pipe at once. When the child is killed, every
+//! acknowledgement is in this process's memory, to be compared with what the log contains afterwards. The
+//! demo and the real-process tests share this code.
 //!
 //! ```text
 //! parent: Plan (JSON) --stdin--> child: threads, each with a session and tickets in flight --> the log
-//!         Witness <----stdout--- child: 32-byte reports, written whole (below PIPE_BUF), in FIFO order a thread
+//!         Witness <----stdout--- child: 32-byte reports, written whole (below PIPE_BUF), in FIFO order per thread
 //! ```
 //!
-//! The records are a function of their number ([`Text::record`]), so any record can be told right from wrong
-//! bit by bit and its number says whether it is there twice.
+//! The records are a function of their number ([`Text::record`]), so each record can be verified bit by bit,
+//! and its number reveals duplicates.
 
 use chiplog::{Index, Log, Options, Reader, Record, Sequence, Session, SessionId, Ticket};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -28,14 +28,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// What can go wrong here.
+/// The failures of a run.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The log broke a promise. This is what everything here is looking for.
+    /// The log broke a promise. The checks look for this.
     Promise(String),
-    /// The log said no.
+    /// The log returned an error.
     Log(chiplog::Error),
-    /// The system did, or the other process.
+    /// The system failed, or the other process did.
     System(String),
 }
 
@@ -88,16 +88,16 @@ impl From<serde_json::Error> for Trouble {
 /// The built-in data set: Isaac Newton, Opticks, 1730 (see `examples/data/README.md`).
 static OPTICKS: &[u8] = include_bytes!("../../../../examples/data/opticks.txt");
 
-/// A text whose lines, over and over, make the records of a run.
+/// A text whose lines, repeated, make the records of a run.
 #[derive(Debug)]
 pub(crate) struct Text {
     bytes: Vec<u8>,
-    /// Where the lines lie that are not empty; at least one.
+    /// The positions of the lines that are not empty; at least one.
     lines: Vec<Range<usize>>,
 }
 
 impl Text {
-    /// Reads a text, or takes the built-in one. Its lines may be any bytes.
+    /// Loads a text, or the built-in one. Its lines may hold any bytes.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self> {
         let bytes = match file {
             Some(path) => {
@@ -114,66 +114,67 @@ impl Text {
             start += line.len() + 1;
         }
         if lines.is_empty() {
-            return system("the text has no line to make a record of");
+            return system("the text has no lines");
         }
         Ok(Self { bytes, lines })
     }
 
-    /// How many records one pass over the text gives.
+    /// The number of records that one pass over the text makes.
     pub(crate) fn lines(&self) -> u64 {
         self.lines.len() as u64
     }
 
-    /// Bytes of all its lines.
+    /// The size of all its lines.
     pub(crate) fn bytes(&self) -> u64 {
         self.lines.iter().map(|l| l.len() as u64).sum()
     }
 
-    /// Puts record `number` (from 0) into `record`: the number, a blank, a line.
+    /// Writes record `number` (from 0) into `record`: the number, a space, a line.
     pub(crate) fn record(&self, number: u64, record: &mut Vec<u8>) {
         record.clear();
-        // Writing to a Vec does not fail.
+        // Writing to a Vec cannot fail.
         let _ = write!(record, "{number} ");
         let line = &self.lines[(number % self.lines()) as usize];
         record.extend_from_slice(&self.bytes[line.clone()]);
     }
 
-    /// The number that a record says it has.
+    /// The number at the beginning of a record.
     pub(crate) fn number_of(record: &[u8]) -> Option<u64> {
         let blank = record.iter().position(|b| *b == b' ')?;
         std::str::from_utf8(&record[..blank]).ok()?.parse().ok()
     }
 }
 
-/// The content hash that the witness keeps of a record. Both ends run the same program, so any hash will do.
+/// The hash by which the witness stores a record's content. Both processes run the same program, so any hash
+/// works.
 pub(crate) fn hash(record: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(record);
     hasher.finish()
 }
 
-/// What a child is to do: worker `w` of `n` appends records `w`, `w + n`, `w + 2n` … below `total`.
+/// The task of a child: worker `w` of `n` appends records `w`, `w + n`, `w + 2n` … below `total`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// The log's directory.
     pub(crate) dir: PathBuf,
-    /// The text; None is the built-in one.
+    /// The text; None: the built-in one.
     pub(crate) file: Option<PathBuf>,
-    /// Records of the whole run.
+    /// The number of records of the whole run.
     pub(crate) total: u64,
-    /// Appends that each thread keeps under way.
+    /// The number of appends that each thread keeps in flight.
     pub(crate) in_flight: usize,
     /// The log's segment size.
     pub(crate) segment_bytes: u32,
-    /// One a thread: the session to take up and its next sequence number, or None to open one.
+    /// For each thread: the session to resume and its next sequence number, or None to open one.
     pub(crate) workers: Vec<Option<(u64, u64)>>,
 }
 
 impl Plan {
-    /// How the log is opened, by every process of a run.
+    /// The options with which every process of a run opens the log.
     pub(crate) fn options(&self) -> Options {
         Options {
-            // All that a child had under way when it died may be sent again.
+            // Everything that a dying child had in flight may be sent again.
             session_window: self.window(),
             sessions_max: self.sessions_max(),
             ..Options::with_segment_bytes(self.segment_bytes)
@@ -184,33 +185,34 @@ impl Plan {
         u16::try_from(self.in_flight).unwrap_or(u16::MAX)
     }
 
-    /// Some more than there are workers: one that was killed before it could tell its session's id opens another.
+    /// A few more than there are workers: a worker that was killed before it could report its session opens
+    /// another one.
     fn sessions_max(&self) -> u32 {
         2 * self.workers.len() as u32 + 16
     }
 
-    /// The smallest segment, from `least` on, that begins with room for all sessions.
+    /// The smallest segment size, at least `least`, whose opening has room for all sessions.
     pub(crate) fn fit_segments(self, least: u32) -> Self {
         let table = self.sessions_max() * (64 + 16 * u32::from(self.window()));
         Self { segment_bytes: (table * 10).next_power_of_two().max(least), ..self }
     }
 }
 
-/// What a child says. On the pipe: kind, a, b, c, each 8 bytes, little-endian.
+/// A message of a child. On the pipe: kind, a, b, c, each 8 bytes, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
-    /// The log is open; its last index was this.
+    /// The log is open; this was its last index.
     Opened { last: u64 },
     /// A worker has a session.
     Session { worker: u64, id: u64 },
     /// An append was acknowledged.
     Acked { number: u64, index: u64, hash: u64 },
-    /// All appends are done; what the log counted since it was opened: blocks, bytes, syncs.
+    /// All appends are done. The log's counters since it was opened: blocks, bytes, syncs.
     Done { blocks: u64, bytes: u64, syncs: u64 },
 }
 
 const REPORT_BYTES: usize = 32;
-/// Reports written at once: as many as a pipe takes whole or not at all (PIPE_BUF, 4096 bytes).
+/// Reports written at once: as many as a pipe takes completely or not at all (PIPE_BUF, 4096 bytes).
 const REPORTS_MAX: usize = 4096 / REPORT_BYTES;
 
 impl Report {
@@ -237,7 +239,7 @@ impl Report {
     }
 }
 
-/// The child's whole life: reads a plan from stdin, carries it out, reports on stdout.
+/// The main function of the child: reads a plan from stdin, executes it, reports on stdout.
 pub(crate) fn child() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let plan: Plan = serde_json::from_reader(io::stdin().lock())?;
@@ -247,7 +249,7 @@ pub(crate) fn child() -> Result<()> {
     thread::scope(|scope| {
         let work = |worker| work(&log, &text, &plan, worker);
         let threads: Vec<_> = (0..plan.workers.len()).map(|w| scope.spawn(move || work(w))).collect();
-        // A panic in a worker has been printed already.
+        // A panic in a worker was printed already.
         threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| system("a worker panicked")))
     })?;
     let stats = log.stats();
@@ -255,7 +257,7 @@ pub(crate) fn child() -> Result<()> {
     send(&[Report::Done { blocks: stats.blocks, bytes: stats.bytes, syncs: stats.syncs }])
 }
 
-/// One thread's appends.
+/// The appends of one thread.
 fn work(log: &Log, text: &Text, plan: &Plan, worker: usize) -> Result<()> {
     let mut session: Session = match plan.workers[worker] {
         None => log.open_session()?,
@@ -286,16 +288,20 @@ fn work(log: &Log, text: &Text, plan: &Plan, worker: usize) -> Result<()> {
     }
 }
 
-/// Writes reports to stdout in one call, so that they arrive whole or not at all. Not through `io::stdout()`,
-/// which would cut them at its own buffer's end.
+/// Writes reports to stdout in one call, so that they arrive completely or not at all. `io::stdout()` would
+/// split them at the end of its buffer.
 fn send(reports: &[Report]) -> Result<()> {
     let mut bytes = Vec::with_capacity(reports.len() * REPORT_BYTES);
     reports.iter().for_each(|r| r.encode(&mut bytes));
     let sent = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), &bytes))?;
-    if sent == bytes.len() { Ok(()) } else { system("the pipe to the witness took part of a report") }
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        system("the pipe to the witness accepted only part of a report")
+    }
 }
 
-/// All that the children of a run were promised.
+/// Everything that was acknowledged to the children of a run.
 #[derive(Debug)]
 pub(crate) struct Witness {
     plan: Plan,
@@ -305,30 +311,30 @@ pub(crate) struct Witness {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// By record number: index and hash; index 0 is "not acknowledged".
+    /// By record number: index and hash; index 0: not acknowledged.
     promised: Vec<(u64, u64)>,
-    /// By worker: session id and how many of its records were acknowledged.
+    /// By worker: session id, and the number of its acknowledged records.
     workers: Vec<(u64, u64)>,
-    /// The log's last index when the present child opened it.
+    /// The log's last index when the current child opened it.
     opened_last: u64,
-    /// Appends that the present child was told are in the log from before.
+    /// Appends whose acknowledgement to the current child says that they were in the log before.
     repeated: u64,
     done: Option<Counters>,
 }
 
-/// What a child's log counted.
+/// The counters of a child's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     /// Blocks written.
     pub(crate) blocks: u64,
-    /// Bytes of them.
+    /// Bytes of these blocks.
     pub(crate) bytes: u64,
     /// Syncs.
     pub(crate) syncs: u64,
 }
 
 impl Witness {
-    /// Nothing is promised yet. `plan.workers` says how many threads there are; what is in it is not looked at.
+    /// A witness without acknowledgements. Only the length of `plan.workers` matters, the number of threads.
     pub(crate) fn new(plan: Plan) -> Arc<Self> {
         let threads = plan.workers.len();
         let notes = Notes {
@@ -348,17 +354,18 @@ impl Witness {
         &self.plan
     }
 
-    /// Records acknowledged so far.
+    /// The number of acknowledged records.
     pub(crate) fn acked(&self) -> u64 {
         self.acked.load(Ordering::Acquire)
     }
 
-    /// Appends of the latest child that were in the log already: sent again because the answer was lost.
+    /// Appends of the latest child that were in the log already; they were sent again because the answer was
+    /// lost.
     pub(crate) fn repeated(&self) -> u64 {
         self.notes().repeated
     }
 
-    /// Starts a child: sessions that are known are taken up where their last acknowledgement was.
+    /// Starts a child. Known sessions are resumed after their last acknowledgement.
     pub(crate) fn start(self: &Arc<Self>, program: &Path) -> Result<Running> {
         let mut plan = self.plan.clone();
         {
@@ -383,7 +390,7 @@ impl Witness {
         Ok(Running { child, collector: Some(collector) })
     }
 
-    /// Writes down reports until the pipe ends: with the child's death at the latest.
+    /// Records reports until the pipe ends, at the latest when the child dies.
     fn collect(&self, mut pipe: impl Read) -> Result<()> {
         let mut buffer = vec![0; 64 << 10];
         let mut filled = 0;
@@ -402,7 +409,7 @@ impl Witness {
             for report in reports {
                 match Report::decode(report) {
                     Some(report) => self.note(&mut notes, report)?,
-                    None => return system("the child sent no report of ours"),
+                    None => return system("the child sent an unknown report"),
                 }
             }
             drop(notes);
@@ -416,14 +423,14 @@ impl Witness {
             Report::Opened { last } => notes.opened_last = last,
             Report::Session { worker, id } => {
                 let Some(known) = notes.workers.get_mut(worker as usize) else {
-                    return system("the child has a worker more");
+                    return system("the child has too many workers");
                 };
                 known.0 = id;
             }
             Report::Acked { number, index, hash } => {
                 let threads = notes.workers.len() as u64;
                 let (_, acked) = &mut notes.workers[(number % threads) as usize];
-                // Appends of one session are acknowledged in their order.
+                // Appends of one session are acknowledged in order.
                 if *acked != number / threads {
                     return promise(format!("record {number} was acknowledged out of its session's order"));
                 }
@@ -440,7 +447,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Reads on to the tail and holds every record against the text and against what was promised.
+    /// Reads to the end of the log and compares every record with the text and the acknowledgements.
     pub(crate) fn check(&self, reader: &mut Reader, text: &Text, seen: &mut Seen) -> Result<()> {
         let mut record = Vec::new();
         while let Some(found) = reader.next_record()? {
@@ -449,43 +456,45 @@ impl Witness {
         self.compare(seen)
     }
 
-    /// Holds what a reader has seen against what was promised: every promise kept, at the promised place.
-    /// Records below the first one that the reader saw are left out.
+    /// Compares what a reader saw with the acknowledgements: each acknowledged record is there, at its index.
+    /// Records below the first one that the reader saw are skipped.
     pub(crate) fn compare(&self, seen: &Seen) -> Result<()> {
         let notes = self.notes();
         for (number, &(index, hash)) in notes.promised.iter().enumerate() {
             let (at, hash_seen) = seen.places[number];
             if index < seen.from {
-                continue; // never promised (there or not, both are right), or discarded
+                continue; // never acknowledged (it may be there or not), or discarded
             }
             if index >= seen.next {
                 let end = seen.next - 1;
                 return promise(format!(
-                    "record {number} was acknowledged at {index}; the log ends at {end}"
+                    "record {number} was acknowledged at {index}, but the log ends at {end}"
                 ));
             }
             if index != at {
-                return promise(format!("record {number} was acknowledged at {index} and is at {at}"));
+                return promise(format!("record {number} was acknowledged at {index}, but it is at {at}"));
             }
             if hash != hash_seen {
-                return promise(format!("record {number}, index {index}, is not what was acknowledged"));
+                return promise(format!(
+                    "record {number}, index {index}, differs from what was acknowledged"
+                ));
             }
         }
         Ok(())
     }
 }
 
-/// What one reader saw, in the order of the log.
+/// The records that one reader saw, in the order of the log.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// By record number: index and hash; index 0 is "not seen".
+    /// By record number: index and hash; index 0: not seen.
     places: Vec<(u64, u64)>,
     from: u64,
     next: u64,
 }
 
 impl Seen {
-    /// Nothing so far; the next record has to be at `next`.
+    /// A reader that saw nothing yet. Its next record has to be at `next`.
     pub(crate) fn new(total: u64, next: Index) -> Self {
         Self { places: vec![(0, 0); total as usize], from: next.get(), next: next.get() }
     }
@@ -495,12 +504,12 @@ impl Seen {
         Index(self.next)
     }
 
-    /// How many records were seen.
+    /// The number of seen records.
     pub(crate) fn count(&self) -> u64 {
         self.next - self.from
     }
 
-    /// Checks the next record: dense, never there twice, and every bit of it right. `expected` is a buffer.
+    /// Checks the next record: consecutive, no duplicate, and every bit correct. `expected` is a buffer.
     pub(crate) fn take(&mut self, found: &Record<'_>, text: &Text, expected: &mut Vec<u8>) -> Result<()> {
         let index = found.index.get();
         if index != self.next {
@@ -508,7 +517,7 @@ impl Seen {
         }
         let number = Text::number_of(found.data);
         let Some((number, place)) = number.and_then(|n| Some((n, self.places.get_mut(n as usize)?))) else {
-            return promise(format!("index {index} holds no record of ours"));
+            return promise(format!("index {index} holds an unknown record"));
         };
         if place.0 > 0 {
             return promise(format!("record {number} is in the log twice: at {} and at {index}", place.0));
@@ -523,7 +532,7 @@ impl Seen {
     }
 }
 
-/// A child under way. Dropped, it is killed.
+/// A running child. It is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -536,25 +545,25 @@ impl Running {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the child has ended by itself.
     pub(crate) fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// SIGKILL, and everything the child had reported before it. False: it had ended by itself.
+    /// Kills the child with SIGKILL and collects its earlier reports. False: it had ended by itself.
     pub(crate) fn kill(mut self) -> Result<bool> {
         self.child.kill()?;
         let status = self.finish()?;
         Ok(std::os::unix::process::ExitStatusExt::signal(&status) == Some(Signal::KILL.as_raw()))
     }
 
-    /// Waits for its end by itself and tells what its log counted.
+    /// Waits until the child ends by itself, and returns its log's counters.
     pub(crate) fn wait(mut self, witness: &Witness) -> Result<Counters> {
         let status = self.finish()?;
         if !status.success() {
             return system(format!("the child failed: {status}"));
         }
-        witness.notes().done.ok_or_else(|| Trouble::System("the child ended without a word".into()))
+        witness.notes().done.ok_or_else(|| Trouble::System("the child ended without its last report".into()))
     }
 
     fn finish(&mut self) -> Result<ExitStatus> {
@@ -568,7 +577,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Already ended: nothing to do, and nothing to say here.
+        // If it has already ended, there is nothing to do or report.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

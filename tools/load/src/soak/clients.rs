@@ -1,5 +1,5 @@
-//! Clients: programs that append in sessions, read everything, read anywhere, keep a copy, and discard. Each a thread with a
-//! client of its own, which comes and goes.
+//! Clients: programs that append in sessions, read everything, read anywhere, keep a copy, and discard. Each is a
+//! thread with a client of its own, which is renewed from time to time.
 
 use super::judge::{Judge, identify, record};
 use crate::servers::{PATIENCE, Servers};
@@ -17,23 +17,23 @@ use std::time::{Duration, Instant};
 
 /// Longer than any fault lasts.
 const TROUBLE: Duration = Duration::from_secs(180);
-/// A writer goes on in a new session, over a new connection, after so long.
+/// A writer continues in a new session, over a new connection, after this time.
 const SESSION: Duration = Duration::from_secs(45);
 const LOOK: Duration = Duration::from_millis(500);
-/// Records that stay when the rest is discarded.
+/// Records that remain when the rest is discarded.
 const KEPT: u64 = 30_000;
 
-/// What all clients share.
+/// The state that all clients share.
 pub(crate) struct Shared {
     pub(crate) addresses: Vec<String>,
     pub(crate) judge: Arc<Judge>,
-    /// Nobody appends any more.
+    /// All appends have ended.
     pub(crate) appended: AtomicBool,
-    /// All is read.
+    /// All records are read.
     pub(crate) over: AtomicBool,
-    /// Records that readers of parts have read.
+    /// Records that partial reads have read.
     pub(crate) parts: AtomicU64,
-    /// Calls that failed, of those which may: readers of parts, and discards.
+    /// Calls that failed, of those that may: partial reads, and discards.
     pub(crate) failures: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Shared {
         Ok(Client::connect(self.addresses.clone(), options)?)
     }
 
-    /// Reports what ended a client before its time.
+    /// Reports the error that ended a client early.
     pub(crate) fn heed<T: Default>(&self, who: &str, outcome: Result<T>) -> T {
         outcome.unwrap_or_else(|error| {
             self.judge.fail(format!("{who}: {error:#}"));
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// Appends about `rate` records a second, each exactly once. Returns how many.
+/// Appends about `rate` records a second, each exactly once. Returns their number.
 pub(crate) fn write(shared: &Shared, writer: u64, rate: f64) -> Result<u64> {
     let mut number = 0;
     while !shared.appended.load(Ordering::Relaxed) {
@@ -90,7 +90,7 @@ pub(crate) fn write(shared: &Shared, writer: u64, rate: f64) -> Result<u64> {
     Ok(number)
 }
 
-/// Reads everything, from the first record on, as it comes.
+/// Reads everything, from the first record on, as it arrives.
 pub(crate) fn tail(shared: &Shared) -> Result<()> {
     let client = shared.client()?;
     let mut options = ReaderOptions::default();
@@ -107,7 +107,7 @@ pub(crate) fn tail(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Reads parts of the log, from any place, with a client that is made for each.
+/// Reads parts of the log, from any position, with a new client for each.
 pub(crate) fn read_parts(shared: &Shared, mut random: fastrand::Rng) -> Result<()> {
     while !shared.over.load(Ordering::Relaxed) && !shared.judge.is_broken() {
         let last = shared.judge.last().get();
@@ -115,7 +115,7 @@ pub(crate) fn read_parts(shared: &Shared, mut random: fastrand::Rng) -> Result<(
         match read_part(shared, from, random.u64(1..5000)) {
             Ok(read) => _ = shared.parts.fetch_add(read, Ordering::Relaxed),
             Err(error) => {
-                // Discarded, or nobody to be had just now; what is wrong with a record is told to the judge.
+                // Discarded, or no server available just now; an error in a record is reported to the judge.
                 tell(&error);
                 shared.failures.fetch_add(1, Ordering::Relaxed);
             }
@@ -147,7 +147,7 @@ fn read_part(shared: &Shared, from: Index, count: u64) -> Result<u64> {
     Ok(next.get() - from.get())
 }
 
-/// Keeps a copy of the log in this process, and reads it. Returns the records that it read.
+/// Keeps a copy of the log in this process, and reads it. Returns the number of records that it read.
 pub(crate) fn follow(shared: &Shared, dir: &Path, copied: &AtomicU64) -> Result<u64> {
     let mut options = FollowerOptions::default();
     options.files = Options { retention_bytes: Some(32 << 20), ..Options::with_segment_bytes(4 << 20) };
@@ -179,7 +179,7 @@ pub(crate) fn follow(shared: &Shared, dir: &Path, copied: &AtomicU64) -> Result<
     Ok(read)
 }
 
-/// Discards what everybody has read.
+/// Discards what all readers have read.
 pub(crate) fn discard(shared: &Shared, copied: &AtomicU64) -> Result<()> {
     let client = shared.client()?;
     while !shared.appended.load(Ordering::Relaxed) && !shared.judge.is_broken() {

@@ -1,5 +1,5 @@
-//! Faults: one server at a time is killed, stopped or asked to give up the lead, so that a majority is always there; and
-//! after each, all of them have to be well again.
+//! Faults: one server at a time is killed, stopped or made to transfer leadership, so that a majority always remains.
+//! After each fault, all of them must recover.
 
 use super::judge::Judge;
 use crate::servers::{Sample, Servers};
@@ -9,22 +9,22 @@ use serde::Serialize;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to have what the others have.
+/// How long a server may take to catch up with the others.
 const CATCHING_UP: Duration = Duration::from_secs(180);
 
-/// How often each fault happened.
+/// The number of each fault.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Faults {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
     pub(crate) transfers: u64,
-    /// Transfers that were refused or not carried out in time.
+    /// Transfers that were refused or not completed in time.
     pub(crate) transfers_refused: u64,
-    /// The longest time that all servers took to be well again, in seconds.
+    /// The longest time that all servers took to recover, in seconds.
     pub(crate) recovery_seconds_max: f64,
 }
 
-/// Goes on until `end`. Servers are killed only before `kills_until`: behind that, each has one life to be judged by.
+/// Runs until `end`. Servers are killed only before `kills_until`: after that, each has one life to be judged by.
 pub(crate) fn run(
     servers: &Servers,
     judge: &Judge,

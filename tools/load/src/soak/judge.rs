@@ -1,15 +1,15 @@
-//! Judge: what was promised to those who append, against what is read. It holds only what one of the two sides has not
-//! told yet, so that it is as large after a day as after a minute.
+//! Judge: compares acknowledgements with what is read. It holds only records that one of the two sides has not reported
+//! yet, so its memory does not grow with time.
 //!
-//! Invariant: a writer's records are numbered from 1 without a gap, and it appends them in order in one session after the
-//! other: so the log holds each number once, in order.
+//! Invariant: a writer's records are numbered from 1 without a gap, and it appends them in order in one session after
+//! the other: so the log holds each number once, in order.
 
 use chiplog::Index;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes of a writer's record: what it is, and a filler that follows from that.
+/// The bytes of a writer's record: its identity, and a filler that follows from it.
 pub(crate) fn record(writer: u64, number: u64) -> Vec<u8> {
     let chance = (writer << 32 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let filler = (chance >> 32) as usize % 1500;
@@ -18,14 +18,14 @@ pub(crate) fn record(writer: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Which record that is; None: none that anybody ever sent.
+/// The identity of a record; `None` if no writer ever sent it.
 pub(crate) fn identify(bytes: &[u8]) -> Option<(u64, u64)> {
     let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let (writer, number) = (word(0)?, word(8)?);
     (record(writer, number) == bytes).then_some((writer, number))
 }
 
-/// What one side has told of a record.
+/// The report of one side about a record.
 #[derive(Clone, Copy, Debug)]
 enum Half {
     Acknowledged(Index),
@@ -34,16 +34,16 @@ enum Half {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The record that was read last.
+    /// The last record that was read.
     last: Index,
-    /// By writer, the number that was read last.
+    /// By writer, the last number that was read.
     numbers: HashMap<u64, u64>,
     halves: HashMap<(u64, u64), Half>,
     tally: Tally,
     broken: Option<String>,
 }
 
-/// How much went through.
+/// The number of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Tally {
     pub(crate) acknowledged: u64,
@@ -58,7 +58,7 @@ impl Judge {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is wrong; the first one counts.
+    /// Reports an error; the first one is kept.
     pub(crate) fn fail(&self, what: String) {
         self.state().broken.get_or_insert(what);
     }
@@ -75,12 +75,12 @@ impl Judge {
         self.state().tally
     }
 
-    /// The record that was read last.
+    /// The last record that was read.
     pub(crate) fn last(&self) -> Index {
         self.state().last
     }
 
-    /// A writer was told that its record stands there.
+    /// A writer's record was acknowledged at this index.
     pub(crate) fn acknowledged(&self, writer: u64, number: u64, index: Index) {
         let mut state = self.state();
         state.tally.acknowledged += 1;
@@ -99,7 +99,7 @@ impl Judge {
     pub(crate) fn read(&self, index: Index, bytes: &[u8]) {
         let mut state = self.state();
         let Some((writer, number)) = identify(bytes) else {
-            state.broken.get_or_insert(format!("record {index} is none that was ever sent"));
+            state.broken.get_or_insert(format!("record {index} was never sent"));
             return;
         };
         let (due, before) = (state.last.next(), state.numbers.insert(writer, number).unwrap_or(0));
@@ -123,7 +123,7 @@ impl Judge {
         }
     }
 
-    /// Once all who append have ended: everything was told by both sides.
+    /// After all writers have ended: both sides have reported everything.
     pub(crate) fn finish(&self, given: &[(u64, u64)]) {
         let mut state = self.state();
         let left = state.halves.iter().next().map(|(which, half)| (*which, *half));
@@ -179,7 +179,7 @@ mod tests {
         let skipped = told(|judge| judge.read(Index(3), &record(7, 2)));
         assert!(skipped.unwrap().contains("where 2 was due"));
         let foreign = told(|judge| judge.read(Index(2), b"nobody's"));
-        assert!(foreign.unwrap().contains("none that was ever sent"));
+        assert!(foreign.unwrap().contains("was never sent"));
         let unread = told(|judge| {
             judge.read(Index(2), &record(7, 2));
             judge.read(Index(3), &record(7, 3));

@@ -1,5 +1,5 @@
-//! Samples: what each process takes over time, and whether that stays flat: a line through the later half of the samples,
-//! those of the process that runs then.
+//! Samples: each process's memory and descriptors over time, and whether they stay flat: a line through the later half
+//! of the samples, those of the process that runs then.
 
 use crate::servers::Sample;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub(crate) struct Point {
     pub(crate) sample: Sample,
 }
 
-/// How one figure of a process went in the later half.
+/// The course of one figure of a process in the later half.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Course {
     pub(crate) node: u64,
@@ -25,13 +25,13 @@ pub(crate) struct Course {
     pub(crate) mean: f64,
     pub(crate) peak: f64,
     pub(crate) slope_per_hour: f64,
-    /// What the line rises in the time of these samples.
+    /// The rise of the line in the time of these samples.
     pub(crate) growth: f64,
     pub(crate) growth_max: f64,
     pub(crate) flat: bool,
 }
 
-/// A figure may grow by a tenth of its mean, or by so much if that is more: allocators and caches breathe.
+/// A figure may grow by a tenth of its mean, or by this much if that is more: allocators and caches vary.
 const MEMORY_SLACK: f64 = (8 << 20) as f64;
 const DESCRIPTORS_SLACK: f64 = 8.0;
 
@@ -106,7 +106,7 @@ mod tests {
         let leaking = courses(&points(|n| 50 * MIB + n * MIB / 5 + (n % 7) * MIB), 100.0);
         assert!(!leaking[0].flat && (leaking[0].growth / MIB as f64 - 20.0).abs() < 2.0, "{leaking:?}");
         assert!(leaking[1].flat);
-        // A process that was started late says little of a leak; one without samples says nothing.
+        // A process that was started late shows little of a leak; one without samples shows nothing.
         assert!(!courses(&points(|_| MIB), 199.0)[0].flat);
     }
 }

@@ -1,28 +1,28 @@
-//! Driver: the threads that a node lives on. One of them has the turn, the others sleep; a replica has two, so that its
-//! messages are heard while it syncs.
+//! Driver: the threads of a node. One of them holds the node lock, the others sleep. A replica has two threads, so that
+//! one processes messages while the other one syncs.
 //!
 //! ```text
-//!  queue ──> take ──> node: turn ──> begin_sync ──┬─ nothing: sleeps at the queue
+//!  queue ──> take ──> node: turn ──> begin_sync ──┬─ nothing: sleeps on the queue
 //!    ^                                            ├─ alone:   syncs ──> node: end_sync
-//!    └────────────────────────────────────────────┴─ cluster: lets go of the turn, syncs ──> end_sync, whose turn it is
+//!    └────────────────────────────────────────────┴─ cluster: releases the lock, syncs ──> next lock holder: end_sync
 //! ```
 //!
-//! It never waits for company: a lone append goes at once. What arrives while a sync runs goes with the next. Who has the
-//! turn carries out the sync itself: nobody need be woken for it, and of those who sleep one is woken only if something comes
-//! meanwhile.
+//! Group commit adds no delay: if the disk is idle, an append is written immediately. Appends that arrive during a sync
+//! are written together after it. The thread that holds the lock runs the sync itself, so no other thread has to be
+//! woken for it. A sleeping thread is woken only for events during the sync.
 //!
 //! Invariants:
-//! - The node is touched, and what waits is taken, by who has the turn alone: nothing overtakes anything.
-//! - Who syncs or sleeps tells the queue before: what comes wakes somebody.
-//! - Who sleeps wakes no later than the node wanted when it fell asleep, of a replica within an election time-out: so late
-//!   may be, while a sync lasts, what the node came to want later.
-//! - Appends that were submitted before the log was closed are ordered and committed while commits go on. A replica leads no
-//!   longer than this needs: it does not lead on while a disk hangs.
-//! - All who wait are told of the end once, even after a panic, and before any disk is waited for.
+//! - Only the thread that holds the node lock uses the node and takes the queue, so events keep their order.
+//! - A thread informs the queue before it syncs or sleeps: from then on an event wakes a thread.
+//! - A thread wakes no later than the node's deadline when it fell asleep, and in a replica within one election
+//!   timeout. A deadline that the node sets later, while another thread syncs, can be late by that much.
+//! - Appends that were submitted before the log was closed are proposed and committed as long as commits make progress.
+//!   A replica stays leader no longer than this takes: it does not stay leader while a disk hangs.
+//! - Every waiting caller is informed of the end, even after a panic, and before the thread waits for any disk.
 //!
-//! [`Driver::step`] holds what a thread decides while it has the turn: it knows no threads, no locks and no clock. The
+//! [`Driver::step`] is what a thread decides while it holds the lock. It knows no threads, no locks and no clock. The
 //! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
-//! The models run the threads themselves over a node that is a stub.
+//! The models run the threads themselves, over a stub of a node.
 
 use crate::cluster::options::Cluster;
 use crate::error::{Error, ErrorKind, Result};
@@ -42,15 +42,15 @@ use std::sync::{Arc, PoisonError};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Tells the time to those who drive a node.
+/// The clock of the code that drives a node.
 pub(crate) trait Watch<N> {
-    /// Time since it began.
+    /// The time since the clock started.
     fn now(&self) -> Moment;
-    /// Sees the node after each sync that is carried out in the turn: one turn can hold many.
+    /// Called after each sync that runs under the node lock: one step can run many.
     fn sees(&self, _: &N) {}
 }
 
-/// Time since the process looked first, by the monotonic clock.
+/// The time since it was started, by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -72,9 +72,9 @@ impl<N> Watch<N> for Stopwatch {
 
 /// The node that is driven, or its stub in the models.
 pub(crate) trait Steered {
-    /// A sync: carried out by any thread, without the turn.
+    /// A sync. Any thread may run it, without the node lock.
     type Job;
-    /// Carries out a sync. Blocks on the device.
+    /// Runs a sync. Blocks on the device.
     fn run(job: &Self::Job) -> Result<()>;
     fn queue(&self) -> &Arc<ProposalQueue>;
     fn is_leader(&self) -> bool;
@@ -91,9 +91,9 @@ pub(crate) trait Steered {
     fn abdicate(&mut self);
     fn end(&mut self);
     fn poison(&mut self, cause: &Error);
-    /// The files are left as they are to be found.
+    /// Waits until the helper thread has sealed and removed the files that are left to it.
     fn settle(&mut self);
-    /// Nobody waits any more who is not told: the log is closed, or poisoned for this reason.
+    /// Fails all pending requests and wakes all waiting readers: the log is closed, or poisoned.
     fn dismiss(&mut self);
 }
 
@@ -175,51 +175,51 @@ impl Steered for Node {
     }
 }
 
-/// What a node's threads share.
+/// The state that a node's threads share.
 pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
-    /// How many threads: of a replica one goes on while the other syncs.
+    /// The number of threads: in a replica one continues while the other syncs.
     threads: usize,
     queue: Arc<ProposalQueue>,
     cluster: Cluster,
     watch: W,
     turn: Mutex<Guarded<N>>,
-    /// A sync that has ended, for who has the turn next: who carried it out need not be the one.
+    /// A sync that has ended. The next thread that holds the lock records it; that need not be the thread that ran it.
     synced: Mutex<Option<(N::Job, Result<()>)>>,
 }
 
-/// The node, and how far its life is.
+/// The node, and how far its life has progressed. Behind the node lock.
 pub(crate) struct Guarded<N> {
     pub(crate) node: N,
-    /// A sync is under way on a thread that does not have the turn.
+    /// A sync is running on a thread that does not hold the lock.
     syncing: bool,
     /// The log is closed.
     ending: Option<Ending>,
     pub(crate) ended: Option<Result<()>>,
-    /// All who wait were told of the end.
+    /// All waiting callers were informed of the end.
     silent: bool,
 }
 
-/// A closed log goes on while appends that were submitted before get committed.
+/// The end of a closed log. It continues while appends that were submitted before the close get committed.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     committed: EntryIndex,
-    /// Unless more is committed by then.
+    /// The deadline, unless more is committed by then.
     until: Moment,
 }
 
 impl Ending {
-    /// `patience` from now on, if more is committed than before.
+    /// Moves the deadline to `patience` from now if more is committed than before.
     fn note(ending: &mut Option<Self>, committed: EntryIndex, now: Moment, wait_limit: Duration) -> Self {
         let before = ending.filter(|e| committed <= e.committed);
         *ending.insert(before.unwrap_or(Self { committed, until: now.plus(wait_limit) }))
     }
 }
 
-/// What who had the turn does next, without it.
+/// The next action of a thread, after it has released the lock.
 pub(crate) enum Next<J> {
     Sync(J),
     Sleep(Option<Duration>),
-    /// The log is being closed: looks again soon.
+    /// The log is being closed: make another step soon.
     Pause,
     End,
 }
@@ -232,12 +232,13 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::new(None) }
     }
 
-    /// On how many threads [`Self::run`] has to be called.
+    /// The number of threads that have to call [`Self::run`].
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The life of a thread: until the queue is closed and empty, or the log is poisoned. By then all are answered.
+    /// Runs a thread until the queue is closed and empty, or the log is poisoned. All callers are answered when it
+    /// returns.
     pub(crate) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
         if outcome.is_err() {
@@ -246,10 +247,10 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         self.leave();
     }
 
-    /// The end of a thread; the first one tells all who wait.
+    /// Ends a thread. The first one that ends informs all waiting callers.
     pub(crate) fn leave(&self) {
         let mut turn = self.turn();
-        // A second time, if foreign code panics in it: telling again is harmless.
+        // Twice, because the program's callbacks can panic in it; informing callers again has no effect.
         for _ in 0..2 {
             if !turn.silent {
                 turn.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut turn))).is_ok();
@@ -281,12 +282,12 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         }
     }
 
-    /// Leaves word of a sync that has been carried out.
+    /// Stores the result of a sync that was run without the lock.
     pub(crate) fn has_synced(&self, job: N::Job, result: Result<()>) {
         *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Some((job, result));
     }
 
-    /// Does what there is to do now.
+    /// Makes one step: everything that there is to do now.
     pub(crate) fn step(&self, turn: &mut Guarded<N>) -> Next<N::Job> {
         if turn.ended.is_some() {
             return Next::End;
@@ -307,7 +308,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         let mut work = self.queue.take(accepts_proposals);
         let closed = work.closed;
         if closed && !turn.node.is_leader() {
-            // Nobody waits for what others would have this replica write.
+            // The log is closed and this replica does not lead: no caller waits for entries of another leader.
             work.events.retain(|event| !matches!(event, InboxEvent::Message(_)));
         }
         turn.node.turn(self.watch.now(), work)?;
@@ -321,7 +322,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         if closed {
             let (committed, wait_limit) = (turn.node.committed(), self.cluster.election_timeout * 2);
             let ending = Ending::note(&mut turn.ending, committed, now, wait_limit);
-            // Nobody else could lead a log on its own, so it waits for its disk as any append does.
+            // No other replica could lead a log on its own, so it waits for its disk as any append does.
             let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
             if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
@@ -331,12 +332,12 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
             return Ok(Next::End);
         }
         let wait_limit = deadline.map(|at| at.since(now));
-        // Who sleeps does not hear that the other one, before it left to sync, gave the node a clock to watch.
+        // The other thread may have set an earlier deadline before it left to sync; a sleeping thread does not notice.
         let most = (self.threads > 1).then_some(self.cluster.election_timeout);
         Ok(Next::Sleep(wait_limit.into_iter().chain(most).min()))
     }
 
-    /// Begins the sync of what was written; alone, carries it out.
+    /// Starts the sync of what was written. A log on its own runs it here.
     fn begin_sync(&self, turn: &mut Guarded<N>) -> Result<Option<N::Job>> {
         if turn.syncing {
             return Ok(None);
@@ -350,7 +351,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         Ok(job)
     }
 
-    /// Makes durable what was written.
+    /// Makes everything that was written durable. Blocks on the device.
     fn sync(&self, turn: &mut Guarded<N>) -> Result<()> {
         while let Some(job) = turn.node.begin_sync(self.watch.now()) {
             N::run(&job)?;
@@ -360,24 +361,24 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         Ok(())
     }
 
-    /// Takes note of a sync that has ended.
+    /// Records a sync that has ended.
     fn collect_sync(&self, turn: &mut Guarded<N>) -> Result<()> {
         let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((job, result)) = synced else { return Ok(()) };
         turn.syncing = false;
         if planted!(61) {
             result.ok();
-            return Ok(()); // what it made durable is not noted
+            return Ok(()); // the sync is not recorded
         }
         result?;
         turn.node.end_sync(self.watch.now(), &job)
     }
 
-    /// Proves the tail, and ends.
+    /// Proves the tail, and ends the node.
     fn bring_to_its_end(&self, turn: &mut Guarded<N>) -> Result<()> {
         let now = self.watch.now();
         turn.node.prove_now(now);
-        // Twice: how far the log is committed, and what proves that.
+        // Twice: the commit index, and the markers that prove its block.
         for _ in 0..2 {
             turn.node.turn(self.watch.now(), Work::default())?;
             self.sync(turn)?;
@@ -388,8 +389,8 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         Ok(())
     }
 
-    /// Tells of the end: first all who wait here, then the other replicas. Only then waits for the helper thread, whose disk
-    /// may hang.
+    /// Announces the end: first to all callers that wait here, then to the other replicas. Only then waits for the
+    /// helper thread, whose disk may hang.
     fn end(&self, turn: &mut Guarded<N>) {
         let node = &mut turn.node;
         let cause = turn.ended.clone().and_then(Result::err);
@@ -406,7 +407,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         node.settle();
     }
 
-    /// What came in before the queue was closed has not been written.
+    /// Fails what was queued before the close and was not written.
     fn refuse_the_rest(&self, why: &Error) {
         let work = self.queue.take(true);
         for item in work.items {
@@ -424,7 +425,7 @@ fn panicked() -> Error {
     Error::new(ErrorKind::Poisoned, "the writer thread panicked")
 }
 
-/// How often a node that is being closed looks whether it is done.
+/// The pause between two steps of a node that is being closed.
 pub(crate) const SHORT: Duration = Duration::from_millis(1);
 
 fn pause() {
@@ -441,9 +442,9 @@ mod models;
 mod tests {
     use super::*;
 
-    /// Time to close ran from the first moment on, however much was committed meanwhile.
+    /// The time to close ran from the close on, however much was committed meanwhile.
     #[test]
-    fn closing_goes_on_while_appends_are_committed() {
+    fn close_continues_while_appends_are_committed() {
         let wait_limit = Duration::from_secs(2);
         let after = |seconds| Moment::default().plus(Duration::from_secs(seconds));
         let mut ending = None;
@@ -453,6 +454,6 @@ mod tests {
         assert_eq!(until(1, 5), after(3));
         assert_eq!(until(2, 5), after(3), "nothing was committed");
         assert_eq!(until(2, 6), after(4));
-        assert_eq!(until(5, 6), after(4), "it is over");
+        assert_eq!(until(5, 6), after(4), "the deadline has passed");
     }
 }

@@ -1,5 +1,5 @@
-//! Every interleaving of a node's two threads, those who append, and those who close: over a node that is a stub. A lost
-//! wake-up is a deadlock here, an append that nobody answers too. Time does not pass.
+//! Every interleaving of a node's two threads, threads that append, and threads that close, over a stub of a node. A
+//! lost wake-up is a deadlock here, and so is an append without an answer. Time does not pass.
 
 use super::*;
 use crate::cluster::options::Bootstrap;
@@ -27,7 +27,7 @@ impl<N> Watch<N> for Still {
     }
 }
 
-/// Writes what it is given, and answers it once a sync is noted that began later.
+/// Writes its appends, and answers each once a sync that began later is recorded.
 struct Stub {
     queue: Arc<ProposalQueue>,
     alone: bool,
@@ -38,7 +38,7 @@ struct Stub {
 }
 
 impl Steered for Stub {
-    /// How many of those written it covers, and whether it fails.
+    /// The number of written appends that it covers, and whether it fails.
     type Job = (usize, bool);
 
     fn run(job: &(usize, bool)) -> Result<()> {
@@ -89,7 +89,7 @@ impl Steered for Stub {
     }
 
     fn end_sync(&mut self, _: Moment, job: &(usize, bool)) -> Result<()> {
-        assert!(std::mem::take(&mut self.syncing), "a sync is noted once");
+        assert!(std::mem::take(&mut self.syncing), "a sync is recorded once");
         self.answered += job.0 as u64;
         for completer in self.written.drain(..job.0) {
             completer.answer(Outcome::Placed { first: Index(1) });
@@ -106,7 +106,7 @@ impl Steered for Stub {
     fn abdicate(&mut self) {}
 
     fn end(&mut self) {
-        assert!(self.written.is_empty(), "what was written is synced before the end");
+        assert!(self.written.is_empty(), "all written appends are synced before the end");
     }
 
     fn poison(&mut self, cause: &Error) {
@@ -121,7 +121,7 @@ impl Steered for Stub {
     fn dismiss(&mut self) {}
 }
 
-/// Two threads that live as long as the queue is open; then all combinations of what a few callers do meanwhile.
+/// Runs two threads until the queue is closed, in all combinations with a few callers.
 fn model(alone: bool, fails: bool, callers: fn(&Arc<ProposalQueue>)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -147,9 +147,9 @@ fn append(queue: &ProposalQueue) -> Ticket {
     queue.push_record(b"x", crate::record::batch::Stamp::default(), WaitLimit::None).unwrap()
 }
 
-/// The second append can come while the first one is synced: the other thread has to take it, or be woken for it.
+/// The second append can be queued while the first one is synced: the other thread has to take it, or be woken for it.
 #[test]
-fn loom_appends_are_answered_whoever_syncs() {
+fn loom_appends_are_answered_whichever_thread_syncs() {
     model(false, false, |queue| {
         let tickets = [append(queue), append(queue)];
         tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
@@ -157,9 +157,9 @@ fn loom_appends_are_answered_whoever_syncs() {
     });
 }
 
-/// Appends that were submitted before the close are carried out, wherever a sync stands.
+/// Appends that were submitted before the close are committed, at any stage of a sync.
 #[test]
-fn loom_close_carries_out_what_it_has() {
+fn loom_close_commits_submitted_appends() {
     model(false, false, |queue| {
         let ticket = append(queue);
         queue.close();
@@ -176,9 +176,9 @@ fn loom_close_of_a_log_on_its_own() {
     });
 }
 
-/// A sync that fails ends both threads, and everybody is told.
+/// A failed sync ends both threads, and every caller is informed.
 #[test]
-fn loom_failed_sync_is_told_to_all() {
+fn loom_failed_sync_fails_every_caller() {
     model(false, true, |queue| {
         let first = append(queue);
         let second = queue.push_record(b"y", crate::record::batch::Stamp::default(), WaitLimit::None);

@@ -1,20 +1,20 @@
-//! Gather: where appends wait for the writer. Callers copy into the block that is being gathered; the writer
-//! takes whatever waits.
+//! Proposal queue: appends wait here for the writer. Callers copy into the block that is being filled; the writer takes
+//! everything that waits.
 //!
 //! ```text
 //! caller 1 --\                                  pieces, batch list, one completion
-//! caller 2 ---+--> [ gathering block ] ... [ full block ] --> take() --> writer thread
+//! caller 2 ---+--> [ block being filled ] ... [ full block ] --> take() --> writer thread
 //! caller 3 --/       ^ one short lock
 //! ```
 //!
-//! Checksums are computed before the lock is taken. A small batch is copied into the block's buffer under
-//! it; a large one rides along as a buffer of its own, so that the lock is never held for long.
+//! Checksums are computed before the lock is taken. A small batch is copied into the block's buffer under the lock. A
+//! large one is added as a buffer of its own, so that the lock is never held for long.
 //!
 //! Invariants:
 //! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
-//! - nothing is admitted that would exceed the capacity, counted with all that waits (but without the headers
-//!   of blocks to come: some hundred bytes each);
-//! - everything taken is completed, by the writer, in one way or another.
+//! - no append is admitted that would exceed the capacity, counted with all appends that wait (but without the headers
+//!   of their blocks: some hundred bytes each);
+//! - the writer answers everything that it takes, with a result or an error.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
@@ -37,20 +37,21 @@ use std::time::{Duration, Instant};
 
 /// Batches above this size are not copied under the lock.
 const COPIED_BYTES_MAX: usize = 64 << 10;
-/// What a command's block takes in the file.
+/// The bytes that a command's block takes in the file.
 const COMMAND_BYTES_STORED: usize = 128;
-/// So many commands may wait: who asked for one can be gone.
+/// The maximum number of commands that wait. A caller can give up its wait, so the number of callers does not bound
+/// them.
 const COMMANDS_MAX: usize = 64 << 10;
-/// What a message counts for besides its bytes: none is free.
+/// Bytes that a message counts for in addition to its own, so that empty messages are bounded too.
 const EVENT_BYTES_EACH: usize = 64;
-/// And each of its pieces.
+/// The same for each piece of a message.
 const PIECE_BYTES_EACH: usize = 32;
-/// So much beyond the bound may urgent messages take: entries that wait do not shut heartbeats out.
+/// Bytes beyond the bound that urgent messages may take, so that queued entries do not keep heartbeats out.
 const URGENT_INBOX_BYTES: usize = 1 << 20;
 /// Buffers kept for the next blocks.
 const SPARE_BUFFERS_MAX: usize = 4;
 
-/// One batch of a gathered block.
+/// One batch of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) stamp: Stamp,
@@ -59,10 +60,10 @@ pub(crate) struct Entry {
     pub(crate) count: u32,
 }
 
-/// Batches gathered for one block.
+/// Batches that are gathered for one block.
 #[derive(Debug)]
 pub(crate) struct BlockBuilder {
-    /// The batches, in order; their bytes stand in `pieces` without gaps.
+    /// The batches, in order. Their bytes are in `pieces`, without gaps.
     pub(crate) entries: Vec<Entry>,
     pub(crate) completer: Completer,
     pieces: Vec<Piece>,
@@ -92,7 +93,7 @@ impl BlockBuilder {
         }
     }
 
-    /// Whether a batch can join. A block counts its records in 32 bits, and records can be empty.
+    /// Whether a batch can be added. A block counts its records in 32 bits, and records can be empty.
     fn has_room(&self, entry: Entry, block_bytes: usize) -> bool {
         self.bytes + entry.length as usize <= block_bytes && self.records.checked_add(entry.count).is_some()
     }
@@ -119,8 +120,8 @@ impl BlockBuilder {
         ticket
     }
 
-    /// The bytes of all batches, in as few pieces as can be, and the duty to answer them. The batches for which `keep` is false are left
-    /// out (`keep` is asked once a batch, in order).
+    /// Returns the bytes of all batches, in as few pieces as possible, and the promise that answers them. Leaves out
+    /// the batches for which `keep` returns false. `keep` is called once for each batch, in order.
     pub(crate) fn into_pieces(
         self,
         mut keep: Option<&mut dyn FnMut(usize) -> bool>,
@@ -151,29 +152,29 @@ impl BlockBuilder {
 /// A change to the log itself, to be written as a block of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Records below `first` are no longer wanted. Beyond the end: the log continues at `first`.
+    /// Records below `first` are no longer needed. Beyond the end: the log continues at `first`.
     Discard { first: Index },
-    /// A new session, named after this entry's raft index, that may be idle for so long.
+    /// Opens a session, named after this entry's raft index, that may be idle for this long.
     OpenSession { idle_max_ms: u64 },
-    /// The session will not be used again.
+    /// Closes the session: it will not be used again.
     CloseSession { id: SessionId },
     /// From now on these are the options that are set for the log, and no others.
     SetOptions(LogOptions),
 }
 
-/// What the writer takes.
+/// A proposal that the writer takes.
 #[derive(Debug)]
 pub(crate) enum Proposal {
     Data(BlockBuilder),
     Command(Command, Completer),
 }
 
-/// What waited.
+/// Everything that waited.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) items: VecDeque<Proposal>,
     pub(crate) events: VecDeque<InboxEvent>,
-    /// The queue is closed, and no more appends wait in it that are wanted.
+    /// The queue is closed: no further append will be admitted.
     pub(crate) closed: bool,
 }
 
@@ -183,9 +184,9 @@ pub(crate) struct QueueLimits {
     pub(crate) block_bytes: usize,
     pub(crate) bytes: usize,
     pub(crate) appends: usize,
-    /// Until another one is told.
+    /// In force until [`ProposalQueue::set_capacity`] replaces it.
     pub(crate) capacity: Option<u64>,
-    /// Bytes of messages that may wait; beyond it they are dropped.
+    /// The maximum bytes of messages that wait; further ones are dropped.
     pub(crate) inbox_bytes: usize,
 }
 
@@ -193,9 +194,9 @@ pub(crate) struct QueueLimits {
 #[derive(Debug)]
 pub(crate) struct ProposalQueue {
     limits: QueueLimits,
-    /// The most bytes of retained blocks.
+    /// The maximum bytes of retained blocks.
     capacity: AtomicU64,
-    /// Bytes of retained blocks. Moves under the lock, together with `taken`.
+    /// Bytes of retained blocks. Changes under the lock, together with `taken`.
     used: AtomicU64,
     inner: Mutex<Inner>,
     work: Condvar,
@@ -210,33 +211,33 @@ struct Inner {
     bytes: usize,
     appends: usize,
     commands: usize,
-    /// Bytes taken by the writer and not yet counted in `used`, nor refused.
+    /// Bytes that the writer took and that are neither counted in `used` nor refused yet.
     taken: usize,
-    /// Whoever looks at the queue next has to be woken for it.
+    /// No awake thread will look at the queue: the next event has to wake one.
     unattended: bool,
     /// Whether the writer takes appends now.
     accepts_proposals: bool,
-    /// The writer has more to do than what waits here.
+    /// The writer has more work than the queue holds.
     due: bool,
     room_waiters: usize,
-    /// Those who wait for room without a thread.
+    /// Answers callers that wait for room without blocking a thread.
     room_hooks: Option<Completer>,
     refused: Option<Error>,
-    /// No message is taken in any more.
+    /// Messages are dropped: the writer has ended.
     stopped_receiving: bool,
     spare: Vec<BytesMut>,
-    /// How often a thread was to be woken, for those that are simulated.
+    /// The number of wake-ups of a thread, for simulated threads.
     #[cfg(any(test, feature = "sim"))]
     calls: usize,
 }
 
 impl Inner {
-    /// Whether nothing waits that the writer takes.
+    /// Whether the queue holds nothing that the writer takes now.
     fn is_idle(&self) -> bool {
         !self.due && self.events.is_empty() && (self.items.is_empty() || !self.accepts_proposals)
     }
 
-    /// Whether the writer goes to sleep now; then what comes has to wake it.
+    /// Whether the writer may sleep now. If so, the next event has to wake it.
     fn may_sleep(&mut self, timeout: Option<Duration>) -> bool {
         let may = self.is_idle() && self.refused.is_none() && timeout.is_none_or(|t| !t.is_zero());
         self.unattended |= may;
@@ -304,8 +305,8 @@ impl ProposalQueue {
         Ok(self.place(inner, parts, entry))
     }
 
-    /// As [`Self::push_batch`], for those who must not block: `Err` is what to wait for before trying again. It is
-    /// settled when the writer next takes what waits, or as failed when the queue is closed.
+    /// As [`Self::push_batch`], for callers that must not block. `Err` is a ticket to wait for before trying again. It
+    /// succeeds when the writer next takes the queue, and fails when the queue is closed.
     pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
         let header = batch.header();
         let entry =
@@ -322,7 +323,7 @@ impl ProposalQueue {
         Ok(Ok(self.place(inner, &Parts::Copy(&[bytes]), entry)))
     }
 
-    /// Puts what was admitted into the block that is being gathered.
+    /// Adds an admitted batch to the block that is being filled.
     fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, entry: Entry) -> Ticket {
         let length = entry.length as usize;
         let gathering = match inner.items.back_mut() {
@@ -343,7 +344,8 @@ impl ProposalQueue {
         ticket
     }
 
-    /// Admits a command. Commands wait behind appends, never for room in the queue. A discard needs no capacity.
+    /// Admits a command. Commands keep their order with appends and never wait for room in the queue. A discard needs
+    /// no capacity.
     pub(crate) fn push_command(&self, command: Command) -> Result<Ticket> {
         let mut inner = self.lock();
         if let Some(error) = &inner.refused {
@@ -353,7 +355,7 @@ impl ProposalQueue {
             self.check_capacity(&inner, COMMAND_BYTES_STORED)?;
         }
         if inner.commands >= COMMANDS_MAX {
-            let what = format!("{COMMANDS_MAX} commands wait already; try again");
+            let what = format!("{COMMANDS_MAX} commands already wait; try again");
             return Err(Error::new(ErrorKind::Busy, what));
         }
         inner.commands += 1;
@@ -364,8 +366,8 @@ impl ProposalQueue {
         Ok(ticket)
     }
 
-    /// Puts mail where the writer finds it. Messages beyond the bound are dropped, and all once the writer has ended. Until
-    /// then they are heard, also when the queue is closed: they tell what becomes of appends that were admitted.
+    /// Adds an event to the inbox. Messages beyond the bound are dropped, and all messages once the writer has ended.
+    /// Until then they are received even if the queue is closed: they decide the outcome of admitted appends.
     pub(crate) fn push_event(&self, event: InboxEvent) {
         let mut inner = self.lock();
         if let InboxEvent::Message(envelope) = &event {
@@ -381,10 +383,10 @@ impl ProposalQueue {
         self.signal(inner);
     }
 
-    /// As [`Self::push_mail`], for what has to be answered.
+    /// As [`Self::push_mail`], for an event that has to be answered.
     ///
     /// # Errors
-    /// The queue is closed, and why.
+    /// The queue is closed: the error is the reason.
     pub(crate) fn push_question(&self, event: InboxEvent) -> Result<()> {
         let mut inner = self.lock();
         if let Some(error) = &inner.refused {
@@ -406,20 +408,22 @@ impl ProposalQueue {
         }
     }
 
-    /// The beginning of [`Self::wait`] for a thread that is simulated: whether it sleeps now.
+    /// The start of [`Self::wait`] for a simulated thread: whether it sleeps now.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn falls_asleep(&self, timeout: Option<Duration>) -> bool {
         self.lock().may_sleep(timeout)
     }
 
-    /// How often a thread that sleeps was to be woken since this was asked last.
+    /// The number of wake-ups of a sleeping thread since the last call.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn take_calls(&self) -> usize {
         std::mem::take(&mut self.lock().calls)
     }
 
+    /// Fails if an append of `length` bytes would be refused now.
+    ///
     /// # Errors
-    /// `Full`: `length` bytes more would exceed the capacity. Or why the queue is closed.
+    /// `Full`: `length` more bytes would exceed the capacity. If the queue is closed: the reason.
     pub(crate) fn check_room(&self, length: usize) -> Result<()> {
         let inner = self.lock();
         if let Some(error) = &inner.refused {
@@ -434,7 +438,10 @@ impl ProposalQueue {
         if used <= capacity {
             return Ok(());
         }
-        let what = format!("the log is full: {used} bytes with this append, room for {capacity}");
+        let what = format!(
+            "the log is full: it would hold {used} bytes with this append, and its capacity is {capacity}; discard \
+             records or raise the capacity"
+        );
         Err(Error::new(ErrorKind::Full, what))
     }
 
@@ -448,7 +455,7 @@ impl ProposalQueue {
         Ok(fits || inner.appends == 0)
     }
 
-    /// Waits until `length` more bytes may wait, and keeps the lock.
+    /// Blocks until `length` more bytes may wait. Returns with the lock held.
     fn admit(&self, length: usize, wait_limit: WaitLimit) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         let mut deadline = None;
@@ -466,7 +473,7 @@ impl ProposalQueue {
             };
             if left.is_zero() {
                 let what = format!(
-                    "the queue of appends is full ({} appends, {} bytes wait); try again, or raise queue_bytes_max or queue_appends_max",
+                    "the queue of appends is full ({} appends, {} bytes); try again, or raise queue_bytes_max or queue_appends_max",
                     inner.appends, inner.bytes
                 );
                 return Err(Error::new(ErrorKind::Busy, what));
@@ -478,8 +485,7 @@ impl ProposalQueue {
         }
     }
 
-    /// Blocks until there is something for the writer to do, or the queue is closed; for at most `timeout`, and it may be
-    /// for less.
+    /// Blocks until the writer has something to do or the queue is closed, for at most `timeout`. May return earlier.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut inner = self.lock();
         if !inner.may_sleep(timeout) {
@@ -491,8 +497,8 @@ impl ProposalQueue {
         }
     }
 
-    /// The thread that takes what waits has something else to do for a while: another one that is in [`Self::wait`] is
-    /// woken for what waits and for what comes.
+    /// The thread that takes the queue does other work for a while. Another thread in [`Self::wait`] is woken for what
+    /// is in the queue now and for what is added later.
     pub(crate) fn leave(&self) {
         let mut inner = self.lock();
         inner.unattended = true;
@@ -501,13 +507,14 @@ impl ProposalQueue {
         }
     }
 
-    /// What ends [`Self::wait`] besides mail: appends, if `hungry`; anyhow, if the writer is `due`, until it takes.
+    /// Sets what ends [`Self::wait`] in addition to events: appends and commands, if the first argument is true. If the
+    /// writer is `due`, [`Self::wait`] returns at once until the next [`Self::take`].
     pub(crate) fn expect(&self, accepts_proposals: bool, due: bool) {
         let mut inner = self.lock();
         (inner.accepts_proposals, inner.due) = (accepts_proposals, due);
     }
 
-    /// Takes all that waits: appends only if `hungry`. Never blocks.
+    /// Takes everything that waits; appends and commands only if the argument is true. Never blocks.
     pub(crate) fn take(&self, accepts_proposals: bool) -> Work {
         let mut inner = self.lock();
         (inner.unattended, inner.accepts_proposals, inner.due) = (false, accepts_proposals, false);
@@ -526,7 +533,7 @@ impl ProposalQueue {
         }
         drop(inner);
         if let Some(room) = room {
-            room.answer(Outcome::Placed { first: Index(0) }); // runs foreign code: not under the lock
+            room.answer(Outcome::Placed { first: Index(0) }); // runs the program's callbacks: not under the lock
         }
         work
     }
@@ -536,13 +543,13 @@ impl ProposalQueue {
         !self.lock().items.is_empty()
     }
 
-    /// What waits: appends, their bytes, and bytes that were taken and are not written.
+    /// The number of appends that wait, their bytes, and the bytes that were taken and are not written yet.
     pub(crate) fn waiting(&self) -> (usize, usize, usize) {
         let inner = self.lock();
         (inner.appends, inner.bytes, inner.taken)
     }
 
-    /// The capacity is another one from now on; None: there is none.
+    /// Replaces the capacity; None: no limit.
     pub(crate) fn set_capacity(&self, capacity: Option<u64>) {
         self.capacity.store(capacity.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -552,20 +559,20 @@ impl ProposalQueue {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Of what was taken, `gathered` bytes were written as `stored` bytes, or refused.
+    /// Of the bytes that were taken, `gathered` are now written as `stored` bytes, or refused.
     pub(crate) fn account(&self, gathered: usize, stored: u64) {
         let mut inner = self.lock();
         inner.taken = inner.taken.saturating_sub(gathered);
         self.used.fetch_add(stored, Ordering::Relaxed);
     }
 
-    /// A discard has left so many bytes.
+    /// After a discard: sets the bytes of retained blocks.
     pub(crate) fn recount(&self, used: u64) {
         let _inner = self.lock();
         self.used.store(used, Ordering::Relaxed);
     }
 
-    /// Gives back a buffer whose block was written, for one to come.
+    /// Returns the buffer of a written block, for reuse.
     pub(crate) fn reuse(&self, bytes: Bytes) {
         if let Ok(mut buffer) = bytes.try_into_mut() {
             buffer.clear();
@@ -576,24 +583,24 @@ impl ProposalQueue {
         }
     }
 
-    /// Admits nothing more; what was admitted is still taken.
+    /// Admits nothing more. The writer still takes what was admitted.
     pub(crate) fn close(&self) {
         self.refuse(closed());
     }
 
-    /// Drops messages from now on: nobody takes them any more.
+    /// Drops messages from now on: no thread takes them any more.
     pub(crate) fn stop_receiving(&self) {
         self.lock().stopped_receiving = true;
     }
 
-    /// Admits nothing more, for this reason. The first reason stays.
+    /// Admits nothing more, for this reason. The first reason is kept.
     pub(crate) fn refuse(&self, error: Error) {
         let mut inner = self.lock();
         let error = inner.refused.get_or_insert(error).clone();
         let room = inner.room_hooks.take();
         #[cfg(any(test, feature = "sim"))]
         {
-            inner.calls += 2; // as many as a replica has
+            inner.calls += 2; // the number of threads of a replica
         }
         drop(inner);
         self.work.notify_all();
@@ -625,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn gathers_into_blocks_of_bounded_size_in_order() {
+    fn appends_fill_blocks_of_bounded_size_in_order() {
         let q = queue(None);
         for i in 0..8u8 {
             let _ticket = q.push_record(&[i; 200], Stamp::default(), WaitLimit::None).unwrap();
@@ -645,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_names_and_room_comes_back() {
+    fn full_queue_returns_busy_and_full_log_returns_full() {
         let q = queue(None);
         for _ in 0..8 {
             let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
@@ -661,7 +668,7 @@ mod tests {
         assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
     }
 
-    /// Who asked can be gone, and nobody else counts what it left behind.
+    /// A caller can give up its wait, so the number of callers does not bound what it left in the queue.
     #[test]
     fn commands_and_messages_are_bounded() {
         let q = queue(None);
@@ -694,15 +701,15 @@ mod tests {
         for _ in 0..1000 {
             q.push_event(message(0, false));
         }
-        assert!((2..100).contains(&wait()), "none is free: {}", wait());
+        assert!((2..100).contains(&wait()), "empty messages are bounded: {}", wait());
         let before = wait();
         q.push_event(message(0, true));
-        assert_eq!(wait(), before + 1, "what is urgent is not shut out");
+        assert_eq!(wait(), before + 1, "an urgent message is not kept out");
     }
 
-    /// Whoever waits for room without a thread is woken by the take that makes it, or by the end.
+    /// A caller that waits for room without a thread is notified by the take that makes room, or by the close.
     #[test]
-    fn room_is_told_to_those_who_cannot_block() {
+    fn callers_that_cannot_block_are_notified_of_room() {
         let mut builder = crate::record::batch::BatchBuilder::new();
         let batch = builder.push(&[0; 1500]).unwrap().build().unwrap();
         let q = queue(None);
@@ -725,10 +732,10 @@ mod tests {
         assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Full);
     }
 
-    /// 2^20 empty records pack into a few hundred bytes: a block of them overflowed its record count, and was
-    /// acknowledged and unreadable.
+    /// 2^20 empty records take a few hundred bytes. A block of such batches overflowed its record count: it was
+    /// acknowledged and could not be read.
     #[test]
-    fn a_block_never_counts_more_records_than_it_can_say() {
+    fn block_never_overflows_its_record_count() {
         let limits = QueueLimits {
             block_bytes: 1 << 30,
             bytes: 1 << 30,
@@ -748,9 +755,9 @@ mod tests {
         assert_eq!(counts, [4095, 2]);
     }
 
-    /// Bytes on their way to the disk were counted as waiting and as used at once.
+    /// Bytes on their way to the disk were counted twice: as waiting and as used.
     #[test]
-    fn what_is_taken_counts_once() {
+    fn taken_bytes_count_once() {
         let q = queue(Some(1000));
         let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
         take(&q);
@@ -775,7 +782,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_hands_out_the_rest_and_admits_nothing() {
+    fn closed_queue_returns_the_rest_and_admits_nothing() {
         let q = queue(None);
         let _ticket = q.push_record(b"x", Stamp::default(), WaitLimit::None).unwrap();
         q.close();

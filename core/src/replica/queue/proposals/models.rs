@@ -1,6 +1,6 @@
-//! Every interleaving of callers and the writer at the queue. A lost wake-up is a deadlock here. Time does not
-//! pass in a model: who waits is woken by somebody else or never. (A model that fails can end in an abort: the
-//! queue still answers its promises while it is torn down.)
+//! Every interleaving of callers and the writer at the queue. A lost wake-up is a deadlock here: time does not pass in
+//! a model, so a thread that waits is woken by another thread or never. (A model that fails can end in an abort,
+//! because the queue still answers its promises while it is torn down.)
 
 use super::*;
 use crate::record::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
@@ -8,10 +8,10 @@ use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 
 const FOREVER: WaitLimit = WaitLimit::For(Duration::MAX);
-/// What a record of one byte takes.
+/// The bytes that a record of one byte takes.
 const ONE: usize = BATCH_HEADER_BYTES + 1 + RECORD_OVERHEAD_BYTES;
 
-/// A queue where `appends` appends may wait.
+/// A queue that lets `appends` appends wait.
 fn queue(appends: usize) -> Arc<ProposalQueue> {
     let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None, inbox_bytes: 0 };
     Arc::new(ProposalQueue::new(limits, 0))
@@ -30,7 +30,7 @@ fn caller<T: 'static>(
     thread::spawn(move || run(&queue))
 }
 
-/// The records of what was taken, in order; a command counts as a 0.
+/// The records of the items, in order; a command counts as a 0.
 fn records(items: VecDeque<Proposal>) -> Vec<u8> {
     let mut records = Vec::new();
     for item in items {
@@ -45,7 +45,7 @@ fn records(items: VecDeque<Proposal>) -> Vec<u8> {
     records
 }
 
-/// What the writer takes, once there is something. None: the queue is closed and empty.
+/// The items that the writer takes, once there are some. None: the queue is closed and empty.
 fn next(queue: &ProposalQueue) -> Option<Work> {
     loop {
         let work = queue.take(true);
@@ -57,7 +57,7 @@ fn next(queue: &ProposalQueue) -> Option<Work> {
     }
 }
 
-/// Takes as the writer does until `count` appends came, never more at a time than may wait.
+/// Takes as the writer does until `count` items were taken. Never takes more at once than may wait.
 fn take(queue: &ProposalQueue, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -77,7 +77,7 @@ fn drain(queue: &ProposalQueue) -> Vec<u8> {
     taken
 }
 
-/// Answers what is still there as a poisoned writer does.
+/// Answers what is still in the queue as a poisoned writer does.
 fn fail_the_rest(queue: &ProposalQueue, why: &Error) {
     for item in queue.take(true).items {
         crate::replica::node::fail(item, why);
@@ -88,7 +88,7 @@ fn refusal(result: Result<Ticket>) -> ErrorKind {
     result.map(drop).unwrap_err().kind()
 }
 
-/// The second append may find the writer asleep, awake, or on its way to sleep.
+/// The second append may find the writer asleep, awake, or about to sleep.
 #[test]
 fn loom_append_and_take() {
     loom::model(|| {
@@ -113,7 +113,7 @@ fn loom_two_callers_and_take() {
     });
 }
 
-/// A command stands where it was called, and wakes as an append does.
+/// A command keeps its order with appends, and wakes the writer as an append does.
 #[test]
 fn loom_commands_between_appends_and_take() {
     loom::model(|| {
@@ -138,7 +138,7 @@ fn loom_append_waits_for_room_and_take() {
     });
 }
 
-/// Both may wait at once; one finds the room taken by the other and waits again.
+/// Both may wait at once. One finds the room taken by the other and waits again.
 #[test]
 fn loom_two_appends_wait_for_room_and_take() {
     loom::model(|| {
@@ -155,7 +155,7 @@ fn loom_two_appends_wait_for_room_and_take() {
     });
 }
 
-/// The room that one `take` makes is for all who wait: nobody else will tell them.
+/// The room that one `take` makes is for all that wait: no other call will wake them.
 #[test]
 fn loom_one_take_makes_room_for_all() {
     loom::model(|| {
@@ -195,8 +195,8 @@ fn loom_close_and_append_that_waits_for_room() {
     });
 }
 
-/// The writer poisons the log, answers what is left and leaves: an append is refused, or admitted and then answered. One
-/// that slipped in behind it would wait for ever.
+/// The writer poisons the log, answers what is left and ends. An append is refused, or admitted and then answered. An
+/// append admitted after that would wait forever.
 #[test]
 fn loom_refuse_and_append() {
     loom::model(|| {
@@ -213,7 +213,7 @@ fn loom_refuse_and_append() {
     });
 }
 
-/// One reason for all, whoever asks, and it stays.
+/// Every caller gets the same reason, the first one.
 #[test]
 fn loom_refuse_close_and_append() {
     loom::model(|| {
@@ -228,8 +228,8 @@ fn loom_refuse_close_and_append() {
     });
 }
 
-/// Taken bytes turn into used ones in one step: a caller that looks between the two would be refused (they
-/// count twice) or admitted beyond the capacity (they do not count).
+/// Taken bytes become used bytes in one step. Otherwise a caller that looks in between would be refused (they count
+/// twice) or admitted beyond the capacity (they do not count).
 #[test]
 fn loom_account_and_append() {
     for (capacity, fits) in [(2 * ONE, true), (2 * ONE - 1, false)] {
@@ -269,7 +269,7 @@ fn loom_recount_and_append() {
     });
 }
 
-/// What two writers took, one at a time. `take` is one turn; how much they have then.
+/// The items that two writers took, one writer at a time. `take` is one step; returns how many they have taken then.
 #[derive(Clone)]
 struct Turns(Arc<loom::sync::Mutex<Vec<u8>>>);
 
@@ -285,9 +285,9 @@ impl Turns {
     }
 }
 
-/// Two writers, as the driver has them: who has the turn takes what waits; then one sleeps, and the other one syncs. With the
-/// caller they see a push that finds one asleep and the other one about to sync, away, or back. (With more preemptions than
-/// these there are too many interleavings.)
+/// Two writers, as the driver has them: the one with the node lock takes the queue; then one sleeps and the other one
+/// syncs. With the caller they see a push that finds one asleep and the other one about to sleep, away, or back. (With
+/// more preemptions than these there are too many interleavings.)
 #[test]
 fn loom_two_writers_take_turns() {
     let mut models = loom::model::Builder::new();
@@ -318,7 +318,8 @@ fn loom_two_writers_take_turns() {
     });
 }
 
-/// One that is asleep and one that is about to be, or both: a close ends both. (All interleavings take over a minute.)
+/// One writer is asleep and one is about to sleep, or both are: a close ends both. (All interleavings take over a
+/// minute.)
 #[test]
 fn loom_close_and_two_writers() {
     let mut models = loom::model::Builder::new();
@@ -338,7 +339,7 @@ fn loom_close_and_two_writers() {
     });
 }
 
-/// Appends that were not wanted when the first writer took, and are when it leaves; and a turn that is due then.
+/// Appends are not taken by the first writer's take, and are when it leaves; and then the writer is due.
 #[test]
 fn loom_one_writer_leaves_more_to_do() {
     for due in [false, true] {
@@ -359,7 +360,7 @@ fn loom_one_writer_leaves_more_to_do() {
     }
 }
 
-/// A sync that lasts: what comes meanwhile is taken by the other writer, which was asleep.
+/// During a long sync, the other writer, which was asleep, takes new appends.
 #[test]
 fn loom_one_writer_is_away() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! Checking: what raft would assert of a message is seen to before it gets it.
+//! Checks: verifies what raft would assert of a message, before raft gets it.
 
 use crate::cluster::membership::Membership;
 use crate::record::batch::{Malformed, u64_at};
@@ -11,19 +11,19 @@ use crate::types::{EntryIndex, Index, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
-/// No log is so long. Places in a message are added to.
+/// No log is this long. Arithmetic on positions in a message cannot overflow below it.
 const POSITION_MAX: u64 = u64::MAX >> 1;
 
-/// Bytes of what stands before the opening in a snapshot.
+/// The bytes before the opening in a snapshot.
 const SNAPSHOT_HEAD_BYTES: usize = 16;
 
 impl Replica {
-    /// What raft would assert, or what only this process may say.
+    /// Checks what raft would assert, and refuses messages that only this process may create.
     pub(crate) fn check_message(&mut self, message: &Message) -> Result<(), Malformed> {
         let log = &self.raw.raft.raft_log;
         if message.index > POSITION_MAX || message.commit > POSITION_MAX || message.reject_hint > POSITION_MAX
         {
-            return Err("it tells of an entry beyond any log");
+            return Err("message has an index beyond any log");
         }
         match message.get_msg_type() {
             MessageType::MsgHup
@@ -32,15 +32,15 @@ impl Replica {
             | MessageType::MsgSnapStatus
             | MessageType::MsgCheckQuorum
             | MessageType::MsgTransferLeader
-            | MessageType::MsgPropose => Err("message that only this node may make"),
+            | MessageType::MsgPropose => Err("message that only this node may create"),
             MessageType::MsgHeartbeat
                 if message.commit > log.last_index() && message.term >= self.raw.raft.term =>
             {
-                // A leader says no more to a follower than what that follower acknowledged to it.
+                // A leader sends a follower only commit indexes that this follower acknowledged to it.
                 self.leave(
-                    "its leader has its word for entries that are not in its log: the disk was set back to an older state",
+                    "the leader has its acknowledgement of entries that are not in its log: the disk was set back to an older state",
                 );
-                Err("the leader knows more of this log than there is")
+                Err("the leader has acknowledgements beyond this log's end")
             }
             MessageType::MsgAppend => {
                 let begins = log.term(log.first_index() - 1).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Replica {
                 for entry in message.get_entries() {
                     next += 1;
                     if entry.index != next {
-                        return Err("entries do not follow the one they are said to follow");
+                        return Err("entries are not consecutive");
                     }
                 }
                 self.check_history(message)
@@ -64,23 +64,24 @@ impl Replica {
                 let state = raft_message::conf_state(&there.committed().membership);
                 if *message.get_snapshot().get_metadata().get_conf_state() != state || state.voters.is_empty()
                 {
-                    return Err("snapshot's configuration is another than its opening block's");
+                    return Err("snapshot's configuration differs from its opening block's");
                 }
                 Ok(())
             }
             MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
-                Err("asked to lead with entries that are not durable")
+                Err("leadership transfer while the last entries are not durable")
             }
             MessageType::MsgReadIndex if message.get_entries().len() != 1 => {
-                Err("a question without context")
+                Err("read index request without a context")
             }
             _ => Ok(()),
         }
     }
 
-    /// A leader has every committed entry. One that has others in their place leads another history: a majority that elected
-    /// it had forgotten what it acknowledged. Raft does not look at entries below its commit, and would answer that it has
-    /// the leader's. This replica keeps what it has, and takes no part.
+    /// Checks the message against the committed entries. A leader has every committed entry. A leader with others in
+    /// their place leads another history: a majority that elected it had lost entries that it had acknowledged. Raft
+    /// does not compare entries below its commit index, and would answer that it has the leader's. This replica keeps
+    /// its entries, and takes no part.
     fn check_history(&mut self, message: &Message) -> Result<(), Malformed> {
         let log = &self.raw.raft.raft_log;
         if message.term < self.raw.raft.term || message.index > log.committed {
@@ -96,18 +97,18 @@ impl Replica {
         let Some((index, term)) = theirs.into_iter().find(differs) else { return Ok(()) };
         let ours = log.term(index).unwrap_or_default();
         let what = format!(
-            "entry {index} is committed here in term {ours}, and node {}, which leads term {}, has one of term {term} in its \
-             place: some replica's disk was set back to an older state, and acknowledged records from there on may be here \
-             alone. Save them with `chiplog read` before this directory is removed",
+            "entry {index} is committed here in term {ours}, but node {}, the leader of term {}, has an entry of term {term} \
+             in its place: some replica's disk was set back to an older state, and this replica may have the only copy of \
+             acknowledged records from there on. Save them with `chiplog read` before this directory is removed",
             message.from, message.term
         );
         tracing::error!(node = %self.node(), "{what}");
         self.leave(&what);
-        Err("its sender leads another history")
+        Err("the sender leads another history")
     }
 
-    /// The membership as of a snapshot can be older than this replica's place in it, and raft refuses a snapshot
-    /// without itself. That it follows changes nobody's majority.
+    /// Adds this replica to a snapshot's membership as a learner. That membership can be older than this replica's
+    /// addition to the cluster, and raft refuses a snapshot without itself. A learner changes no majority.
     pub(crate) fn admit_self(&self, message: &mut Message) {
         let node = self.node().0;
         let state = message.mut_snapshot().mut_metadata().mut_conf_state();
@@ -118,7 +119,7 @@ impl Replica {
     }
 }
 
-/// A positions-only snapshot: the opening block of the sender's oldest segment.
+/// Decodes a positions-only snapshot: the opening block of the sender's oldest segment.
 pub(crate) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes), Malformed> {
     let data = &snapshot.data;
     if data.len() < SNAPSHOT_HEAD_BYTES {
@@ -140,12 +141,12 @@ pub(crate) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes)
     Ok((header, opening))
 }
 
-/// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.
+/// Whether a message is a pre-vote request or its answer: neither is binding.
 pub(crate) fn is_aside(message: &Message) -> bool {
     matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
 }
 
-/// Whether a message asks for votes.
+/// Whether a message requests a vote.
 pub(crate) fn is_candidates(message: &Message) -> bool {
     matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
 }

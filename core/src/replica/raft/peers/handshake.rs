@@ -1,24 +1,26 @@
-//! Introduction: what a replica that has started hears from the others before it takes part again.
+//! Introduction: a replica that has started hears from the others before it takes part again.
 //!
-//! Its disk can have been set back to an older state, in which it has forgotten what it acknowledged and promised. The
-//! others may remember. So it greets every member, and until one has answered, nothing of raft's goes to or comes from that
-//! one: the first answer then tells of earlier lives only, and can be held against the disk as it was found.
+//! Its disk can have been set back to an older state, which lacks entries that it acknowledged and votes that it cast.
+//! The others may remember them. So it greets every member, and exchanges no raft messages with a member until that
+//! member has answered. The first answer then describes earlier runs only, and can be compared with the disk as it was
+//! found.
 //!
 //! ```text
-//!  starts ── Hello ──> every member, and everybody who sends it anything
-//!         <── Known ── what that one heard of this directory; the newest membership that it knows
+//!  starts ── Hello ──> every member, and every node that sends it anything
+//!         <── Known ── what the member heard of this directory; the newest membership that it knows
 //!  follows a leader: once that leader has answered
-//!  votes, and stands for election: once a majority of the voters has answered, and so has every other voter, or an
-//!  election time-out has passed in which it could
+//!  votes and starts elections: once a majority of the voters has answered, and so has every other voter, or an
+//!  election timeout has passed since
 //! ```
 //!
 //! Invariants:
-//! - Either side can speak first: a replica that remembers none of today's members hears of them from any node that sends
-//!   it something, and answers greetings while it waits for answers itself.
-//! - A replica that is introduced stays so. One of which somebody remembers more than its disk holds takes no part again.
+//! - Either side can send first. A replica that remembers none of the current members learns of them from any node that
+//!   sends it something, and it answers greetings while it waits for answers itself.
+//! - A replica that is introduced stays introduced. A replica of which another one remembers more than its disk holds
+//!   takes no part any more.
 //!
-//! The others keep what they heard in memory only. If no reachable member remembers what a set-back disk lost, the loss is
-//! not noticed. It is the last line behind disks that keep their word, not one that replaces it.
+//! The others keep what they heard in memory only. If no reachable member remembers what a set-back disk lost, the loss
+//! is not noticed. This is a last line of defense in addition to reliable disks, not a replacement for them.
 
 use super::checks::is_aside;
 use crate::cluster::membership::{Member, Membership};
@@ -33,27 +35,28 @@ use std::collections::BTreeSet;
 /// The answers to a replica that has started.
 #[derive(Debug)]
 pub(crate) struct Introduction {
-    /// How far the disk was when this life began. Earlier lives told the others of no more, or the disk was set back.
+    /// The durable state of the disk when this run began. Earlier runs reported no more than this, or the disk was set
+    /// back.
     found: Extent,
     /// The members that have answered.
     answered: BTreeSet<NodeId>,
-    /// The newest membership that they told of, as of which committed entry; none once this replica knows as much. Those
-    /// that this replica remembers may all be gone.
+    /// The newest membership that they reported, and the committed entry as of which it holds. None once this replica
+    /// knows as much. All members that this replica remembers may have left.
     newer: Option<(EntryIndex, Membership)>,
     /// The members greeted since the last tick.
     greeted: BTreeSet<NodeId>,
-    /// Ticks since it began.
+    /// Ticks since this run began.
     ticks: usize,
     /// Ticks since a majority of the voters had answered.
     waited: Option<usize>,
-    /// Whether it votes.
+    /// Whether it may vote.
     votes: bool,
-    /// Whether it has given a vote in this life.
+    /// Whether it has cast a vote in this run.
     voted: bool,
 }
 
-/// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it, or what
-/// it has itself, and a term that was spoken of is durable.
+/// How far a replica's durable state is known to reach. It never goes back: within one term no leader truncates entries
+/// that were acknowledged to it, or its own; and a term that was sent is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Extent {
     pub(crate) term: Term,
@@ -71,17 +74,18 @@ impl Extent {
     }
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        let body: &[u8; Self::BYTES] = body.try_into().map_err(|_| "introduction has another length")?;
+        let body: &[u8; Self::BYTES] =
+            body.try_into().map_err(|_| "introduction has an unexpected length")?;
         Ok(Self { term: Term(u64_at(body, 0)), last: EntryIndex(u64_at(body, 8)) })
     }
 }
 
 impl Replica {
-    /// A replica that has started on a directory that was there is to be introduced. It may have been no voter when its
-    /// disk was in this state, or no member. One whose only voter it is knows by itself what it has promised.
+    /// Starts the introduction of a replica on an existing directory. It is required even if the replica was no voter,
+    /// or no member, in this disk's state. The only voter of a cluster needs none, because it knows its own promises.
     pub(crate) fn await_introduction(&mut self) {
         let node = self.node();
-        // A voter for whose being alone only what is not committed speaks can have voted for another.
+        // If only an uncommitted entry makes it the only voter, it can have voted for another node.
         let alone = |m: &Membership| m.is_alone(node);
         if alone(&self.membership) && alone(self.sequencer.membership_at_end()) || planted!(32) {
             return;
@@ -99,25 +103,27 @@ impl Replica {
         self.greet_all();
     }
 
-    /// Whether raft's messages go to and come from this member.
+    /// Whether raft messages are exchanged with this member.
     pub(crate) fn is_introduced_to(&self, node: NodeId) -> bool {
         self.introduction.as_ref().is_none_or(|i| i.answered.contains(&node))
     }
 
-    /// Whether this replica may vote and stand for election.
+    /// Whether this replica may vote and start elections.
     pub(crate) fn may_vote(&self) -> bool {
         self.introduction.as_ref().is_none_or(|i| i.votes)
     }
 
-    /// A member as the newest known membership has it: today's, what is in the log, or what others have told.
+    /// A member of the newest known membership: the one that others reported, the one in force, or the last one in the
+    /// log.
     pub(crate) fn member(&self, node: NodeId) -> Option<&Member> {
         let told = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
         let here = || self.membership.get(node).or_else(|| self.sequencer.membership_at_end().get(node));
         told.and_then(|(_, newer)| newer.get(node)).or_else(here)
     }
 
-    /// The entry up to which a leader has to know the log to know whether this replica was removed: one that made it a
-    /// member, or the last one that this replica knows committed. None: no membership that it knows has it.
+    /// The entry that a leader's commit index has to cover for the leader to know whether this replica was removed: the
+    /// entry that added it, or the last entry that this replica knows to be committed. None: it is in no membership
+    /// that it knows.
     pub(crate) fn last_known_member_at(&self) -> Option<EntryIndex> {
         let node = self.node();
         let is_it = |m: &Membership| {
@@ -132,7 +138,7 @@ impl Replica {
         Some(newest.max(self.committed()))
     }
 
-    /// All members that are known of, with what the others have told.
+    /// All known members, including those that others reported.
     pub(crate) fn all_members(&self) -> Vec<Member> {
         let told = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
         let told = told.into_iter().flat_map(|(_, newer)| newer.members());
@@ -147,7 +153,7 @@ impl Replica {
         all
     }
 
-    /// A tick has passed.
+    /// Processes a tick.
     pub(crate) fn await_answers(&mut self) {
         let wait_limit = self.ticks.election;
         let Some(introduction) = &mut self.introduction else { return };
@@ -156,7 +162,7 @@ impl Replica {
         if let Some(waited) = &mut introduction.waited {
             *waited += 1;
         }
-        // The membership can change while too few have answered: those that did are asked again.
+        // The membership can change while too few have answered: ask those that did again.
         let again = !introduction.votes && introduction.ticks.is_multiple_of(wait_limit);
         if again {
             let asked: Vec<NodeId> = introduction.answered.iter().copied().collect();
@@ -168,7 +174,7 @@ impl Replica {
         self.weigh_answers();
     }
 
-    /// Greets those that have not answered.
+    /// Greets the members that have not answered.
     fn greet_all(&mut self) {
         for member in self.all_members() {
             if !self.is_introduced_to(member.node) {
@@ -177,7 +183,7 @@ impl Replica {
         }
     }
 
-    /// Greets one, unless this was done since the last tick: greetings that answer each other would not end.
+    /// Greets a node, at most once in a tick: otherwise two replicas would answer each other's greetings without end.
     pub(crate) fn greet(&mut self, to: NodeId) {
         let extent = self.extent();
         let node = self.node();
@@ -189,7 +195,7 @@ impl Replica {
         }
     }
 
-    /// A learner asks for no votes. If it hears of no leader for long, it asks whether it is a member still.
+    /// A learner requests no votes. If it hears no leader for long, it asks whether it is still a member.
     pub(crate) fn ask_whether_removed(&mut self) {
         let silence = self.raw.raft.election_elapsed;
         let is_learner = self.membership.get(self.node()).is_some_and(|m| !m.is_voter());
@@ -201,27 +207,27 @@ impl Replica {
         }
     }
 
-    /// How far this replica is, durably: it has spoken of no more.
+    /// How far this replica's durable state reaches: it has reported no more than that.
     pub(crate) fn extent(&self) -> Extent {
         let log = &self.raw.raft.raft_log;
         Extent { term: self.durability.term, last: EntryIndex(log.persisted) }
     }
 
-    /// Remembers how far another replica is.
+    /// Records how far another replica's durable state reaches.
     pub(crate) fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
-        // A candidate asks the others in the name of a term that it has not begun yet.
+        // A pre-vote carries a term that the candidate has not begun yet.
         if is_aside(message) || message.term == 0 || self.membership.get(from).is_none() {
             return;
         }
         let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
-        // A leader tells how far its own disk is: earlier versions say 0.
+        // A leader's heartbeat carries how far its own disk is. Earlier versions send 0.
         let leads = message.get_msg_type() == MessageType::MsgHeartbeat;
         let last = EntryIndex(if acknowledges || leads { message.index } else { 0 });
         let heard = self.peers.heard.entry((from, directory)).or_default();
         *heard = (*heard).max(Extent { term: Term(message.term), last });
     }
 
-    /// Another replica has started, or hears of no leader: tells it what is known of it.
+    /// Receives a greeting: a replica has started, or hears no leader. Sends it what is known of it.
     pub(crate) fn greeted(
         &mut self,
         from: NodeId,
@@ -231,7 +237,7 @@ impl Replica {
         Extent::parse(body)?;
         if self.member(from).is_none() && self.is_leader() {
             self.tell_removed(from, directory);
-            return Err("a node that is no member asks what is known of it");
+            return Err("greeting from a node that is no member");
         }
         let committed = self.sequencer.committed();
         let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
@@ -239,14 +245,14 @@ impl Replica {
         body.extend_from_slice(&committed.raft.0.to_le_bytes());
         body.extend_from_slice(&committed.membership.encode());
         self.post(from, raft_message::head(HeadKind::Known, &body));
-        // It may be a member that this replica never heard of, and would not greet by itself.
+        // This replica may not know that the sender is a member, and so would not greet it otherwise.
         if !self.is_introduced_to(from) {
             self.greet(from);
         }
         Ok(())
     }
 
-    /// Another replica has told what it knows of this one, and who belongs to the cluster.
+    /// Receives another replica's answer: what it knows of this replica, and the membership.
     pub(crate) fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let (known, news) = body.split_at_checked(Extent::BYTES).ok_or("introduction is cut off")?;
         let (at, membership) = news.split_at_checked(8).ok_or("introduction is cut off")?;
@@ -262,7 +268,7 @@ impl Replica {
         if is_first && known > introduction.found && !planted!(33) {
             let found = introduction.found;
             let what = format!(
-                "node {from} remembers that this directory had entry {} in term {}, and its disk held entry {} in term {} \
+                "node {from} remembers that this directory had entry {} in term {}, but its disk held entry {} in term {} \
                  when it was opened: the disk was set back to an older state",
                 known.last, known.term, found.last, found.term
             );
@@ -270,11 +276,11 @@ impl Replica {
                 self.leave(&what);
                 return Err("this replica's disk was set back");
             }
-            // A leader may have its vote already. To leave now would not bring back what that one lacks, and could take
+            // A leader may have its vote already. Leaving now would not restore what that leader lacks, and could take
             // the majority from the others.
             tracing::error!(
                 %node,
-                "{what}; it was not known before this replica voted: records acknowledged before may be missing"
+                "{what}; this was not known before this replica voted: acknowledged records may be missing"
             );
         }
         if at > introduction.newer.as_ref().map_or(committed, |(at, _)| *at) {
@@ -285,14 +291,14 @@ impl Replica {
         Ok(())
     }
 
-    /// This replica has given a vote.
+    /// Records that this replica has cast a vote.
     pub(crate) fn has_voted(&mut self) {
         if let Some(introduction) = &mut self.introduction {
             introduction.voted = true;
         }
     }
 
-    /// The membership here has changed: what others told may be known here by now.
+    /// The membership here has changed, and may now be as new as the reported one.
     pub(crate) fn weigh_membership(&mut self) {
         let committed = self.sequencer.committed().raft;
         if let Some(introduction) = &mut self.introduction {
@@ -301,8 +307,9 @@ impl Replica {
         self.weigh_answers();
     }
 
-    /// Whether enough have answered for this replica to vote: so many that they could elect a leader with it, as it
-    /// remembers the voters or as those who answered know them; and all others, or those had their time.
+    /// Decides whether this replica may vote. Those that answered have to be able to elect a leader together with it,
+    /// in its own membership or in the reported one. The other voters have to have answered too, or had an election
+    /// timeout to do so.
     fn weigh_answers(&mut self) {
         let node = self.node();
         let voters: BTreeSet<NodeId> =

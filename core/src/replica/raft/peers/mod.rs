@@ -1,7 +1,7 @@
-//! The other replicas: what leaves for them and what is let in from them.
+//! The other replicas: what is sent to them, and what is accepted from them.
 //!
-//! Raft checks neither for whom a message is, nor of which log, nor whether the sender is who it says, and asserts
-//! where a message contradicts its state. So all of that is checked here, before it.
+//! Raft does not check a message's addressee, its log, or its sender, and asserts if a message contradicts its state.
+//! So all of that is checked here first.
 
 pub(crate) mod checks;
 pub(crate) mod handshake;
@@ -26,32 +26,32 @@ use raft::{ProgressState, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is remembered of the others.
+/// The state that is remembered of the other replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    /// Snapshots on their way, and until when they may be.
+    /// Snapshots in flight, and when each is reported as lost.
     snapshots: BTreeMap<u64, Moment>,
-    /// When each was last heard.
+    /// When each node was last heard.
     heard_at: BTreeMap<NodeId, Moment>,
-    /// What each directory was heard to have durably: a term, and how far its log reached in it.
+    /// The durable state that each directory reported: a term, and how far its log reached in that term.
     pub(super) heard: BTreeMap<(NodeId, DirectoryId), Extent>,
 }
 
-/// Who has said nothing for so long is not waited for when the log is closed.
+/// A closing leader waits for no node that it has not heard for this number of heartbeats.
 const HEARTBEATS_OF_SILENCE: u32 = 3;
 
-/// What of a message is for raft, with the bodies of its entries.
+/// A message for raft, with the bodies of its entries. None: raft gets nothing.
 pub(super) type ForRaft = Option<(Message, Vec<Arrived>)>;
 
 impl Replica {
-    /// Checks a message. What comes back is for raft.
+    /// Checks an envelope. Returns the message for raft.
     pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<ForRaft, Malformed> {
         let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
         if log != self.me.log {
-            return Err("it is of another log");
+            return Err("message is of another log");
         }
         if to != self.node() || from == self.node() || from.is_none() {
-            return Err("it is for another node");
+            return Err("message is for another node");
         }
         let known = self.member(from);
         let is_impostor =
@@ -60,12 +60,12 @@ impl Replica {
         let stranger = !is_member && self.membership.get(self.node()).is_some();
         if is_impostor {
             self.tell_impostor(from, from_directory, &head);
-            return Err("its sender's directory is not the one the cluster knows");
+            return Err("the sender's directory is not the one that the cluster knows");
         }
         if to_directory.0 != 0 && !planted!(16) {
             self.learn_place(&head, to_directory);
             if to_directory != self.me.directory {
-                return Err("it is for another directory: this node's disk was emptied or replaced");
+                return Err("message is for another directory: this node's disk was emptied or replaced");
             }
         }
         let (kind, body) = raft_message::parse_head(&head)?;
@@ -74,19 +74,19 @@ impl Replica {
             HeadKind::Removed => return self.told_removed(&body, stranger).map(|()| None),
             HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
             HeadKind::Known => return self.introduced(from, &body).map(|()| None),
-            // A leader that is on its way out is one until the others know that it is.
+            // A leader that is no member any more leads until the others know this.
             HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::DamagedLog
                 if !is_member && from.0 != self.raw.raft.leader_id =>
             {
-                return Err("entries for, or from, a node that is no member");
+                return Err("repair message from a node that is no member");
             }
             HeadKind::Fetch | HeadKind::FetchCommitted => {
                 return self.lend(from, kind, &body, now).map(|()| None);
             }
             HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
             HeadKind::DamagedLog => return self.has_it_damaged(from, &body).map(|()| None),
-            HeadKind::Gone => return Ok(None), // what is damaged here is about to be discarded as well
-            HeadKind::Committed => return Ok(None), // a replica that does not open asked for it
+            HeadKind::Gone => return Ok(None), // the damaged entries will soon be discarded here as well
+            HeadKind::Committed => return Ok(None), // the answer to a request of an offline repair
             HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
             HeadKind::HasRoom => return self.told_of_room(from, &body).map(|()| None),
             HeadKind::Version => return self.asked_for_version(from, &body).map(|()| None),
@@ -94,7 +94,7 @@ impl Replica {
         }
         let (message, arrived) = raft_message::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
-            return Err("raft's message is from or for another node than its envelope says");
+            return Err("raft message has another sender or addressee than its envelope");
         }
         self.check_message(&message)?;
         if is_member || from.0 == self.raw.raft.leader_id {
@@ -103,47 +103,48 @@ impl Replica {
         self.hear(from, from_directory, &message);
         if !self.is_introduced_to(from) {
             self.greet(from);
-            return Err("its sender has not said yet what it remembers of this directory");
+            return Err("the sender has not answered yet what it remembers of this directory");
         }
-        // A removed replica gives no vote.
+        // A removed replica casts no vote, but answers pre-votes.
         if self.out.is_none()
             && !self.may_vote()
             && (is_candidates(&message) || message.get_msg_type() == MessageType::MsgTimeoutNow)
         {
-            return Err("it asks for a vote, and it is not known yet that the disk is not an older one");
+            return Err("vote request before it is known that this disk was not set back");
         }
-        // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
-        // vote may be the one that is missing.
+        // A leader knows all members. Any other replica may lack the entry that added the candidate, and its vote may
+        // be needed for a majority.
         if stranger && is_candidates(&message) && self.is_leader() {
             self.tell_removed(from, from_directory);
-            return Err("a node that is no member asks for votes");
+            return Err("vote request from a node that is no member");
         }
         Ok(Some((message, arrived)))
     }
 
-    /// A leader's message, or a greeting, says which directory the cluster takes for this node's: if it is another one, this
-    /// replica takes no part. One that says that it is this one after all is as good: the sender of an earlier one knew less.
+    /// Learns from a leader's message or a greeting which directory the cluster knows for this node. If it is another
+    /// one, this replica takes no part. A later message that names this directory reverts that: the sender of the
+    /// earlier one knew less.
     fn learn_place(&mut self, head: &Bytes, directory: DirectoryId) {
         let right = directory == self.me.directory;
         if right == self.misplaced.is_none() {
             return;
         }
         let from_leader = raft_message(head).is_some_and(|m| is_leaders(&m) && m.term >= self.raw.raft.term);
-        // A leader that has started again greets first. A member that knows itself does not mind the greeting of a replica
-        // that knows an earlier directory.
+        // A leader that has restarted greets first. A replica that finds itself in its membership ignores a greeting
+        // from a replica that knows an earlier directory.
         let greeted = raft_message::parse_head(head).is_ok_and(|(kind, _)| kind == HeadKind::Hello);
         if !(from_leader || greeted && !right && self.member(self.node()).is_none()) {
             return;
         }
         if right {
-            // As loud as the word that it takes back.
+            // At the same level as the message that it reverts.
             tracing::warn!("node {} takes part after all: the cluster knows this directory", self.node());
             self.misplaced = None;
             return;
         }
         let node = self.node();
         let what = format!(
-            "node {node} takes no part: the cluster knows it with directory {directory}, and this one is {}: its disk was \
+            "node {node} takes no part: the cluster knows it with directory {directory}, but this one is {}: its disk was \
              emptied or replaced; remove node {node} from the cluster and add a new one",
             self.me.directory
         );
@@ -151,8 +152,8 @@ impl Replica {
         self.misplaced = Some(Error::new(ErrorKind::Removed, what));
     }
 
-    /// A node whose directory the cluster does not know any more asks for votes, or greets, as one does that repairs its log: it
-    /// can stop.
+    /// Notifies a node, whose directory the cluster no longer knows, that it can stop. Such a node requests votes, or
+    /// greets while it repairs its log.
     fn tell_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
         let there = |m: &Member| m.directory == directory;
         let may_come = self.sequencer.membership_at_end().get(from).is_some_and(there);
@@ -162,7 +163,7 @@ impl Replica {
         }
     }
 
-    /// Sends raft's messages, each with the bodies of its entries.
+    /// Sends raft messages, each with the bodies of its entries.
     pub(super) fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
             if message.to == self.node().0 {
@@ -173,7 +174,7 @@ impl Replica {
                 self.peers.snapshots.insert(message.to, until);
             }
             if !self.is_introduced_to(NodeId(message.to)) {
-                continue; // greeted with every tick; raft sends again
+                continue; // it is greeted with every tick; raft retries
             }
             let message = self.durably_known(message);
             match self.bodies_of(&message) {
@@ -184,7 +185,7 @@ impl Replica {
                         Err(why) => tracing::error!(why, "a message could not be encoded"),
                     }
                 }
-                // Raft sends again.
+                // Raft retries.
                 Err(error) => self.raw.store().note(error),
             }
         }
@@ -203,7 +204,7 @@ impl Replica {
         Ok(bodies)
     }
 
-    /// Sends a question or an answer that is no message of raft's.
+    /// Sends a message that is not a raft message.
     pub(super) fn post(&mut self, to: NodeId, head: Bytes) {
         self.post_as(to, head, Vec::new(), true);
     }
@@ -222,7 +223,7 @@ impl Replica {
         });
     }
 
-    /// Raft waits for ever for a snapshot of which it hears nothing.
+    /// Reports lost snapshots to raft. Without a report, raft would wait forever for a snapshot.
     pub(super) fn report_snapshots(&mut self, now: Moment) {
         if self.peers.snapshots.is_empty() {
             return;
@@ -238,7 +239,7 @@ impl Replica {
         }
     }
 
-    /// Tells a node that is no member that it can stop.
+    /// Notifies a node that is no member that it can stop. Only a leader does so.
     pub(super) fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
         if self.raw.raft.state != StateRole::Leader {
             return;
@@ -259,24 +260,25 @@ impl Replica {
     }
 
     fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
-        let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
-        // The term that the sender leads; a version before this one does not tell it.
+        let committed =
+            body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("removal notice is cut off")?;
+        // The term in which the sender leads. Earlier versions do not send it.
         let term = body.get(8..16).map(|b| u64_at(b, 0));
-        // A sender that knows less of the log than this replica cannot know that: what is committed is not always remembered
-        // after a restart, what was in the log is.
+        // A sender whose log is behind this replica's knowledge cannot know of a removal. The commit index is not
+        // always remembered after a restart, but the entries of the log are.
         let least = match self.last_known_member_at() {
             Some(least) => least,
-            // It was removed before it started again, or the entry that made it a member is still to come. Its entries
-            // came from a leader that knew that entry: no leader of this term or a later one lacks it.
+            // It was removed before it restarted, or the entry that added it has not arrived yet. Its entries came from
+            // a leader that had that entry, so every leader of this or a later term has it.
             None if self.has_entries() && term.is_some_and(|term| term >= self.term().0) => self.committed(),
-            None => return Err("a notice of removal, and nothing says yet that this node is a member"),
+            None => return Err("removal notice before it is known that this node is a member"),
         };
         let deposed = term.is_some_and(|term| term < self.term().0);
         if stranger || deposed || committed < least.0 || self.is_leader() {
-            return Err("a notice of removal from a node that cannot know");
+            return Err("removal notice from a node that cannot know");
         }
         self.leave(
-            "the leader says that it was removed from the cluster, or another directory put in its place",
+            "the leader reports that it was removed from the cluster, or that another directory took its place",
         );
         Ok(())
     }
@@ -285,8 +287,8 @@ impl Replica {
         self.raw.raft.raft_log.last_index() > 0
     }
 
-    /// The leader, as long as it can be believed to be there. Raft forgets one only in who stands for election: a learner
-    /// never does, nor does a voter whose disk hangs.
+    /// The leader, if it was heard lately. Raft forgets a leader only when it starts an election. A learner never does,
+    /// and neither does a voter whose disk hangs.
     pub(crate) fn live_leader(&self, now: Moment) -> Option<NodeId> {
         let heard = |node: &NodeId| {
             let at = self.peers.heard_at.get(node);
@@ -295,32 +297,32 @@ impl Replica {
         self.leader().filter(|leader| *leader == self.node() || heard(leader))
     }
 
-    /// Whether this replica leads and has lately heard so many that what it orders can still be committed.
+    /// Whether this replica leads and has lately heard a majority, so that its proposals can still be committed.
     pub(crate) fn can_commit(&self, now: Moment) -> bool {
         let heard = self.heard_within(self.cluster.heartbeat * HEARTBEATS_OF_SILENCE, now);
         self.is_leader() && self.membership.is_majority(&heard)
     }
 
-    /// The nodes that were heard within so long, this one included.
+    /// The nodes that were heard within `silence`, and this one.
     fn heard_within(&self, silence: Duration, now: Moment) -> BTreeSet<NodeId> {
         let lately = |at: &Moment| now.since(*at) <= silence;
         let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
         heard.chain([self.node()]).collect()
     }
 
-    /// The nodes that were heard within the last election time-out, this one included.
+    /// The nodes that were heard within the last election timeout, and this one.
     pub(super) fn heard_lately(&self, now: Moment) -> BTreeSet<NodeId> {
         self.heard_within(self.cluster.election_timeout, now)
     }
 
-    /// Whether another replica was heard within the last election time-out. Raft's own word for it starts again every election
-    /// time-out, with nobody heard yet.
+    /// Whether another replica was heard within the last election timeout. Raft's own record is reset in every election
+    /// timeout.
     pub(super) fn is_heard(&self, node: NodeId, now: Moment) -> bool {
         let at = self.peers.heard_at.get(&node);
         at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout)
     }
 
-    /// How far the others are; of a leader only.
+    /// How far the others are. Only a leader knows this.
     pub(crate) fn peer_statuses(&self, now: Moment) -> Vec<crate::cluster::options::PeerStatus> {
         if !self.is_leader() {
             return Vec::new();
@@ -339,12 +341,12 @@ impl Replica {
         self.membership.members().filter(|m| m.node != node).filter_map(status).collect()
     }
 
-    /// Whom to let lead instead: the voter that lacks least.
+    /// The voter to transfer leadership to: the one that lacks the fewest entries.
     pub(crate) fn successor(&self) -> Option<NodeId> {
         self.successor_of(|_| true)
     }
 
-    /// As [`Self::successor`], of these nodes.
+    /// As [`Self::successor`], among the nodes that satisfy `of`.
     pub(super) fn successor_of(&self, of: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let prs = self.raw.raft.prs();
         let votes = |m: &&Member| m.node != self.node() && m.is_voter() && !m.is_leaving() && of(m.node);
@@ -352,7 +354,8 @@ impl Replica {
         self.membership.members().filter(votes).filter_map(there).max().map(|(_, node)| node)
     }
 
-    /// A last word of a leader that can write no more: the one that lacks least may stand for election at once.
+    /// The last message of a leader that can write no more: the voter that lacks the fewest entries may start an
+    /// election at once.
     pub(crate) fn abdicate(&mut self) {
         let Some(successor) = self.successor().filter(|_| self.is_leader()) else { return };
         let mut message = Message { from: self.node().0, to: successor.0, ..Message::default() };
@@ -362,8 +365,8 @@ impl Replica {
     }
 }
 
-/// One sync can make the entries of many messages durable: of the acknowledgements that follow each other the last
-/// says all.
+/// Keeps the last of consecutive acknowledgements. One sync can make the entries of many messages durable, and the last
+/// acknowledgement covers all.
 pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
     let is_ack = |m: &Message| m.get_msg_type() == MessageType::MsgAppendResponse && !m.reject;
     let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
@@ -382,13 +385,13 @@ pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
     kept
 }
 
-/// The message of raft's that a head is.
+/// Decodes the raft message in a head.
 fn raft_message(head: &Bytes) -> Option<Message> {
     let (kind, body) = raft_message::parse_head(head).ok()?;
     (kind == HeadKind::Raft).then(|| Message::parse_from_bytes(&body).ok())?
 }
 
-/// Whether only a leader sends such a message.
+/// Whether only a leader sends messages of this type.
 fn is_leaders(message: &Message) -> bool {
     let kind = message.get_msg_type();
     matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)

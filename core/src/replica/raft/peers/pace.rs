@@ -1,30 +1,31 @@
-//! Pace: heartbeats overtake entries, so that a large one on a slow line deposes nobody. What raft takes from an answer to
-//! a heartbeat is then wrong: that all it sent before has come, or is lost. It would send a large entry again with each
-//! heartbeat, beside the one that is on its way.
+//! Flow control: heartbeats overtake entries, so that large entries on a slow line do not depose a leader. Then an
+//! answer to a heartbeat no longer implies that everything sent before has arrived or is lost, as raft assumes. Raft
+//! would send a large entry again with each heartbeat, while the first one is still in transit.
 //!
 //! Invariants:
 //! - entries and snapshots keep their order, and so do all other messages among themselves;
-//! - who still has much to be sent gets nothing more for having answered a heartbeat.
+//! - a heartbeat answer of a follower with much data in its send queue does not cause raft to send more.
 //!
-//! Must not know: how messages travel.
+//! Must not know: how messages are sent.
 
 use crate::replica::raft::Replica;
 use crate::types::NodeId;
 use raft::ProgressState;
 use raft::eraftpb::{Message, MessageType};
 
-/// So much may wait for the network before raft's answer to an answer is held back: what is sent twice without need.
+/// The bytes that may wait for the network before a heartbeat answer causes no sends. Up to this much is sent twice
+/// needlessly.
 const BACKLOG_BYTES: usize = 256 << 10;
 
 impl Replica {
-    /// Hands raft a message that passed all checks. Stale and foreign ones are raft's to refuse.
+    /// Gives raft a message that passed all checks. Raft itself refuses stale messages and those of unknown nodes.
     pub(crate) fn step_at_pace(&mut self, message: Message) {
         let from = message.from;
         let kept = self.is_answer_of_one_who_is_behind(&message).then(|| {
             self.paced += 1;
             let progress = self.raw.raft.mut_prs().get_mut(from)?;
             let kept = (progress.state, progress.paused);
-            // To whom a snapshot is on its way raft sends nothing: all else that an answer means is as it was.
+            // Raft sends nothing to a follower with a snapshot in flight. All other effects of the answer stay.
             progress.state = ProgressState::Snapshot;
             Some(kept)
         });
@@ -36,13 +37,13 @@ impl Replica {
         }
     }
 
-    /// How many answers of those who are behind were given nothing more.
+    /// The number of heartbeat answers, of followers that lag behind, after which they were sent nothing.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn paced(&self) -> u64 {
         self.paced
     }
 
-    /// Whether this is an answer to this leader's heartbeat, from a follower to which much is still to be sent.
+    /// Whether this answers this leader's heartbeat, from a follower with much data in its send queue.
     fn is_answer_of_one_who_is_behind(&self, message: &Message) -> bool {
         !planted!(67)
             && message.get_msg_type() == MessageType::MsgHeartbeatResponse
@@ -52,7 +53,8 @@ impl Replica {
     }
 }
 
-/// Whether a message should not wait behind entries. Who is told to stand for election has to have got them before.
+/// Whether a message may overtake entries. The order to start an election must not: its receiver needs the entries
+/// before it.
 pub(crate) fn is_urgent(message: &Message) -> bool {
     !matches!(
         message.get_msg_type(),

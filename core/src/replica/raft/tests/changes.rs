@@ -1,10 +1,10 @@
-//! Changes of membership: what a leader refuses to propose.
+//! Membership changes that a leader refuses to propose.
 
 use super::leading::give_from;
 use super::*;
 use crate::sync::completion::Ticket;
 
-/// Node 2, which leads three voters and has heard of node 1, not of node 3.
+/// Node 2, the leader of three voters, has heard node 1 and not node 3.
 fn leader_without_third() -> Node {
     let mut node = leader_of(3);
     acknowledge(&mut node, LEADER);
@@ -12,7 +12,7 @@ fn leader_without_third() -> Node {
     node
 }
 
-/// Node 2, which leads four voters and has heard of nodes 1 and 3, not of node 4.
+/// Node 2, the leader of four voters, has heard nodes 1 and 3 and not node 4.
 fn leader_without_fourth() -> Node {
     let mut node = voter_of(4);
     turn(&mut node, &message(MessageType::MsgTimeoutNow, 1));
@@ -37,7 +37,7 @@ fn last(node: &Node) -> u64 {
     node.replica.raw.raft.raft_log.last_index()
 }
 
-/// Lets a heartbeat be answered.
+/// Delivers an answer to a heartbeat.
 fn give_at(node: &mut Node, from: u64, now: Moment) {
     let answer = Message { from, ..message(MessageType::MsgHeartbeatResponse, 2) };
     let head = raft_message::encode_message(&answer).unwrap();
@@ -57,16 +57,16 @@ fn asked_for(node: &mut Node, changes: Vec<Change>, forced: bool) -> Ticket {
     ticket
 }
 
-/// Of three voters, one of which was down, one of the others was removed: nobody could ever lead again.
+/// Of three voters one was down, and one of the others was removed: no leader could be elected any more.
 #[test]
-fn change_that_leaves_no_majority_that_is_heard_is_refused() {
+fn change_without_a_heard_majority_is_refused() {
     for change in [Change::Remove(LEADER), Change::Demote(LEADER)] {
         let mut node = leader_without_third();
         let timeout = node.replica.cluster.election_timeout * 2;
         let ticket = asked(&mut node, change, false);
         let early = Moment::START.plus(timeout - Duration::from_millis(1));
         node.replica.advance(early, &mut node.writer).unwrap();
-        assert!(ticket.poll().is_none(), "the others have two election time-outs to answer");
+        assert!(ticket.poll().is_none(), "the others have two election timeouts to answer");
         node.replica.advance(Moment::START.plus(timeout), &mut node.writer).unwrap();
         let refused = ticket.poll().unwrap().map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Membership);
@@ -76,8 +76,8 @@ fn change_that_leaves_no_majority_that_is_heard_is_refused() {
     }
 }
 
-/// Of voters 1 to 4, one of which was down, another one was removed by a mistyped number: what was left bore no further
-/// loss, and a number that was removed does not come back.
+/// Of voters 1 to 4 one was down, and another one was removed because of a mistyped number. The rest tolerated no
+/// further loss, and a number that was removed cannot be used again.
 #[test]
 fn change_that_takes_the_vote_of_the_wrong_node_is_refused() {
     for change in [Change::Remove(LEADER), Change::Demote(NodeId(3)), Change::Remove(NodeId(2))] {
@@ -85,7 +85,7 @@ fn change_that_takes_the_vote_of_the_wrong_node_is_refused() {
         let timeout = node.replica.cluster.election_timeout;
         let ticket = asked(&mut node, change.clone(), false);
         for n in 1..=4 {
-            assert!(ticket.poll().is_none(), "the fourth has two election time-outs to answer");
+            assert!(ticket.poll().is_none(), "the fourth has two election timeouts to answer");
             let now = Moment::START.plus(timeout * n / 2);
             for from in [1, 3] {
                 give_at(&mut node, from, now);
@@ -105,12 +105,12 @@ fn change_that_takes_the_vote_of_the_wrong_node_is_refused() {
         let mut node = leader_without_fourth();
         let _ticket = asked(&mut node, change, false);
         acknowledge(&mut node, NodeId(4));
-        assert_eq!(last(&node), 7, "it was only late");
+        assert_eq!(last(&node), 7, "its answer was only late");
     }
 }
 
 #[test]
-fn change_that_takes_no_vote_beside_a_silent_one_is_proposed() {
+fn change_that_takes_no_vote_is_proposed_despite_a_silent_voter() {
     let newcomer = Change::AddLearner { node: NodeId(5), directory: DirectoryId(55), address: "new".into() };
     let allowed = [
         vec![Change::Remove(NodeId(4))],
@@ -134,10 +134,10 @@ fn change_that_takes_no_vote_beside_a_silent_one_is_proposed() {
 }
 
 #[test]
-fn change_that_leaves_a_majority_that_is_heard_is_proposed() {
+fn change_with_a_heard_majority_is_proposed() {
     let mut node = leader_without_third();
     let _ticket = asked(&mut node, Change::Remove(NodeId(3)), false);
-    assert_eq!(last(&node), 6, "who is away can be removed");
+    assert_eq!(last(&node), 6, "a silent node can be removed");
     let mut node = leader_without_third();
     let _ticket = asked(&mut node, Change::Remove(LEADER), true);
     assert_eq!(last(&node), 6, "it is forced");
@@ -150,7 +150,7 @@ fn change_that_leaves_a_majority_that_is_heard_is_proposed() {
 }
 
 #[test]
-fn change_of_no_voter_waits_for_nobody() {
+fn change_of_no_voter_does_not_wait() {
     let mut node = leader_without_third();
     let address = "elsewhere".to_owned();
     let _ticket = asked(&mut node, Change::SetAddress { node: NodeId(3), address }, false);

@@ -1,11 +1,11 @@
-//! Messages that a replica takes from others, and those that it refuses.
+//! Messages that a replica accepts from others, and messages that it refuses.
 
 use super::*;
 use crate::replica::raft::peers::checks::parse_snapshot;
 use crate::replica::wire::repair_message::{Fetch, encode_blocks};
 
 #[test]
-fn each_place_of_a_message_is_bounded() {
+fn positions_in_messages_are_bounded() {
     const MAX: u64 = u64::MAX >> 1;
     let mut node = joining();
     let fields: [fn(&mut Message) -> &mut u64; 3] =
@@ -20,7 +20,7 @@ fn each_place_of_a_message_is_bounded() {
 }
 
 #[test]
-fn a_question_for_a_barrier_has_one_context() {
+fn read_index_request_needs_exactly_one_context() {
     let mut node = joining();
     for (contexts, is_taken) in [(0, false), (1, true), (2, false)] {
         let mut question = message(MessageType::MsgReadIndex, 1);
@@ -29,9 +29,9 @@ fn a_question_for_a_barrier_has_one_context() {
     }
 }
 
-/// A leader counts on what was acknowledged to it. One of an earlier term does not lead any more.
+/// A leader relies on what was acknowledged to it. The leader of an earlier term does not lead any more.
 #[test]
-fn replica_whose_leader_knows_more_of_its_log_takes_no_part() {
+fn replica_with_less_than_it_acknowledged_takes_no_part() {
     let mut node = joining();
     turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
     let mut older = message(MessageType::MsgHeartbeat, 1);
@@ -43,7 +43,7 @@ fn replica_whose_leader_knows_more_of_its_log_takes_no_part() {
 }
 
 #[test]
-fn snapshot_has_a_whole_head() {
+fn snapshot_with_a_cut_off_head_is_refused() {
     let mut snapshot = raft::eraftpb::Snapshot { data: vec![0; 16].into(), ..Default::default() };
     assert!(parse_snapshot(&snapshot).is_ok());
     snapshot.data = vec![0; 15].into();
@@ -51,7 +51,7 @@ fn snapshot_has_a_whole_head() {
 }
 
 #[test]
-fn snapshot_has_the_configuration_of_its_opening_block() {
+fn snapshot_with_another_configuration_than_its_opening_is_refused() {
     let mut node = joining();
     let mut other = snapshot();
     other.mut_snapshot().mut_metadata().mut_conf_state().voters.push(9);
@@ -59,26 +59,26 @@ fn snapshot_has_the_configuration_of_its_opening_block() {
     assert!(node.replica.check_message(&snapshot()).is_ok());
 }
 
-/// The entry before the first one of a log is known by its term alone.
+/// Of the entry before the first one of a log, only the term is known.
 #[test]
-fn what_follows_the_begin_of_a_log_has_to_fit_it() {
+fn entries_that_do_not_fit_the_start_of_the_log_are_refused() {
     let mut node = joining();
     turn(&mut node, &snapshot());
     assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
     let mut next = append(50, vec![entry_at(51)]);
     next.log_term = 0;
-    assert!(node.replica.check_message(&next).is_err(), "it follows an older one");
+    assert!(node.replica.check_message(&next).is_err(), "it follows an entry of an older term");
     next.log_term = 1;
     assert!(node.replica.check_message(&next).is_ok());
     assert_eq!(node.replica.role(), Role::Learner);
     next.log_term = 2;
     next.term = 2;
-    assert!(node.replica.check_message(&next).is_err(), "the committed entry is another one there");
+    assert!(node.replica.check_message(&next).is_err(), "the committed entry has another term");
     assert_eq!(node.replica.role(), Role::Removed);
 }
 
 #[test]
-fn member_is_heard_from_its_own_directory_alone() {
+fn member_is_accepted_only_from_its_own_directory() {
     let mut node = voter_of(2);
     let heartbeat = raft_message::encode_message(&message(MessageType::MsgHeartbeat, 5)).unwrap();
     let impostor = Envelope { from_directory: DirectoryId(12), ..from_leader(heartbeat.clone()) };
@@ -89,7 +89,7 @@ fn member_is_heard_from_its_own_directory_alone() {
 }
 
 #[test]
-fn only_a_leader_says_which_directory_is_known() {
+fn only_a_leader_decides_which_directory_is_the_members() {
     let mut node = joining();
     let own = node.status(Moment::default()).directory;
     let told = |kind, to_directory| {
@@ -106,7 +106,7 @@ fn only_a_leader_says_which_directory_is_known() {
     assert_eq!(node.replica.role(), Role::Learner);
 }
 
-/// The leader of an earlier term may not know that a member came back.
+/// The leader of an earlier term may not know that a member was added.
 #[test]
 fn deposed_leader_removes_nobody() {
     let notice = |committed: u64, term: u64| {
@@ -120,10 +120,10 @@ fn deposed_leader_removes_nobody() {
     }
     let mut node = voter_of(2);
     give(&mut node, from_leader(notice(9, 9)));
-    assert_eq!(node.replica.role(), Role::Removed, "a later leader knows more");
+    assert_eq!(node.replica.role(), Role::Removed, "the leader of a later term knows more");
 }
 
-/// A removed replica answers those who ask before an election with what is committed. It votes no more, and hears of no term.
+/// A removed replica answers pre-votes with its commit index. It casts no vote, and follows no term.
 #[test]
 fn removed_replica_takes_no_entries() {
     let mut node = voter_of(2);
@@ -133,23 +133,23 @@ fn removed_replica_takes_no_entries() {
     );
     assert_eq!(node.replica.role(), Role::Removed);
     node.replica.answers_on = true;
-    assert_eq!(node.replica.deadline(), None, "it waits for nobody");
+    assert_eq!(node.replica.deadline(), None, "it waits for nothing");
     turn(&mut node, &message(MessageType::MsgHeartbeat, 4));
     for kind in [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote] {
         let mut question = message(kind, 4);
         (question.index, question.log_term) = (3, 1);
-        node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it gives no vote
+        node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it casts no vote
         turn(&mut node, &question);
         assert_eq!((node.replica.term(), node.replica.vote()), (Term(1), 0));
     }
 }
 
 fn fetch(bytes_max: u32) -> Fetch {
-    // The anchor is nothing that this replica knows: the entries themselves are committed.
+    // This replica does not have the anchor. It sends the entries because they are committed.
     Fetch { first: EntryIndex(1), last: EntryIndex(3), anchor: (EntryIndex(3), Term(9)), bytes_max }
 }
 
-/// The entries in what was posted as such an answer, by message.
+/// The entries in the sent answers of this kind, by message.
 fn posted_as(node: &mut Node, answer: HeadKind) -> Vec<Vec<u64>> {
     let blocks = |e: Envelope| {
         let (kind, body) = raft_message::parse_head(&e.head).unwrap();
@@ -159,14 +159,15 @@ fn posted_as(node: &mut Node, answer: HeadKind) -> Vec<Vec<u64>> {
     node.replica.take_outgoing().into_iter().filter_map(blocks).collect()
 }
 
-/// How many entries were posted, by message.
+/// The number of sent entries, by message.
 fn posted(node: &mut Node) -> Vec<usize> {
     posted_as(node, HeadKind::Blocks).iter().map(Vec::len).collect()
 }
 
-/// Entry 4 is the last that is committed, and 5 and 6 are here. That the asker has entry 6 too says nothing of them.
+/// Entry 4 is the last committed one; 5 and 6 are here as well. That the requester has entry 6 too does not make them
+/// committed.
 #[test]
-fn only_committed_entries_are_lent_as_such() {
+fn committed_answers_hold_only_committed_entries() {
     let mut node = voter_of(3);
     turn(&mut node, &append(4, vec![entry_at(5), entry_at(6)]));
     let mut now = Moment::START;
@@ -191,7 +192,7 @@ fn only_committed_entries_are_lent_as_such() {
 }
 
 #[test]
-fn member_is_lent_what_fits_into_an_answer() {
+fn answer_holds_entries_up_to_its_size_limit() {
     let mut node = voter_of(2);
     turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
     let archive = node.replica.raw.store().archive();
@@ -204,7 +205,7 @@ fn member_is_lent_what_fits_into_an_answer() {
         let question = fetch(bytes_max).encode();
         node.replica.receive(from_leader(question.clone()), now, &mut node.writer).unwrap();
         assert_eq!(posted(&mut node), [entries], "{bytes_max} bytes");
-        // One answer in an eighth of a heartbeat.
+        // One answer in an eighth of a heartbeat interval.
         let interval = node.replica.cluster.heartbeat / 8;
         let soon = now.plus(interval - Duration::from_millis(1));
         node.replica.receive(from_leader(question), soon, &mut node.writer).unwrap();
@@ -213,9 +214,9 @@ fn member_is_lent_what_fits_into_an_answer() {
     }
 }
 
-/// A leader has nothing to ask of others, and lends all the same.
+/// A leader needs no entries of others, and still sends them.
 #[test]
-fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
+fn follower_sends_entries_to_members_and_not_to_strangers() {
     let mut node = leader_of(2);
     node.replica.take_outgoing();
     let stranger = Envelope { from: NodeId(8), ..from_leader(fetch(1 << 20).encode()) };
@@ -225,9 +226,9 @@ fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
     assert_eq!(posted(&mut node), [3]);
 }
 
-/// A replica that is asked for discarded entries says so in each answer.
+/// A replica that is asked for discarded entries reports them as discarded in each answer.
 #[test]
-fn discarded_entries_are_said_to_be_gone() {
+fn discarded_entries_are_reported_as_discarded() {
     let mut node = joining();
     turn(&mut node, &snapshot());
     node.replica.take_outgoing();
@@ -246,7 +247,7 @@ fn discarded_entries_are_said_to_be_gone() {
 }
 
 #[test]
-fn what_is_brought_is_taken_once() {
+fn received_repair_entries_are_taken_once() {
     let mut node = voter_of(2);
     let found: Vec<_> =
         (1..=3).map(|n| node.replica.raw.store().archive().body(EntryIndex(n)).unwrap().unwrap()).collect();
@@ -258,9 +259,9 @@ fn what_is_brought_is_taken_once() {
     assert!(node.replica.take_brought().is_empty());
 }
 
-/// A node that joins does not know yet who belongs to the cluster.
+/// A node that joins does not know the members yet.
 #[test]
-fn leader_is_heard_before_it_is_known_as_a_member() {
+fn leader_is_accepted_before_it_is_known_as_a_member() {
     let mut node = joining();
     let timeout = node.replica.cluster.election_timeout;
     let heartbeat = raft_message::encode_message(&message(MessageType::MsgHeartbeat, 1)).unwrap();
@@ -272,9 +273,9 @@ fn leader_is_heard_before_it_is_known_as_a_member() {
     assert_eq!(node.replica.live_leader(until.plus(Duration::from_millis(1))), None);
 }
 
-/// Raft and the log would count other majorities from there on.
+/// Otherwise raft and the log would count different majorities from there on.
 #[test]
-fn change_that_leads_raft_to_other_voters_is_refused() {
+fn change_after_which_raft_has_other_voters_is_refused() {
     let mut node = voter_of(2);
     let members: Vec<Member> = node.replica.membership().members().cloned().collect();
     let mut change = append(3, vec![change_at(4, Change::Promote(NodeId(3)), &members)]);
@@ -289,7 +290,7 @@ fn change_that_leads_raft_to_other_voters_is_refused() {
 }
 
 #[test]
-fn refusal_tells_where_the_leader_is() {
+fn refusal_names_the_leader_and_its_address() {
     let mut node = voter_of(2);
     let says = |node: &Node, what| {
         let refusal = node.replica.refusal().unwrap();

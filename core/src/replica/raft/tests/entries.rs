@@ -1,4 +1,4 @@
-//! The log as raft sees it: what is in memory, and what is answered of the rest.
+//! The log as raft sees it: the entries in memory, and reads of the others.
 
 use super::*;
 use crate::replica::raft::storage::Entries;
@@ -29,7 +29,7 @@ fn header(raft: u64, body: usize) -> BlockHeader {
     }
 }
 
-/// As many entries, each with a body of so many bytes, behind an empty log.
+/// `count` entries, each with a body of `body` bytes, in an empty log.
 fn entries(count: u64, body: usize) -> Entries {
     let node = joining();
     let archive = node.replica.raw.store().archive().clone();
@@ -48,10 +48,10 @@ fn in_memory(entries: &Entries, upto: u64) -> Vec<u64> {
 }
 
 #[test]
-fn memory_keeps_the_newest_16_mib_of_what_is_written() {
+fn memory_keeps_the_newest_16_mib_of_written_entries() {
     let mut entries = entries(20, MIB);
     entries.written(EntryIndex(2));
-    assert_eq!(in_memory(&entries, 20), (3..=20).collect::<Vec<_>>(), "the rest is not written");
+    assert_eq!(in_memory(&entries, 20), (3..=20).collect::<Vec<_>>(), "the others are not written");
     entries.written(EntryIndex(20));
     assert_eq!(in_memory(&entries, 20), (5..=20).collect::<Vec<_>>());
     entries.push(header(21, MIB), &[Bytes::from(vec![0; MIB])]);
@@ -70,7 +70,7 @@ fn memory_keeps_the_newest_4096_entries_and_always_the_last() {
 }
 
 #[test]
-fn what_is_cut_off_is_void_and_no_more() {
+fn truncated_entries_are_dropped_and_no_others() {
     let mut entries = entries(5, MIB);
     entries.truncate(base(3));
     assert_eq!((entries.last(), in_memory(&entries, 5)), (EntryIndex(3), vec![1, 2, 3]));
@@ -78,14 +78,14 @@ fn what_is_cut_off_is_void_and_no_more() {
         entries.push(header(raft, MIB), &[Bytes::from(vec![0; MIB])]);
     }
     entries.written(EntryIndex(20));
-    assert_eq!(in_memory(&entries, 20), (5..=20).collect::<Vec<_>>(), "what was cut off counts no more");
+    assert_eq!(in_memory(&entries, 20), (5..=20).collect::<Vec<_>>(), "truncated entries do not count");
     entries.truncate(base(2));
     assert_eq!(entries.last(), EntryIndex(2));
-    assert_eq!(in_memory(&entries, 20), [0; 0], "of the last one only the place is known");
+    assert_eq!(in_memory(&entries, 20), [0; 0], "only the position of the last one is known");
 }
 
 #[test]
-fn what_was_dropped_is_compacted() {
+fn dropped_entries_are_compacted() {
     let mut entries = entries(5, 10);
     entries.dropped_to(base(3));
     assert_eq!((entries.first_index().unwrap(), entries.last()), (4, EntryIndex(5)));
@@ -98,7 +98,7 @@ fn what_was_dropped_is_compacted() {
 }
 
 #[test]
-fn entries_are_given_up_to_a_size_and_one_always() {
+fn read_returns_entries_up_to_a_size_and_at_least_one() {
     let entries = entries(5, 10);
     let each = (BLOCK_HEADER_BYTES + 10) as u64;
     for (max, count) in [(0, 1), (2 * each - 1, 1), (2 * each, 2), (3 * each, 3), (100 * each, 4)] {
@@ -108,7 +108,7 @@ fn entries_are_given_up_to_a_size_and_one_always() {
 }
 
 #[test]
-fn log_that_discarded_nothing_gives_no_snapshot() {
+fn log_without_discards_has_no_snapshot() {
     let entries = entries(5, 10);
     assert!(matches!(
         entries.snapshot(0, 0),
@@ -116,14 +116,14 @@ fn log_that_discarded_nothing_gives_no_snapshot() {
     ));
     let mut node = joining();
     deliver(&mut node, raft_message::encode_message(&snapshot()).unwrap());
-    assert!(node.replica.raw.store().snapshot(0, 0).is_err(), "the jump is not written yet");
+    assert!(node.replica.raw.store().snapshot(0, 0).is_err(), "the snapshot is not written yet");
     let mut node = joining();
     turn(&mut node, &snapshot());
     let given = node.replica.raw.store().snapshot(0, 0).unwrap();
     assert_eq!((given.get_metadata().index, given.data.len()), (50, snapshot().get_snapshot().data.len()));
 }
 
-/// Others may ask for it. A log on its own keeps no bodies.
+/// Peers may need them. A log on its own keeps no bodies.
 #[test]
 fn member_keeps_bodies_in_memory() {
     let node = voter_of(3);

@@ -1,4 +1,4 @@
-//! A replica that has started again is introduced before it votes.
+//! A replica that has restarted is introduced before it votes.
 
 use super::leading::{give_from, heads};
 use super::*;
@@ -14,7 +14,7 @@ fn started() -> Node {
     node
 }
 
-/// Tells what node `from` knows: how far this replica was, and who belongs to the cluster as of an entry.
+/// Delivers the answer of node `from`: how far this replica was, and the members as of an entry.
 fn tell(node: &mut Node, from: u64, known: Extent, at: u64, members: &[Member]) {
     let mut body = known.encode().to_vec();
     body.extend_from_slice(&at.to_le_bytes());
@@ -34,7 +34,7 @@ fn tick(node: &mut Node, now: &mut Moment) {
 #[test]
 fn replica_votes_once_all_others_have_answered() {
     let mut node = started();
-    assert_eq!(heads(&mut node, HeadKind::Hello), [LEADER, NodeId(3)], "itself it need not greet");
+    assert_eq!(heads(&mut node, HeadKind::Hello), [LEADER, NodeId(3)], "it does not greet itself");
     assert!(!node.replica.may_vote());
     nothing(&mut node, 1);
     assert!(!node.replica.may_vote(), "node 3 may remember more");
@@ -43,7 +43,7 @@ fn replica_votes_once_all_others_have_answered() {
 }
 
 #[test]
-fn replica_votes_without_the_answer_of_a_minority_after_an_election_timeout() {
+fn replica_votes_after_an_election_timeout_without_a_minority() {
     let mut node = started();
     let election = node.replica.ticks.election;
     nothing(&mut node, 1);
@@ -57,7 +57,7 @@ fn replica_votes_without_the_answer_of_a_minority_after_an_election_timeout() {
     tick(&mut node, &mut now);
     assert!(node.replica.may_vote());
     let asked = heads(&mut node, HeadKind::Hello);
-    assert_eq!(asked, [LEADER, NodeId(3)], "node 1 tells again how the membership is now");
+    assert_eq!(asked, [LEADER, NodeId(3)], "node 1 is asked again for the current membership");
     for _ in 0..=election {
         tick(&mut node, &mut now);
         assert_eq!(heads(&mut node, HeadKind::Hello), [NodeId(3)], "it votes");
@@ -65,27 +65,27 @@ fn replica_votes_without_the_answer_of_a_minority_after_an_election_timeout() {
 }
 
 #[test]
-fn replica_that_no_majority_answers_does_not_vote() {
+fn replica_without_answers_of_a_majority_does_not_vote() {
     let mut node = started();
     let mut now = Moment::START;
     for _ in 0..3 * node.replica.ticks.election {
         tick(&mut node, &mut now);
     }
     assert!(!node.replica.may_vote());
-    assert_eq!(node.replica.role(), Role::Follower, "nor does it stand for election");
+    assert_eq!(node.replica.role(), Role::Follower, "nor does it start an election");
 }
 
-/// It knows by itself what it has promised.
+/// It knows its own promises.
 #[test]
-fn sole_voter_awaits_no_introduction() {
+fn sole_voter_needs_no_introduction() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
     node.replica.await_introduction();
     assert!(node.replica.introduction.is_none() && node.replica.may_vote());
 }
 
-/// No leader sends it anything once it was removed, and it asks for no votes.
+/// No leader sends anything to it once it was removed, and it requests no votes.
 #[test]
-fn learner_that_hears_of_no_leader_asks_in_each_election_timeout() {
+fn learner_without_a_leader_asks_in_each_election_timeout() {
     let mut node = joining();
     let directory = node.status(Moment::default()).directory;
     let (leader, itself) = (Member::voter(LEADER, DIRECTORY, ""), Member::learner(NodeId(2), directory, ""));
@@ -110,7 +110,7 @@ fn learner_that_hears_of_no_leader_asks_in_each_election_timeout() {
     assert_eq!(asked_after, [1, 2, 3]);
 }
 
-/// To leave after a vote would not bring back what the others lack.
+/// Leaving after a vote would not restore what the others lack.
 #[test]
 fn replica_that_was_set_back_leaves_unless_it_has_voted() {
     for has_voted in [false, true] {

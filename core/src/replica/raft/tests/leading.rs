@@ -1,4 +1,4 @@
-//! Standing for election, leading, and what a leader tells the others.
+//! Elections, leaders, and what a leader sends to the others.
 
 use super::*;
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::sync::completion::Ticket;
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// Heads of what left, by the kind.
+/// The receivers of the sent messages of this kind.
 pub(super) fn heads(node: &mut Node, wanted: HeadKind) -> Vec<NodeId> {
     let sent = node.replica.take_outgoing();
     let is_wanted = |e: &Envelope| raft_message::parse_head(&e.head).unwrap().0 == wanted;
@@ -23,23 +23,23 @@ fn give_raft(node: &mut Node, from: u64, mut message: Message) {
     give_from(node, NodeId(from), raft_message::encode_message(&message).unwrap());
 }
 
-/// Each voter waits for its own share of the time-out, and the first one is another one each term.
+/// Each voter waits for its own part of the timeout, and the first one changes with each term.
 #[test]
-fn voters_stand_for_election_one_after_the_other() {
+fn voters_start_elections_one_after_the_other() {
     let mut node = voter_of(3);
     let election = node.replica.ticks.election;
     let apart = (election * 3 / 5).div_ceil(3);
     assert!(apart > 1);
     for term in 2..8 {
         turn(&mut node, &message(MessageType::MsgHeartbeat, term));
-        let place = (1 + term as usize) % 3; // node 2 stands second among 1, 2 and 3
+        let place = (1 + term as usize) % 3; // node 2 is the second of 1, 2 and 3
         let timeout = election + (1 + place * apart).min(election - 1);
         assert_eq!(node.replica.raw.raft.randomized_election_timeout(), timeout, "term {term}");
     }
 }
 
 #[test]
-fn replica_without_a_place_waits_by_chance() {
+fn replica_without_a_rank_waits_a_random_time() {
     let mut node = joining();
     let election = node.replica.ticks.election;
     let mut seen = std::collections::BTreeSet::new();
@@ -51,7 +51,7 @@ fn replica_without_a_place_waits_by_chance() {
     assert!(seen.len() > 4, "{seen:?}");
 }
 
-/// Lets ticks pass until it asks whether it would be voted for. How many that were.
+/// Lets ticks pass until the node sends a pre-vote. Returns their number.
 fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
     for ticks in 1..100 {
         *now = now.plus(HEARTBEAT);
@@ -65,12 +65,12 @@ fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
             return ticks;
         }
     }
-    panic!("it never stands for election");
+    panic!("it never starts an election");
 }
 
-/// The others may have waited for a leader that they had heard a little later.
+/// The others may still have waited for a leader that they heard a little later.
 #[test]
-fn candidate_that_nobody_answers_asks_again_soon() {
+fn candidate_without_answers_retries_soon() {
     let mut node = voter_of(3);
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let election = node.replica.ticks.election;
@@ -80,12 +80,12 @@ fn candidate_that_nobody_answers_asks_again_soon() {
     assert_eq!(ticks_until_it_asks(&mut node, &mut now), election + 1 + turn * apart);
     let again = (election / 3).max(2) + turn;
     let asked = [(); 3].map(|()| ticks_until_it_asks(&mut node, &mut now));
-    assert_eq!(asked, [again - 1, again, again], "the tick in which it stood counts");
+    assert_eq!(asked, [again - 1, again, again], "the tick in which the election started counts");
 }
 
-/// Two that ask at the same moment would each get half of the votes.
+/// Two candidates at the same moment could each get half of the votes.
 #[test]
-fn candidate_gives_way_to_the_one_whose_turn_comes_first() {
+fn candidate_withdraws_in_favor_of_a_lower_rank() {
     let stands = |term: u64, from: u64, index: u64, asked_in: u64| {
         let mut node = voter_of(3);
         turn(&mut node, &message(MessageType::MsgHeartbeat, term));
@@ -103,13 +103,13 @@ fn candidate_gives_way_to_the_one_whose_turn_comes_first() {
     assert!(!stands(4, 1, 4, 5));
     assert!(stands(5, 1, 4, 6));
     assert!(stands(5, 3, 4, 6));
-    assert!(stands(3, 1, 3, 4), "that one lacks an entry");
-    assert!(stands(3, 1, 4, 3), "it asks for a term that has begun");
+    assert!(stands(3, 1, 3, 4), "the other candidate lacks an entry");
+    assert!(stands(3, 1, 4, 3), "the other candidate's term has begun already");
 }
 
-/// A process that slept knows nothing of the time in between; one that is only late makes up for its ticks.
+/// A process that was suspended knows nothing of that time. A process that is only late runs its missed ticks.
 #[test]
-fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
+fn late_ticks_are_run_and_ticks_of_a_suspension_are_not() {
     let elapsed = |intervals: u32| {
         let mut node = voter_of(3);
         node.replica.raw.raft.election_elapsed = 0;
@@ -119,9 +119,9 @@ fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
     assert_eq!([0, 1, 4, 8, 9, 30].map(elapsed), [0, 1, 4, 8, 1, 1]);
 }
 
-/// A close waits for what can still be committed, and for nothing else.
+/// A close waits only for appends that can still be committed.
 #[test]
-fn leader_that_hears_no_majority_can_commit_nothing() {
+fn leader_without_a_heard_majority_can_commit_nothing() {
     let mut node = voter_of(2);
     assert!(!node.replica.can_commit(Moment::START), "it does not lead");
     lead(&mut node);
@@ -130,7 +130,7 @@ fn leader_that_hears_no_majority_can_commit_nothing() {
 }
 
 #[test]
-fn leader_tells_how_far_the_others_are() {
+fn leader_reports_how_far_the_others_are() {
     let mut node = voter_of(2);
     assert!(node.replica.peer_statuses(Moment::START).is_empty());
     lead(&mut node);
@@ -143,9 +143,9 @@ fn leader_tells_how_far_the_others_are() {
     assert_eq!((node.replica.term(), node.replica.leader()), (Term(2), Some(NodeId(2))));
 }
 
-/// Only a leader knows who was removed, and only who is no member is told.
+/// Only a leader knows who was removed, and it notifies only nodes that are no members.
 #[test]
-fn strangers_that_stand_for_election_hear_of_their_removal() {
+fn stranger_that_requests_votes_is_notified_of_its_removal() {
     let mut node = voter_of(2);
     let question = || message(MessageType::MsgRequestPreVote, 3);
     give_raft(&mut node, 3, question());
@@ -158,9 +158,9 @@ fn strangers_that_stand_for_election_hear_of_their_removal() {
     assert_eq!(heads(&mut node, HeadKind::Removed), [NodeId(3)]);
 }
 
-/// A replica whose directory was replaced while it repaired its log greets and does nothing else. It repaired for ever.
+/// A replica whose directory was replaced while it repaired its log only greets. It repaired forever.
 #[test]
-fn directory_that_was_replaced_hears_of_it_when_it_greets() {
+fn replaced_directory_that_greets_is_notified_of_its_removal() {
     let mut node = voter_of(3);
     let hello = || raft_message::head(HeadKind::Hello, &[0; 16]);
     let former = |head| envelope(NodeId(3), DirectoryId(9), head);
@@ -205,7 +205,7 @@ fn leader_without_room_asks_once_in_an_election_timeout() {
     }
 }
 
-/// One that may not lead, or lacks room itself, says nothing.
+/// A voter that may not lead, or lacks room itself, does not answer.
 #[test]
 fn voter_with_room_answers_the_leader() {
     let ask = |node: &mut Node, bytes: u64| {
@@ -219,18 +219,18 @@ fn voter_with_room_answers_the_leader() {
     become_voter(&mut node, 2);
     assert_eq!(ask(&mut node, 100), [LEADER]);
     assert_eq!(ask(&mut node, u32::MAX.into()), []);
-    assert_eq!(ask(&mut node, u64::MAX), [], "no block is so large");
+    assert_eq!(ask(&mut node, u64::MAX), [], "no block is this large");
     node.replica.admission.set_short(true);
-    assert_eq!(ask(&mut node, 100), [], "it has no room for what the leader sends");
+    assert_eq!(ask(&mut node, 100), [], "it has no room for the leader's entries");
     node.replica.admission.set_short(false);
     node.replica.misplaced = Some(full());
     node.replica.answer_room(&mut node.writer);
     assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
 }
 
-/// With room on one of three nothing could be committed without the leader's disk.
+/// If only one of three had room, nothing could be committed without the leader's disk.
 #[test]
-fn lead_goes_where_a_majority_has_room() {
+fn leadership_is_transferred_only_if_a_majority_has_room() {
     let mut node = leader_of(3);
     for from in [1, 3] {
         let mut answer = message(MessageType::MsgAppendResponse, 2);
@@ -247,7 +247,7 @@ fn lead_goes_where_a_majority_has_room() {
     assert!(node.replica.raw.raft.lead_transferee.is_some());
 }
 
-/// The outcome of a transfer to node 1 if this node leads instead; none: nothing yet.
+/// The outcome of a transfer to node 1 when this node leads. None: not answered yet.
 fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
     let mut node = leader_of(3);
     let completer = Completer::new();
@@ -265,13 +265,13 @@ fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
 }
 
 #[test]
-fn transfer_is_answered_by_who_leads_then() {
+fn transfer_is_answered_once_the_leader_is_known() {
     assert_eq!(transferred(None), None);
     assert_eq!(transferred(Some(1)), Some(Ok(())));
     assert_eq!(transferred(Some(3)), Some(Err(ErrorKind::Unavailable)));
 }
 
-/// A learner of which nothing is heard may lack all, however short the log is.
+/// A learner that was never heard may lack all entries, however short the log is.
 #[test]
 fn learner_is_promoted_once_it_has_answered() {
     let mut node = leader_of(2);
@@ -297,14 +297,14 @@ fn learner_is_promoted_once_it_has_answered() {
     turn(&mut node, &acknowledged(1, 5));
     turn(&mut node, &acknowledged(1, 5));
     assert!(node.replica.membership().get(learner).is_some());
-    assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all");
+    assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all entries");
     give_raft(&mut node, 3, acknowledged(3, 5));
     node.replica.advance(Moment::START, &mut node.writer).unwrap();
     assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
 }
 
 #[test]
-fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
+fn change_that_times_out_names_what_it_waits_for() {
     let mut node = leader_of(2);
     let second = Duration::from_secs(1);
     let add = |node: &mut Node, learner: u64| {
@@ -327,15 +327,15 @@ fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
     let next = add(&mut node, 4);
     node.replica.advance(Moment::START.plus(second), &mut node.writer).unwrap();
     let why = |ticket: Ticket| ticket.poll().unwrap().map(drop).unwrap_err().to_string();
-    let waits = "the change of entry 5 is committed, and comes into force once";
+    let waits = "the change of entry 5 is committed, and takes effect once";
     let (first, next) = (why(first), why(next));
     assert!(first.contains(waits) && !first.contains("an earlier change"), "{first}");
-    assert!(next.contains(&format!("an earlier change is not in force: {waits}")), "{next}");
+    assert!(next.contains(&format!("an earlier change has not taken effect: {waits}")), "{next}");
 }
 
-/// Its entries need not be on its disk yet, and its vote for itself would count as if they were.
+/// Its entries may not be durable yet, and its vote for itself would count as if they were.
 #[test]
-fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
+fn voter_whose_log_is_not_durable_starts_no_election() {
     let mut node = voter_of(3);
     give(&mut node, from_leader(raft_message::encode_message(&append(4, vec![entry_at(5)])).unwrap()));
     let mut now = Moment::START;
@@ -346,9 +346,9 @@ fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
     assert_eq!(node.replica.role(), Role::Follower);
 }
 
-/// If its disk is set back, only its followers can tell that entries are missing.
+/// If the leader's disk is set back, only its followers can tell that entries are missing.
 #[test]
-fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
+fn leaders_heartbeats_carry_how_far_its_disk_is() {
     let mut node = leader_of(2);
     node.replica.take_outgoing();
     node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writer).unwrap();
@@ -357,7 +357,7 @@ fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
     assert_eq!((heartbeat.get_msg_type(), heartbeat.index), (MessageType::MsgHeartbeat, 4));
 }
 
-/// Another leader may make the change or not.
+/// The next leader may make the change or not.
 #[test]
 fn change_is_answered_when_its_leader_is_deposed() {
     let mut node = leader_of(2);
@@ -370,7 +370,7 @@ fn change_is_answered_when_its_leader_is_deposed() {
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-/// Orders a command of a leader's.
+/// Proposes a command at a leader.
 fn order(node: &mut Node, command: Command) -> Ticket {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
@@ -378,9 +378,9 @@ fn order(node: &mut Node, command: Command) -> Ticket {
     ticket
 }
 
-/// An append whose leader was deposed, and of which no other leader tells what became of it.
+/// The append's leader was deposed, and no later leader decides its outcome.
 #[test]
-fn append_without_its_leader_is_given_up_after_two_election_timeouts() {
+fn append_without_a_leader_fails_after_two_election_timeouts() {
     let mut node = leader_of(2);
     let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
@@ -391,7 +391,7 @@ fn append_without_its_leader_is_given_up_after_two_election_timeouts() {
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-/// The next leader has the first of two entries, and another one in the place of the second.
+/// The next leader has the first of two entries, and another entry instead of the second one.
 #[test]
 fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     let mut node = leader_of(2);
@@ -403,23 +403,23 @@ fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     turn(&mut node, &other);
     node.turn(Moment::START, Work::default()).unwrap();
     let kept = node.writer.store.segments.bytes_from(Index(1));
-    assert_eq!(node.queue.used(), kept, "what was cut off takes no capacity");
+    assert_eq!(node.queue.used(), kept, "truncated entries take no capacity");
     let outcome = |ticket: Ticket| ticket.poll().unwrap().map(drop).map_err(|error| error.kind());
     assert_eq!(outcome(is_cut_off), Err(ErrorKind::Unavailable));
     assert_eq!(outcome(stays), Ok(()));
     assert_eq!(node.published.counters.truncated.load(Ordering::Relaxed), 99);
 }
 
-/// Raft waits for ever for a snapshot of which it hears nothing.
+/// Without a report, raft would wait forever for a snapshot.
 #[test]
-fn snapshot_of_which_nothing_is_heard_is_given_up() {
+fn snapshot_without_an_answer_is_given_up() {
     let mut node = leader_of(2);
     let state = |node: &Node| node.replica.raw.raft.prs().get(1).unwrap().state;
     let until = node.replica.ticks.next.plus(node.replica.cluster.election_timeout);
     let sent = Message { from: 2, to: 1, ..message(MessageType::MsgSnapshot, 2) };
     node.replica.send(vec![sent.clone()]);
     node.replica.report_snapshots(until);
-    assert_ne!(state(&node), raft::ProgressState::Snapshot, "it has arrived long since");
+    assert_ne!(state(&node), raft::ProgressState::Snapshot, "it arrived long ago");
     node.replica.send(vec![sent]);
     node.replica.raw.raft.mut_prs().get_mut(1).unwrap().become_snapshot(4);
     node.replica.report_snapshots(Moment::START);

@@ -36,7 +36,7 @@ pub(crate) const LOG: LogId = LogId(7);
 pub(crate) const LEADER: NodeId = NodeId(1);
 pub(crate) const DIRECTORY: DirectoryId = DirectoryId(11);
 
-/// Node 2, which is to join.
+/// Node 2, which is joining.
 pub(super) fn joining() -> Node {
     joining_over(MemoryNetwork::new().transport())
 }
@@ -50,7 +50,7 @@ fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
     node_on(&SimDisk::default(), Options { cluster: Some(cluster), ..options })
 }
 
-/// Node 2 on this disk. `bootstrap`: how it begins.
+/// Node 2 on this disk, started with `bootstrap`.
 pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
     let cluster = Cluster::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
     node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
@@ -70,7 +70,7 @@ fn node_on(disk: &SimDisk, options: Options) -> Node {
     Node::new(opened, options, Arc::new(ProposalQueue::new(limits, 0)), positions, 1, Moment::START).unwrap()
 }
 
-/// An envelope for node 2 that carries this.
+/// An envelope for node 2 with this head.
 pub(crate) fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -> Envelope {
     Envelope {
         log: LOG,
@@ -84,7 +84,7 @@ pub(crate) fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -
     }
 }
 
-/// The directory of a voter beside node 2.
+/// The directory of a voter other than node 2.
 pub(crate) fn directory_of(node: NodeId) -> DirectoryId {
     if node == LEADER { DIRECTORY } else { DirectoryId(10 + u128::from(node.0)) }
 }
@@ -114,7 +114,7 @@ pub(crate) fn entry_at(index: u64) -> Entry {
     Entry { index, term: 1, ..Entry::default() }
 }
 
-/// A change of membership as an entry, and the members that it leads to.
+/// A membership change as an entry, and the members after it.
 fn change_at(index: u64, change: Change, members: &[Member]) -> Entry {
     let change = raft_message::conf_change(&[change], &Membership::of(members.iter().cloned()));
     let mut entry = entry_at(index);
@@ -123,7 +123,7 @@ fn change_at(index: u64, change: Change, members: &[Member]) -> Entry {
     entry
 }
 
-/// A wall clock that is set.
+/// A wall clock that a test sets.
 #[derive(Debug, Default)]
 struct SetClock(std::sync::atomic::AtomicU64);
 
@@ -133,9 +133,10 @@ impl crate::options::Clock for SetClock {
     }
 }
 
-/// It looked at its clock only while it led: one that was opened ten minutes ahead of the time stayed so, and led with it.
+/// A replica looked at its clock only while it led. It was opened with a clock ten minutes ahead, kept that difference,
+/// and led with it.
 #[test]
-fn follower_whose_clock_was_put_right_is_right_when_it_leads() {
+fn corrected_clock_of_a_follower_is_right_when_it_leads() {
     let wall = Arc::new(SetClock::default());
     let right = |seconds: u64| 1_700_000_000_000 + seconds * 1000;
     wall.0.store(right(600), Ordering::Relaxed);
@@ -150,7 +151,7 @@ fn follower_whose_clock_was_put_right_is_right_when_it_leads() {
     assert_eq!(node.replica.time(now), Timestamp(right(1200)));
 }
 
-/// The place behind an entry was worked out before the entry was checked: that of the last possible one overflowed.
+/// The position after an entry was computed before the entry was checked: after the largest index it overflowed.
 #[test]
 fn entries_beyond_any_log_are_refused() {
     let mut node = joining();
@@ -164,17 +165,17 @@ fn entries_beyond_any_log_are_refused() {
         assert_eq!(node.replica.sequencer.end().raft, EntryIndex(0));
     }
     let mut older = append(0, vec![entry_at(1)]);
-    older.log_term = 0; // raft itself goes back from there in search of such a term, beyond the beginning
+    older.log_term = 0; // raft itself searches backward from there for such a term, beyond the start of the log
     deliver(&mut node, raft_message::encode_message(&older).unwrap());
     assert_eq!(node.replica.sequencer.end().raft, EntryIndex(0));
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
     assert_eq!(node.replica.sequencer.end().raft, EntryIndex(1));
 }
 
-/// What is committed is not always remembered after a restart. A leader of long ago, which did not know of this node yet,
-/// knew as much, and its notice was believed.
+/// The commit index is not always remembered after a restart. The leader of a much earlier term, which did not know of
+/// this node yet, had the same commit index, and its notice was believed.
 #[test]
-fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
+fn sender_without_our_own_entry_cannot_know_of_our_removal() {
     let mut node = joining();
     let member = |n: u64, directory| Member::voter(NodeId(n), directory, "");
     let directory = node.status(Moment::default()).directory;
@@ -188,7 +189,7 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     assert_eq!(node.replica.role(), Role::Removed);
 }
 
-/// A deposed leader does not know a node that joined since. A node with an empty log believed its notice.
+/// A deposed leader does not know a node that joined later. A node with an empty log believed its notice.
 #[test]
 fn joining_node_believes_no_notice_of_removal() {
     let mut node = joining();
@@ -203,10 +204,10 @@ fn snapshot() -> Message {
     snapshot_of(LEADER, DIRECTORY, NodeId(2))
 }
 
-/// The segments that a replica jumps over left before its first index moved. Who looked in between for a record of theirs
-/// heard that the log is damaged, and the scrub went there.
+/// A snapshot removed the segments that it skipped before the first index had advanced. A reader that looked for one of
+/// their records got an error that the log is damaged, and the scrub went there.
 #[test]
-fn what_is_jumped_over_is_discarded_before_it_is_gone() {
+fn skipped_records_are_discarded_before_their_segments_are_removed() {
     let mut node = joining();
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
     node.turn(Moment::START, Work::default()).unwrap();
@@ -220,19 +221,19 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
     assert_eq!(node.positions.first(), Index(100), "and not published yet");
     assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
 
-    // The leader's word that its log begins there is remembered as ever: it may discard more.
+    // The leader's statement that its log begins there is still stored: it may discard more.
     node.turn(Moment::START, Work::default()).unwrap();
     sync(&mut node);
     let kept = node.writer.store.segments.bytes_from(Index(100));
-    assert_eq!(node.queue.used(), kept, "what was jumped over takes no capacity");
+    assert_eq!(node.queue.used(), kept, "skipped records take no capacity");
     assert_eq!(
         node.writer.synced().commit,
         EntryIndex(50),
-        "that it is committed is durable, so that files may go"
+        "the commit is recorded durably, so that files may be removed"
     );
 }
 
-/// Keeps what is sent.
+/// A transport that keeps the sent messages.
 #[derive(Debug, Default)]
 struct Wire {
     sent: Mutex<Vec<Envelope>>,
@@ -253,7 +254,7 @@ impl Transport for Wire {
 }
 
 impl Wire {
-    /// What was sent since the last time: kinds, and whether they are urgent.
+    /// The messages sent since the last call: types, and whether they are urgent.
     fn take(&self) -> Vec<(MessageType, bool)> {
         let kind = |e: Envelope| {
             let (_, body) = raft_message::parse_head(&e.head).unwrap();
@@ -263,7 +264,7 @@ impl Wire {
     }
 }
 
-/// Gives it a message, and does all that follows.
+/// Delivers a message, and makes the steps that follow.
 pub(crate) fn turn(node: &mut Node, message: &Message) {
     let from = NodeId(message.from);
     let head = raft_message::encode_message(message).unwrap();
@@ -279,14 +280,14 @@ fn sync(node: &mut Node) {
     }
 }
 
-/// A message of raft's from node 1.
+/// A raft message from node 1.
 pub(crate) fn message(kind: MessageType, term: u64) -> Message {
     let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
     message.set_msg_type(kind);
     message
 }
 
-/// Makes node 2 a voter beside node 1, and beside those from 3 on if there are more voters. All of it is committed.
+/// Makes node 2 a voter with node 1, and with those from 3 on if there are more voters. All entries are committed.
 pub(crate) fn become_voter(node: &mut Node, voters: usize) {
     let directory = node.status(Moment::default()).directory;
     let voter = |node: NodeId| {
@@ -304,31 +305,31 @@ pub(crate) fn become_voter(node: &mut Node, voters: usize) {
     assert_eq!(node.replica.role(), Role::Follower);
 }
 
-/// Node 2, one of so many voters.
+/// Node 2, one of `voters` voters.
 fn voter_of(voters: usize) -> Node {
     let mut node = joining();
     become_voter(&mut node, voters);
     node
 }
 
-/// Node 2, which leads so many voters in term 2.
+/// Node 2, the leader of `voters` voters in term 2.
 fn leader_of(voters: usize) -> Node {
     let mut node = voter_of(voters);
     lead(&mut node);
     node
 }
 
-/// Has node 2, a voter, lead term 2 by node 1's vote.
+/// Makes node 2, a voter, the leader of term 2 by node 1's vote.
 fn lead(node: &mut Node) {
     turn(node, &message(MessageType::MsgTimeoutNow, 1));
     turn(node, &message(MessageType::MsgRequestVoteResponse, 2));
     assert_eq!(node.replica.role(), Role::Leader);
 }
 
-/// An answer to a heartbeat means to raft that all before it came, or is lost: since heartbeats overtake entries, it sent a
-/// large one again with each of them, beside the one that was still on its way.
+/// To raft an answer to a heartbeat means that everything sent before has arrived or is lost. Because heartbeats
+/// overtake entries, raft sent a large entry again with each of them, while the first one was still in transit.
 #[test]
-fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
+fn heartbeat_answer_of_a_lagging_follower_sends_nothing_more() {
     let wire = Arc::new(Wire::default());
     let mut node = joining_over(wire.clone());
     become_voter(&mut node, 2);
@@ -346,7 +347,7 @@ fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
         turn(&mut node, &answer);
         assert_eq!(wire.take(), [(MessageType::MsgAppend, false)]);
     }
-    // What it has got, it says all the same, and gets what is next.
+    // It still acknowledges the entries that it has, and is sent the next ones.
     wire.backlog.store(1 << 20, Ordering::Relaxed);
     let mut all = message(MessageType::MsgAppendResponse, 2);
     all.index = 4;
@@ -354,7 +355,7 @@ fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
     assert_eq!(node.status(Moment::default()).committed_raft, EntryIndex(4));
 }
 
-/// Each that was given up stayed until its time was over, and nobody counted them.
+/// Barriers whose callers had given up stayed until their timeout, and nothing bounded their number.
 #[test]
 fn barriers_are_bounded() {
     let mut node = joining();

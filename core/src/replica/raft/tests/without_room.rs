@@ -1,4 +1,4 @@
-//! A replica whose disk is full to the last byte.
+//! A replica whose disk is completely full.
 
 use super::*;
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::store::block_bytes;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::segment::{HARD_STATE_BYTES, digest_of_bytes};
 
-/// Node 2, the only voter, with node 3 as a learner of which nothing is heard.
+/// Node 2, the only voter, with node 3 as a learner that was never heard.
 fn sole_voter(disk: &SimDisk) -> Node {
     let mut node = node_with(disk, Bootstrap::Init);
     let learner = Change::AddLearner { node: NodeId(3), directory: DirectoryId(13), address: String::new() };
@@ -17,7 +17,7 @@ fn sole_voter(disk: &SimDisk) -> Node {
     node
 }
 
-/// Asks for a change of membership, does all that follows, and returns the answer.
+/// Requests a membership change, makes the steps that follow, and returns the answer.
 fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
@@ -30,7 +30,7 @@ fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
 }
 
-/// Raft had the change before anybody looked for its room: the leader was held.
+/// Raft got the change before there was room for it: the leader was held.
 #[test]
 fn change_without_room_is_refused() {
     let disk = SimDisk::default();
@@ -47,7 +47,7 @@ fn change_without_room_is_refused() {
     assert_eq!(change(&mut node, address(0)), Some(Ok(())));
 }
 
-/// It is its own majority, so it never steps down: each tick left a heartbeat in memory.
+/// It is its own majority, so it never steps down. Each tick left a heartbeat in memory.
 #[test]
 fn held_sole_voter_keeps_no_messages() {
     let mut node = sole_voter(&SimDisk::default());
@@ -64,7 +64,7 @@ fn held_sole_voter_keeps_no_messages() {
     assert_eq!(waits(&node), before);
 }
 
-/// Asks for an option of the log, does what follows, and returns the answer.
+/// Requests an option of the log, makes the steps that follow, and returns the answer.
 fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(), ErrorKind>> {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
@@ -77,9 +77,9 @@ fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
 }
 
-/// Changes of options that free nothing took the room of the discard that would have.
+/// Changes of options that free nothing used the room of the discard that would have freed some.
 #[test]
-fn options_that_free_nothing_leave_the_reserve_alone() {
+fn options_that_free_nothing_do_not_use_the_reserve() {
     let disk = SimDisk::default();
     let mut node = node_with(&disk, Bootstrap::Init);
     disk.limit_space(Some(0));
@@ -89,9 +89,9 @@ fn options_that_free_nothing_leave_the_reserve_alone() {
     assert_eq!(set_option(&mut node, LogOption::RetentionBytes, 1 << 30), Some(Ok(())));
 }
 
-/// It was refused as `Full` although its file was only being made.
+/// The change was refused as `Full` although its file was only being prepared.
 #[test]
-fn change_of_options_waits_for_the_file_that_raft_waits_for() {
+fn change_of_options_waits_for_the_file_of_a_ready() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
     node.replica.short = Some(None);
     let completer = Completer::new();
@@ -107,7 +107,7 @@ fn change_of_options_waits_for_the_file_that_raft_waits_for() {
     assert!(ticket.poll().unwrap().is_ok());
 }
 
-/// Node 2 in term 1 with one entry, on a disk that has no more room for files.
+/// Node 2 in term 1 with one entry, on a disk without room for more files.
 fn follower() -> Node {
     let disk = SimDisk::default();
     let mut node = node_with(&disk, Bootstrap::Join(LOG));
@@ -116,7 +116,7 @@ fn follower() -> Node {
     node
 }
 
-/// Plans blocks until there is no room for so many bytes more.
+/// Plans blocks until there is no room for `bytes` more bytes.
 fn fill(node: &mut Node, bytes: usize) {
     while node.writer.plan.has_space(bytes) {
         let marker = node.replica.sequencer.marker(0);
@@ -148,7 +148,7 @@ fn command(raft: u64, op: u64) -> Arrived {
     (header, vec![Bytes::from(body)])
 }
 
-/// Gives a follower these commands behind its last entry. How many of them it takes.
+/// Sends a follower these commands after its last entry. Returns the number that it accepts.
 fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
     let before = last(node);
     let arrived: Vec<_> = (before + 1..).zip(ops).map(|(raft, op)| command(raft, *op)).collect();
@@ -159,9 +159,9 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
     last(node) - before
 }
 
-/// It makes room, and cannot be in the log without the entries before it.
+/// The discard makes room, and cannot be in the log without the entries before it.
 #[test]
-fn what_stands_before_a_discard_may_have_the_reserve() {
+fn entries_before_a_discard_may_use_the_reserve() {
     for fitting in [0, 2] {
         let mut node = follower();
         while node.writer.plan.is_roomy((fitting + 1) * block_bytes(16)) {
@@ -175,18 +175,18 @@ fn what_stands_before_a_discard_may_have_the_reserve() {
 }
 
 #[test]
-fn nothing_is_taken_where_the_word_of_commit_has_no_room() {
+fn no_entry_is_accepted_without_room_for_the_commit_record() {
     let mut node = follower();
     fill(&mut node, block_bytes(HARD_STATE_BYTES));
     assert_eq!(commands_taken(&mut node, &[SESSION, DISCARD]), 0);
     assert!(node.replica.is_short());
 }
 
-/// However much room there is left: so many that the word of commit fits behind them.
+/// However much room is left, the number of accepted entries leaves room for the commit record.
 #[test]
-fn entries_are_taken_as_far_as_there_is_room() {
+fn entries_are_accepted_as_far_as_there_is_room() {
     let word = block_bytes(HARD_STATE_BYTES);
-    let each = block_bytes(word); // an entry without data may be a change of membership, with a word before it
+    let each = block_bytes(word); // an entry without data may be a membership change, with a commit record before it
     for left in (0..4 * each).step_by(block_bytes(0)) {
         let mut node = follower();
         fill(&mut node, left + block_bytes(0));
@@ -199,9 +199,9 @@ fn entries_are_taken_as_far_as_there_is_room() {
     }
 }
 
-/// All that come before the next ready share the room.
+/// All messages before the next ready share the room.
 #[test]
-fn messages_of_one_turn_are_taken_as_far_as_there_is_room() {
+fn messages_of_one_step_share_the_room() {
     let mut node = follower();
     for index in 1..2000 {
         let message = append(index, vec![entry_at(index + 1)]);
@@ -212,17 +212,17 @@ fn messages_of_one_turn_are_taken_as_far_as_there_is_room() {
     assert!((2..2000).contains(&last(&node)) && node.replica.is_short());
 }
 
-/// Raft refuses it, and answers that there is another leader.
+/// Raft refuses its entries, and answers that there is another leader.
 #[test]
 fn deposed_leader_needs_no_room() {
     let mut node = follower();
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
     fill(&mut node, block_bytes(HARD_STATE_BYTES));
     assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
-    assert!(!node.replica.is_short(), "no room is looked for");
+    assert!(!node.replica.is_short(), "it looks for no room");
 }
 
-/// A term, or entries that take the place of others, are written only if there is room for all of them.
+/// A term, or entries that replace others, are written only if there is room for all of them.
 #[test]
 fn ready_without_room_is_not_taken() {
     let conflict = || {
@@ -232,7 +232,7 @@ fn ready_without_room_is_not_taken() {
     };
     let word = block_bytes(HARD_STATE_BYTES);
     for (message, left) in [
-        (message(MessageType::MsgHeartbeat, 2), 2 * word), // a term, and a word of commit behind it
+        (message(MessageType::MsgHeartbeat, 2), 2 * word), // a term, and a commit record after it
         (conflict(), 60_000),
         (snapshot(), 60_000),
     ] {
@@ -253,7 +253,7 @@ fn ready_without_room_is_not_taken() {
 }
 
 #[test]
-fn message_that_waits_for_a_file_is_kept_until_it_is_made() {
+fn message_that_needs_a_file_is_held_until_it_is_prepared() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
     turn(&mut node, &append(0, vec![entry_at(1)]));
     node.writer.store.allocator.go_late(true);

@@ -1,10 +1,10 @@
-//! Members: who belongs to the cluster, as far as a replica knows that repairs its log, and what they have told of it.
+//! Members: the membership as far as a replica knows it that repairs its log, and the others' reports of it.
 //!
-//! The membership can have changed while this replica was away, and the change that made it a member can be in the hole:
-//! then no sound block names any member. So it greets those that it knows of, and everybody that sends it anything, again and
-//! again. A member answers with the newest membership that it knows, and those members are asked from then on. A leader
-//! answers a replica that was removed with that word, and the replica ends its repair there. A removal of all other voters that is
-//! not known to be committed leaves them members: they cannot lead without this replica.
+//! The membership can have changed while this replica was away. The change that made it a member can be in the gap:
+//! then no sound block names any member. So it repeatedly greets the members that it knows, and every node that sends
+//! it anything. A member answers with the newest membership that it knows, and from then on those members are asked. A
+//! leader notifies a replica that was removed, and the replica ends its repair. If all other voters were removed by a
+//! change that is not known to be committed, they still count as members: they cannot lead without this replica.
 //!
 //! Must not know: files, terms, how a message is made.
 
@@ -21,44 +21,44 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Members {
     node: NodeId,
-    /// The last membership that sound blocks tell of, and the entry that it is of. Empty: no block tells of one.
+    /// The last membership in sound blocks, and its entry. Empty: no block holds one.
     pub(super) in_log: (Membership, EntryIndex),
-    /// The newest one that others have told of, and as of which committed entry. It can be older than that in the log, of
-    /// which the last change need not be committed.
+    /// The newest membership that others reported, and the committed entry as of which it holds. It can be older than
+    /// the one in the log, whose last change need not be committed.
     pub(super) told: Option<(Membership, EntryIndex)>,
-    /// Nodes that were heard and are in neither.
+    /// Nodes that sent something and are in neither membership.
     talkers: BTreeSet<NodeId>,
-    /// The newest voters that each of the others has told of, and as of which committed entry.
+    /// The newest voters that each of the others reported, and the committed entry as of which they hold.
     pub(super) voters: BTreeMap<NodeId, (EntryIndex, BTreeSet<u64>)>,
-    /// Up to where others have discarded their logs.
+    /// The last entry that each of the others has discarded.
     gone: BTreeMap<NodeId, EntryIndex>,
 }
 
-/// All whose votes count.
+/// All nodes whose votes count.
 pub(super) fn voters_of(membership: &Membership) -> BTreeSet<u64> {
     membership.voters().into_iter().chain(membership.voters_outgoing()).collect()
 }
 
 impl Members {
-    /// Those that sound blocks tell of, as of an entry.
+    /// The members in sound blocks, as of an entry.
     pub(super) fn new(node: NodeId, in_log: (Membership, EntryIndex)) -> Self {
         let (talkers, voters, gone) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         Self { node, in_log, told: None, talkers, voters, gone }
     }
 
-    /// The newest membership that is known, and the entry that it is of; empty if none is.
+    /// The newest known membership, and its entry; empty if none is known.
     pub(super) fn newest(&self) -> &(Membership, EntryIndex) {
         self.told.as_ref().filter(|(_, at)| *at > self.in_log.1).unwrap_or(&self.in_log)
     }
 
-    /// A member as the newest membership that names it has it.
+    /// A member of the newest membership that names it.
     pub(super) fn get(&self, node: NodeId) -> Option<&Member> {
         let told = || self.told.as_ref().and_then(|(told, _)| told.get(node));
         self.newest().0.get(node).or_else(|| self.in_log.0.get(node)).or_else(told)
     }
 
-    /// All that can be members: those of the newest membership, and those that others have told of as long as the log's is newer
-    /// than that. It need not be committed.
+    /// All possible members: those of the newest membership, and also the reported ones if the log's membership is
+    /// newer, because that one need not be committed.
     pub(super) fn possible(&self) -> impl Iterator<Item = &Member> {
         let newest = &self.newest().0;
         let told = self.told.iter().flat_map(|(told, _)| told.members());
@@ -72,10 +72,10 @@ impl Members {
         others.into_iter().filter(|n| *n != self.node).collect()
     }
 
-    /// A node has sent something.
+    /// Records that a node has sent something.
     ///
     /// # Errors
-    /// It is not heard.
+    /// The message has to be dropped.
     pub(super) fn hear_from(
         &mut self,
         node: NodeId,
@@ -83,20 +83,20 @@ impl Members {
     ) -> std::result::Result<(), Malformed> {
         match self.get(node) {
             Some(member) if member.directory.0 != 0 && member.directory != directory => {
-                return Err("its sender's directory is not the one the cluster knows");
+                return Err("the sender's directory is not the one that the cluster knows");
             }
             Some(_) => {}
-            // All members that this replica remembers may be gone: one that it never heard of can speak first.
+            // All members that this replica remembers may have left: a node unknown to it can be the first one to send.
             None if self.talkers.len() < MEMBERS_MAX => {
                 self.talkers.insert(node);
             }
-            None => return Err("its sender is no member"),
+            None => return Err("the sender is no member"),
         }
         Ok(())
     }
 
-    /// Another replica has told who belongs to the cluster as of this committed entry; one that repairs its log tells as of
-    /// none. Whether that is news.
+    /// Receives the membership that another replica reports as of a committed entry. A replica that repairs its own log
+    /// reports entry 0. Returns whether it is new.
     pub(super) fn hear_of(&mut self, from: NodeId, at: EntryIndex, membership: Membership) -> bool {
         if self.voters.get(&from).is_none_or(|(before, _)| *before <= at) {
             self.voters.insert(from, (at, voters_of(&membership)));
@@ -115,9 +115,9 @@ impl Members {
         *known = upto.max(*known);
     }
 
-    /// Whether all that can be members have discarded this entry, by their own word. Each has also told as of which committed entry it
-    /// knows which members, so that none is left out; one that repairs its own log tells as of none. Talkers that nobody names
-    /// do not count: one that was removed says no more.
+    /// Whether all possible members have reported that they discarded this entry. Each of them also has to have
+    /// reported its membership as of a committed entry, so that no member is left out; a replica that repairs its own
+    /// log reports entry 0. Senders that are in no membership do not count, because a removed node answers no more.
     pub(super) fn is_gone_everywhere(&self, entry: EntryIndex) -> bool {
         let others: Vec<_> = self.possible().filter(|m| m.node != self.node).collect();
         let has_told = |m: &Member| self.voters.get(&m.node).is_some_and(|(at, _)| at.0 > 0);
@@ -125,9 +125,9 @@ impl Members {
         !others.is_empty() && others.iter().all(has_not)
     }
 
-    /// The membership that the log leads to with these entries, which came for the hole. If they follow a membership from
-    /// before the hole, all behind it can be superseded. Else the last change counts, if it is later than those that sound
-    /// blocks tell of.
+    /// The membership after the received entries of the gap. `before`: the membership before the gap, for entries that
+    /// replace a superseded end; then every block after the gap can be superseded. None: a change counts only if it is
+    /// later than those in sound blocks.
     pub(super) fn after(&self, entries: &[BlockCopy], before: Option<Membership>) -> Option<Membership> {
         let counts_from = if before.is_some() { EntryIndex(0) } else { self.in_log.1.next() };
         let mut membership = before.unwrap_or_else(|| self.in_log.0.clone());
@@ -142,8 +142,8 @@ impl Members {
         Some(membership)
     }
 
-    /// The other one of two voters, if it knows no others either, and nobody tells of others since. `log`: the membership that
-    /// the log leads to.
+    /// The other one of two voters, if that one also knows no other voters, and no node has reported others since.
+    /// `log`: the membership after the last entry of the log.
     ///
     /// # Errors
     /// Those of `log`.

@@ -1,17 +1,17 @@
-//! Repairing: a replica whose log does not open for damage. It takes no part: no vote, no lead, no acknowledgement, for
-//! raft knows no such thing as an entry that was acknowledged and is not there. It asks the other members for what is
-//! missing, puts it back in place, and asks recovery again, until that has nothing to say against the log.
+//! Offline repair: a replica whose log does not open because of damage. It takes no part: it does not vote, lead or
+//! acknowledge, because raft has no concept of an acknowledged entry that is missing. It requests the missing entries
+//! from the other members, writes them in place, and runs recovery again, until recovery accepts the log.
 //!
 //! ```text
-//!   recovery: Corrupt at (file, offset) ──> probe: wound ──> fetch from members ──> fill, mend, sync ──┐
-//!       ^                                                                                              │
-//!       └──────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   recovery: Corrupt at (file, offset) ──> probe: gap ──> fetch from members ──> fill, write, sync ──┐
+//!       ^                                                                                             │
+//!       └─────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Recovery alone decides what is damage; [`diagnose`] finds out what is missing there.
+//! Only recovery decides what is damage; [`diagnose`] determines which entries are missing.
 //!
-//! [`terms`]: the term and vote of a replica that has lost its own. [`superseded`]: damage in entries that were never committed.
-//! [`members`]: the replicas to ask. [`treatment`]: the repair of one place.
+//! [`terms`]: the term and vote of a replica that has lost its own. [`superseded`]: damage in entries that were never
+//! committed. [`members`]: the replicas to ask. [`treatment`]: the repair of one gap.
 //!
 //! Must not know: threads, raft's state.
 
@@ -42,42 +42,43 @@ use superseded::{Doubt, go_on_before};
 use terms::{Terms, binding, with_state};
 use treatment::Treatment;
 
-/// A replica that waits for what it has lost.
+/// A replica that waits for the entries that it has lost.
 pub(crate) struct Repairing {
     damaged: DamagedLog,
     members: Members,
     treatment: Box<Treatment>,
     terms: Terms,
-    /// The highest term that this disk tells of, once that was looked for.
+    /// The highest term on this disk, once it was determined.
     disk_term: Option<Term>,
     greet_at: Option<Moment>,
-    /// Why it takes no part any more, repaired or not.
+    /// The reason why it takes no part any more, repaired or not.
     out: Option<Error>,
     pub(crate) repaired: u64,
     outgoing: Vec<Envelope>,
 }
 
-/// The outcome of a doubt.
+/// The outcome of the question whether a gap was superseded.
 enum Settled {
     NotYet,
-    /// Nothing contradicts what stood in the hole.
+    /// No committed entry contradicts the entries of the gap.
     Unfounded,
-    /// The log goes on without it.
+    /// The log continues with the committed entries instead.
     Replaced,
 }
 
-/// The beginning of a repair.
+/// The start of a repair.
 pub(crate) enum Begun {
-    /// It could be repaired without the others.
+    /// The log was repaired without the others.
     RecoveredLog(Box<RecoveredLog>),
     Repairing(Box<Repairing>),
 }
 
 impl Repairing {
-    /// Begins with what is to be done for a log that does not open.
+    /// Starts the repair of a log that does not open.
     ///
     /// # Errors
-    /// What recovery said, when it cannot be repaired: nobody to ask, or it is not known what is missing.
+    /// The error of recovery, if the damage cannot be repaired: there is no replica to ask, or it is not known what is
+    /// missing.
     pub(crate) fn begin(mut damaged: DamagedLog) -> Result<Begun> {
         let members = Members::new(damaged.cluster.node, membership_on(&damaged)?);
         if members.in_log.0.is_alone(damaged.cluster.node) {
@@ -89,7 +90,7 @@ impl Repairing {
         };
         tracing::error!(
             why = %damaged.why, node = %damaged.cluster.node,
-            "the log is damaged; this replica takes no part before it has fetched what is missing from others"
+            "the log is damaged; this replica takes no part until it has fetched the missing entries from others"
         );
         damaged.cluster.transport.members(&members.possible().cloned().collect::<Vec<_>>());
         let terms = Terms::new(damaged.cluster.election_timeout);
@@ -106,7 +107,7 @@ impl Repairing {
         })))
     }
 
-    /// The error that appends and reads get meanwhile.
+    /// The error of appends and reads during the repair.
     pub(crate) fn refusal(&self) -> Error {
         if let Some(out) = &self.out {
             return out.clone();
@@ -114,10 +115,13 @@ impl Repairing {
         let why = &self.damaged.why;
         let waits = match (&self.treatment.doubt, self.treatment.fetcher.missing()) {
             (None, Some(entry)) => format!("it asks the other members for raft entry {entry}"),
-            _ => "it waits to hear from a leader, whom the other voters elect once they are a majority without it".to_owned(),
+            _ => {
+                "it waits to hear a leader, which the other voters elect once they are a majority without it"
+                    .to_owned()
+            }
         };
         let what = format!(
-            "this replica is repairing its log and takes no part until it has what is missing: {why}; {waits}. If no member has it any more, remove this node from the cluster, and add a new one with an empty directory"
+            "this replica is repairing its log and takes no part until it has the missing entries: {why}; {waits}. If no member has them any more, remove this node from the cluster, and add a new one with an empty directory"
         );
         Error::new(ErrorKind::Unavailable, what)
     }
@@ -126,12 +130,12 @@ impl Repairing {
         &self.damaged
     }
 
-    /// Messages to be sent.
+    /// Takes the messages to be sent.
     pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// How it stands.
+    /// The status of the replica.
     pub(crate) fn status(&self) -> Status {
         let DamagedLog { identity, cluster, .. } = &self.damaged;
         Status {
@@ -149,14 +153,14 @@ impl Repairing {
         }
     }
 
-    /// The entry that it lacks, if it asks for one.
+    /// The next missing entry, if it requests one.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn missing(&self) -> Option<EntryIndex> {
         let Treatment { fetcher, doubt, .. } = &*self.treatment;
         doubt.as_ref().map_or(fetcher, |doubt| &doubt.rivals).missing()
     }
 
-    /// When [`Self::turn`] has to be called at the latest. None: nothing is left to do.
+    /// When [`Self::turn`] has to be called at the latest. None: there is nothing left to do.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         if self.out.is_some() {
             return None;
@@ -170,10 +174,10 @@ impl Repairing {
         Some(next.into_iter().chain(self.greet_at).min().unwrap_or(now))
     }
 
-    /// Takes what came and does what there is to do. The log, once it opens.
+    /// Processes messages and makes one step. Returns the log once it opens.
     ///
     /// # Errors
-    /// It cannot be repaired.
+    /// The log cannot be repaired.
     pub(crate) fn turn(
         &mut self,
         now: Moment,
@@ -237,7 +241,7 @@ impl Repairing {
             self.repaired += 1;
             tracing::warn!(
                 file = %fetcher.gap.path(&*self.damaged.disk).display(), offset = fetcher.gap.from,
-                records = ?fetcher.gap.records(), "damage was repaired with what another replica has"
+                records = ?fetcher.gap.records(), "damage was repaired with entries of another replica"
             );
             let place = (fetcher.gap.place.number, fetcher.gap.from);
             if let Some(opened) = self.look_again(Some(place))? {
@@ -246,10 +250,10 @@ impl Repairing {
         }
     }
 
-    /// Asks recovery again; what it says now is treated next.
+    /// Runs recovery again. The next step treats what it reports.
     ///
     /// # Errors
-    /// It cannot be repaired, or the damage at `place` (segment, offset), which was repaired, is still there.
+    /// The log cannot be repaired, or the damage at `place` (segment, offset), which was repaired, is still there.
     fn look_again(&mut self, place: Option<(u64, usize)>) -> Result<Option<RecoveredLog>> {
         if let Some(opened) = self.damaged.open_again()? {
             return Ok(Some(opened));
@@ -266,16 +270,18 @@ impl Repairing {
         Ok(None)
     }
 
-    /// Asks whether other entries were committed where the hole is.
+    /// Starts to ask whether other entries were committed in the gap.
     fn doubt(&mut self, why: Option<Malformed>) {
         let gap = &self.treatment.fetcher.gap;
         self.treatment.doubt = Some(Doubt::of(gap, why, &self.damaged.cluster));
     }
 
-    /// Finds out whether what stood in the hole was superseded. If so, the log goes on with what is committed in its place.
+    /// Determines whether the entries of the gap were superseded. If so, the log continues with the committed entries
+    /// instead.
     ///
     /// # Errors
-    /// It was not superseded, so what came should fit; `Corrupt`: a segment behind it can hold what was acknowledged; `Io`.
+    /// The entries were not superseded, so the received ones should fit but do not; `Corrupt`: a segment after the gap
+    /// may hold acknowledged entries; `Io`.
     fn settle_doubt(&mut self, now: Moment) -> Result<Settled> {
         let others = self.members.others();
         let Some(doubt) = &mut self.treatment.doubt else { return Ok(Settled::Unfounded) };
@@ -301,13 +307,14 @@ impl Repairing {
         let committed: Vec<_> =
             doubt.rivals.spares().iter().map(|(header, _)| *header).chain([contradiction]).collect();
         let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
-        // The state that was learnt is from after the entry that was superseded, and from no earlier term than the entries that
-        // come. It need not be later than all that this disk tells of: nobody else may have come to a term that this replica voted in.
+        // The learnt term has to be later than the superseded entry's, and no earlier than those of the committed
+        // entries. It may be earlier than a term on this disk: possibly no other replica has reached a term in which this
+        // one voted.
         let is_later = |state: &HardState| state.term > gap.anchor.1 && state.term >= committed_in;
         let Some(learnt) = self.learnt_state(now)?.filter(is_later) else { return Ok(Settled::NotYet) };
         let state = self.bound_by_disk(learnt)?;
         if !all_behind_goes(&self.damaged, gap, &committed)? {
-            let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
+            let what = "other entries were committed in place of the damaged ones, but a later segment may hold acknowledged ones: \
                         remove this node from the cluster, and add a new one with an empty directory";
             return Err(Error::corrupt(&gap.path(&*self.damaged.disk), gap.from as u64, what));
         }
@@ -315,17 +322,17 @@ impl Repairing {
         self.repaired += 1;
         tracing::warn!(
             file = %gap.path(&*self.damaged.disk).display(), offset = gap.from,
-            "damage in entries that were never committed: what is committed took their place"
+            "damage in entries that were never committed: the committed entries have replaced them"
         );
         Ok(Settled::Replaced)
     }
 
-    /// The term and vote to go on with, once enough was heard.
+    /// The term and vote to continue with, once enough was heard.
     fn learnt_state(&self, now: Moment) -> Result<Option<HardState>> {
         self.terms.learnt(now, self.damaged.cluster.node, || self.other_of_two())
     }
 
-    /// The state that was learnt, as far as this disk does not bind the replica to more, with what its log says is committed.
+    /// The learnt state, unless this disk binds the replica to a later one; with the commit index that its log shows.
     fn bound_by_disk(&self, learnt: HardState) -> Result<HardState> {
         if planted!(72) {
             return Ok(learnt);
@@ -338,8 +345,8 @@ impl Repairing {
         Ok(own.map_or(learnt, |own| binding(own, learnt, self.damaged.cluster.node)))
     }
 
-    /// The other one of two voters. While a superseded end is replaced, what is committed follows the membership of before the
-    /// hole.
+    /// The other one of two voters. While a superseded end is replaced, the committed entries change the membership from
+    /// before the gap.
     fn other_of_two(&self) -> Result<Option<NodeId>> {
         let Treatment { fetcher, doubt, .. } = &*self.treatment;
         self.members.other_of_two(|| {
@@ -351,7 +358,7 @@ impl Repairing {
         })
     }
 
-    /// Asks the others what they remember of this replica, and who belongs to the cluster.
+    /// Asks the others what they remember of this replica, and for the membership.
     fn greet(&mut self, now: Moment) {
         if self.greet_at.is_some_and(|at| now < at) {
             return;
@@ -366,10 +373,10 @@ impl Repairing {
     fn is_lost(&self, entry: EntryIndex) -> Error {
         let DamagedLog { why, cluster, .. } = &self.damaged;
         let what = format!(
-            "{why}; all other replicas have discarded entry {entry}, without which this cannot be repaired: remove node {node} from the cluster and add a new one",
+            "{why}; all other replicas have discarded entry {entry}, which the repair needs: remove node {node} from the cluster and add a new one",
             node = cluster.node
         );
-        Error::caused(ErrorKind::Corrupt, what, why)
+        Error::with_source(ErrorKind::Corrupt, what, why)
     }
 
     fn post(&mut self, to: NodeId, head: Bytes) {
@@ -386,21 +393,22 @@ impl Repairing {
         });
     }
 
-    /// The same checks as raft's messages go through.
+    /// Receives a message, after the same checks as for raft messages.
     fn receive(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
         let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
         let DamagedLog { identity, cluster, .. } = &self.damaged;
         if log != identity.log || to != cluster.node || from == cluster.node || from.is_none() {
-            return Err("it is of another log or for another node");
+            return Err("message is of another log or for another node");
         }
         if to_directory.0 != 0 && to_directory != identity.directory {
-            return Err("it is for another directory: this node's disk was emptied or replaced");
+            return Err("message is for another directory: this node's disk was emptied or replaced");
         }
         self.members.hear_from(from, from_directory)?;
         let (kind, body) = raft_message::parse_head(&head)?;
         match kind {
-            // It remembers nothing of the others, as one that has just started. One that waits for its answer would send it
-            // nothing, and it would hear of no leader. A candidate that has started again may say no more of its term than this.
+            // It answers that it remembers nothing of the others, like a replica that has just started. A sender that
+            // waits for this answer would otherwise send nothing, and this replica would hear no leader. A restarted
+            // candidate may report its term only here.
             HeadKind::Hello => {
                 self.terms.name(Extent::parse(&body)?.term);
                 let mut known = vec![0; Extent::BYTES + 8];
@@ -442,20 +450,20 @@ impl Repairing {
         Ok(())
     }
 
-    /// A leader says that this replica is no member any more. As in a replica that takes part: one that knows less of the
-    /// log cannot know that, nor can one that was deposed before the last term that this replica was in.
+    /// Receives a leader's notice that this replica is no member any more. As in a running replica, a sender that knows
+    /// less of the log cannot know this. Neither can a leader that was deposed before the last term of this replica.
     fn told_removed(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let notice = body.first_chunk::<16>().ok_or("notice is cut off")?;
+        let notice = body.first_chunk::<16>().ok_or("removal notice is cut off")?;
         let (committed, term) = (EntryIndex(u64_at(notice, 0)), Term(u64_at(notice, 8)));
         let node = self.damaged.cluster.node;
         let (newest, at) = self.members.newest();
         let is_stranger = newest.get(from).is_none() && newest.get(node).is_some();
         if is_stranger || committed < *at || self.terms.is_deposed(term) || term < self.disk_term()? {
-            return Err("a notice of removal from a node that cannot know");
+            return Err("removal notice from a node that cannot know");
         }
         let what = format!(
-            "node {node} takes no part any more: the leader says that it was removed from the cluster; its log is damaged, \
-             and nobody repairs it: {}",
+            "node {node} takes no part any more: the leader reports that it was removed from the cluster; its log is damaged, \
+             and will not be repaired: {}",
             self.damaged.why
         );
         tracing::warn!("{what}");
@@ -463,7 +471,7 @@ impl Repairing {
         Ok(())
     }
 
-    /// The highest term that this disk tells of. The first call reads all behind the damage.
+    /// The highest term on this disk. The first call reads all blocks after the damage.
     fn disk_term(&mut self) -> Result<Term, Malformed> {
         if self.disk_term.is_none() {
             let gap = &self.treatment.fetcher.gap;

@@ -1,19 +1,22 @@
-//! Superseded: what stood in a hole was never committed, and the log goes on with what is committed in its place.
+//! Superseded entries: the entries of a gap were never committed, and the log continues with the committed ones
+//! instead.
 //!
-//! The damaged entries need never have been committed: another leader followed the one that sent them, and its entries are
-//! the committed ones. Then nobody has the lost entries, and those of the others do not fit. So they are asked for the
-//! committed entries from the one before the hole through the one at its end ([`Gap::rivals`]), as far as the cluster has
-//! committed any. Question and answer are of kinds of their own: an answer to another question can hold entries that are not
-//! committed, and only raises the doubt. Terms never decrease along a log. So a committed entry of a later term, at the end of
-//! the hole or before it, says that the entry at the end was superseded, and all behind it ([`Gap::is_contradicted_by`]). Each leader commits
-//! an entry of its own term first: an idle cluster has such an entry as well.
+//! Damaged entries may never have been committed: another leader may have followed the one that sent them, and the
+//! entries of that leader are the committed ones. Then no replica has the lost entries, and those of the others do not
+//! fit. So the others are asked for the committed entries from the one before the gap through the one at its end
+//! ([`Gap::rivals`]), as far as the cluster has committed any. Request and answer have types of their own: the answer
+//! to another request can hold uncommitted entries, and is only a reason to ask. Terms never decrease along a log. So a
+//! committed entry of a later term, at the end of the gap or before it, shows that the entry at the end was superseded,
+//! and so were all entries after it ([`Gap::is_contradicted_by`]). Each leader commits an entry of its own term
+//! first, so an idle cluster has such an entry too.
 //!
-//! The log then goes on in a new segment, as at a conflict: its opening stands where the hole begins, and all behind that
-//! place in older segments is dead. So no segment behind the hole may hold what was acknowledged. A hole that spans an
-//! earlier cut ends where the next live segment begins, not at a dead block behind it (`Probe`). And
-//! nothing is replaced while a segment behind it need not go with its end ([`Gap::goes_with`]). The committed entries that
-//! the hole may have held come with it: this replica can have acknowledged them. The others remember how far this replica
-//! was in the old term, so it goes on in a newer one, which is learnt as where a hard state is lost.
+//! The log then continues in a new segment, as at a conflict: its opening is at the position where the gap begins, and
+//! all blocks after that position in older segments are dead. So no segment after the gap may hold acknowledged
+//! entries. A gap that spans an earlier truncation ends where the next live segment begins, not at a dead block after
+//! it (`Probe`). Nothing is replaced while a segment after it may not be superseded together with the gap's end
+//! ([`Gap::goes_with`]). The committed entries that the gap may have held are restored too, because this replica may
+//! have acknowledged them. The others remember how far this replica was in the old term, so it continues in a newer
+//! one, which is learnt as for a lost hard state.
 //!
 //! Must not know: time, who is asked.
 
@@ -33,18 +36,18 @@ use crate::store::format::segment::HardState;
 use crate::store::recovery::gap::{BlockCopy, Gap};
 use crate::store::whole_segments::begin_segment;
 
-/// The question whether what stood in a hole was superseded.
+/// The question whether the entries of a gap were superseded.
 pub(super) struct Doubt {
-    /// Gathers committed entries alone.
+    /// Collects committed entries only.
     pub(super) rivals: Fetcher,
-    /// Why what came does not fit, if all of it came.
+    /// The reason why the received entries do not fit, if all have arrived.
     pub(super) why: Option<Malformed>,
-    /// A committed entry says that what stood in the hole was superseded.
+    /// A committed entry that shows that the entries of the gap were superseded.
     pub(super) contradiction: Option<BlockHeader>,
 }
 
 impl Doubt {
-    /// Asks whether other entries were committed where the hole is.
+    /// Starts to ask whether other entries were committed in the gap.
     pub(super) fn of(gap: &Gap, why: Option<Malformed>, cluster: &Cluster) -> Self {
         let rivals = Fetcher::new(gap.rivals(), cluster.heartbeat * 4, cluster.message_bytes_max);
         Self { rivals, why, contradiction: None }
@@ -56,15 +59,15 @@ impl Doubt {
     }
 }
 
-/// Has the log go on where a hole begins, in a new segment that holds `state` and the committed entries that follow. All
-/// behind that place in older segments is dead from the moment on in which the new file has its name: a crash before it
-/// changes nothing.
+/// Makes the log continue where a gap begins, in a new segment that holds `state` and the committed entries that
+/// follow. All blocks after that position in older segments are dead from the moment when the new file has its name. A
+/// crash before that changes nothing.
 ///
-/// The hole may have held committed entries that this replica acknowledged. So at least as many bytes of entries as it had
-/// are put back, and more as far as there is room.
+/// The gap may have held committed entries that this replica acknowledged. So at least the number of bytes of entries
+/// that the gap had is restored, and more as far as there is room.
 ///
 /// # Errors
-/// `Io`; `Corrupt`: the state before the hole cannot be told, or the committed entries do not follow each other.
+/// `Io`; `Corrupt`: the state before the gap cannot be determined, or the committed entries are not consecutive.
 pub(super) fn go_on_before(
     damaged: &DamagedLog,
     gap: &Gap,
@@ -72,8 +75,8 @@ pub(super) fn go_on_before(
     state: HardState,
 ) -> Result<()> {
     let wrong = |why: &str| Error::corrupt(&gap.path(&*damaged.disk), gap.from as u64, why.to_owned());
-    let sequencer =
-        state_before(damaged, gap)?.ok_or_else(|| wrong("nothing tells the state before the damage"))?;
+    let sequencer = state_before(damaged, gap)?
+        .ok_or_else(|| wrong("the state before the damage cannot be determined"))?;
     let block = sequencer.opening();
     let mut blocks = vec![with_state((header_of(&block), block.body), Some(state)).map_err(wrong)?];
     let fixed = SEGMENT_HEADER_BYTES + blocks[0].0.stride() + PROOF_BYTES_MAX;
@@ -88,12 +91,14 @@ pub(super) fn go_on_before(
             header.raft_index == before.raft_index.next() && header.term >= before.term
         });
         if !follows {
-            return Err(wrong("committed entries do not follow each other"));
+            return Err(wrong("committed entries are not consecutive"));
         }
         taken += header.stride();
         if taken > room {
             if taken <= gap.bytes() {
-                return Err(wrong("no room for committed entries in place of a superseded end"));
+                return Err(wrong(
+                    "there is no room for the committed entries that replace a superseded end",
+                ));
             }
             break;
         }

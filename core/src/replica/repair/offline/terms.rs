@@ -1,31 +1,31 @@
-//! Terms: what others say of terms and leaders to a replica that repairs its log, and what it goes on with if its log has
-//! lost its own term and vote.
+//! Terms: the terms and leaders that others report to a replica that repairs its log; and the term and vote to continue
+//! with if its log has lost its own.
 //!
-//! The hole can have held a hard state block: the last term this replica lived in, and whom it voted for. If a later
-//! one stands in the log it says all. If not, the replica must not vote again in a term in which it may have voted. So
-//! the wound stays open, durably, until enough was heard: a leader that was heard without a pause for two election time-outs,
-//! and whatever terms the others are in, use, greet with and remember of this replica meanwhile. A leader that a majority does
-//! not answer steps down in that time, so one that is heard through it leads a majority without this replica. Time in which
-//! this process stood still counts for nothing: what is read then may have been sent before. A
-//! question before an election tells the term that its candidate is in: one behind it. The highest of these terms is then
-//! written into the hole, with a vote for its leader if that is the leader's term, else for this replica itself: which
-//! refuses everybody else in that term, and is nowhere counted.
+//! The gap can have held a hard state block: this replica's last term, and its vote in it. If a later hard state is in
+//! the log, that one counts. If not, the replica must not vote again in a term in which it may have voted. So the gap
+//! stays open, durably, until enough was heard: a leader, heard without a pause for two election timeouts, and
+//! meanwhile every term that the others are in, use, greet with and remember of this replica. A leader without answers
+//! from a majority steps down within that time, so a leader that is heard throughout leads a majority without this
+//! replica. Time in which this process was suspended does not count, because messages that are read afterwards may have
+//! been sent before. A pre-vote carries the term after the candidate's own, which counts as the term one lower. The
+//! highest of these terms is then written into the gap. If it is the heard leader's term, the vote is for that leader;
+//! else it is for this replica itself. With such a vote it refuses all others in that term, and no candidate counts it.
 //!
-//! Invariant: what this replica writes never takes back what its disk still says ([`binding`]). Every sound block counts
-//! for that, one that a conflict cut off too: this replica was in its term, and gave the vote that it tells of.
+//! Invariant: the written state never takes back a promise that is still on the disk ([`binding`]). Every sound block
+//! counts, even one that a conflict truncated: this replica was in its term, and cast the vote that it holds.
 //!
-//! Of two voters none can lead while the other repairs its log: a leader from before steps down after an election
-//! time-out, and then none is heard. Of today's voters the other one is then the only candidate that can have got this
-//! replica's vote, and it asked only once its term was on its disk. So its own term, which its questions before an election
-//! tell, is enough, if it too knows these two voters alone ([`super::members::Members::other_of_two`]). A vote that this replica gave itself
-//! in a later term elected nobody: the other one would have had to vote as well, and would know that term. If both have lost
-//! their hard states, both wait, for neither tells a term of its own.
+//! With two voters, none can lead while the other one repairs its log: an earlier leader steps down after an election
+//! timeout, and then no leader is heard. Of the current voters, only the other one can have received this replica's
+//! vote, and it requested the vote only once its term was on its disk. So its own term, which its pre-votes show, is
+//! enough, if it too knows only these two voters ([`super::members::Members::other_of_two`]). A vote of this replica
+//! for itself in a later term elected no leader: the other voter would have had to vote as well, and would know that
+//! term. If both have lost their hard states, both wait, because neither reports a term of its own.
 //!
-//! One risk remains: a candidate that got this replica's vote in a still higher term, and of which nothing is heard in all
-//! that time, can come to lead that term by it, and another one be elected in it with a second vote of this replica.
-//! That needs a lost hard state block *and* a candidate that is cut off from this replica and from all that answer it,
-//! except in the moment in which it asked for the vote and the moments in which it leads. Where two voters are left, this
-//! candidate is one that was a voter before, and has not heard of its removal.
+//! One risk remains. A candidate may have received this replica's vote in a still higher term, and nothing is heard of
+//! it in all that time. It can become leader of that term by this vote, and another candidate can be elected in the
+//! same term by a second vote of this replica. That needs a lost hard state block *and* a candidate that is cut off
+//! from this replica and from all that answer it, except when it requests the vote and while it leads. If only two
+//! voters are left, this candidate is an earlier voter that has not heard of its removal.
 //!
 //! Must not know: files, bytes of messages.
 
@@ -41,29 +41,29 @@ use raft::eraftpb::MessageType;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// All that others have said of terms.
+/// Everything that others have reported of terms.
 #[derive(Debug)]
 pub(super) struct Terms {
     election_timeout: Duration,
-    /// Until when it listens before it believes to have heard the highest term; from the first turn on.
+    /// The end of the time in which it listens for the highest term; set in the first step.
     listen_until: Option<Moment>,
-    /// The highest one. Whatever names a term raises it: a term that is too high takes no promise back.
+    /// The highest term. Every mention of a term raises it: a term that is too high breaks no promise.
     highest: Term,
     leader: Option<Leader>,
-    /// The highest one that the others have from this replica: it was on its disk.
+    /// The highest term that others remember of this replica: it was on its disk.
     remembered: Term,
-    /// Those that have told the term that they are in themselves.
+    /// The nodes that have reported their own term.
     own: BTreeSet<NodeId>,
 }
 
-/// The leader of the highest term that one was heard in.
+/// The leader of the highest term in which a leader was heard.
 #[derive(Debug, Clone, Copy)]
 struct Leader {
     term: Term,
     node: NodeId,
-    /// From when on it was heard without a pause of an election time-out.
+    /// The start of the time in which it was heard without a pause of an election timeout.
     since: Moment,
-    /// When it was heard last.
+    /// When it was last heard.
     at: Moment,
 }
 
@@ -73,7 +73,7 @@ impl Terms {
         Self { election_timeout, listen_until: None, highest, leader: None, remembered, own }
     }
 
-    /// Begins to listen with the first call.
+    /// Starts to listen, in the first call.
     pub(super) fn listen(&mut self, now: Moment) {
         self.listen_until.get_or_insert(now.plus(self.election_timeout * 2));
     }
@@ -82,7 +82,7 @@ impl Terms {
         self.listen_until
     }
 
-    /// The highest term that was heard of.
+    /// The highest term that was heard.
     pub(super) fn highest(&self) -> Term {
         self.highest
     }
@@ -91,7 +91,7 @@ impl Terms {
         self.leader.map(|leader| leader.node)
     }
 
-    /// Something names this term.
+    /// A message mentions this term.
     pub(super) fn name(&mut self, term: Term) {
         self.highest = self.highest.max(term);
     }
@@ -102,10 +102,10 @@ impl Terms {
         self.name(term);
     }
 
-    /// A message of raft's has come.
+    /// A raft message has arrived.
     pub(super) fn hear(&mut self, from: NodeId, kind: MessageType, term: Term, now: Moment) {
         let term = match kind {
-            // In the name of the term behind its own, which has not begun.
+            // It carries the term after the sender's own, which has not begun.
             MessageType::MsgRequestPreVote => {
                 self.own.insert(from);
                 Term(term.0.saturating_sub(1))
@@ -125,12 +125,12 @@ impl Terms {
         self.name(term);
     }
 
-    /// Whether a leader of this term was deposed, as far as was heard.
+    /// Whether a leader of this term is known to have been deposed.
     pub(super) fn is_deposed(&self, term: Term) -> bool {
         term < self.leader.map_or(Term(0), |leader| leader.term).max(self.remembered)
     }
 
-    /// The term and vote for `node` to go on with, once enough was heard.
+    /// The term and vote for `node` to continue with, once enough was heard.
     ///
     /// # Errors
     /// Those of `other_of_two`.
@@ -157,15 +157,16 @@ impl Terms {
     }
 }
 
-/// Term and vote that hold both what was learnt and what this replica's disk says. If that is of a later term, or of the same
-/// one with a vote, it stands. A vote in that term can have been lost all the same, so this replica votes for nobody else in it.
+/// The term and vote that satisfy both the learnt state and this disk's. The disk's state wins if its term is later, or
+/// if its term is equal and it holds a vote. If it holds no vote in that later term, the vote may have been lost, so
+/// this replica votes only for itself in it.
 pub(super) fn binding(own: HardState, learnt: HardState, node: NodeId) -> HardState {
     let holds = own.term > learnt.term || own.term == learnt.term && own.vote != 0;
     let vote = if own.vote == 0 { node.0 } else { own.vote };
     if holds { HardState { term: own.term, vote, ..learnt } } else { learnt }
 }
 
-/// An opening block with another hard state. Its commit index does not go down.
+/// An opening block with another hard state. Its commit index does not decrease.
 pub(super) fn with_state(
     (header, body): BlockCopy,
     state: Option<HardState>,

@@ -1,4 +1,4 @@
-//! Repairing: what is believed, and what is written.
+//! Offline repair: the messages that are believed, and the state that is written.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::members::voters_of;
@@ -27,7 +27,7 @@ use std::time::Duration;
 const ME: NodeId = NodeId(2);
 const THIRD: NodeId = NodeId(3);
 
-/// The disk of node 2, one of so many voters, which has the entries that make it one and all that comes `then`.
+/// The disk of node 2, one of `voters` voters. It has the entries that make it a voter, and then the effects of `then`.
 fn disk_of(voters: usize, then: impl FnOnce(&mut Node)) -> SimDisk {
     let disk = SimDisk::default();
     let mut node = node_with(&disk, Bootstrap::Join(LOG));
@@ -37,7 +37,7 @@ fn disk_of(voters: usize, then: impl FnOnce(&mut Node)) -> SimDisk {
     SimDisk::new(disk.visible())
 }
 
-/// The blocks of its one segment: where they begin, and their headers.
+/// The blocks of its only segment: their offsets and headers.
 fn blocks(disk: &SimDisk) -> Vec<(usize, BlockHeader)> {
     let file = disk.visible().file(&file_name(1)).unwrap();
     let id = SegmentHeader::parse(&file).unwrap().id;
@@ -50,13 +50,13 @@ fn blocks(disk: &SimDisk) -> Vec<(usize, BlockHeader)> {
     found
 }
 
-/// Where an entry's block begins.
+/// The offset of an entry's block.
 fn place_of(disk: &SimDisk, entry: u64) -> usize {
     let is_it = |h: &BlockHeader| h.kind.is_entry() && h.raft_index.0 == entry;
     blocks(disk).into_iter().find(|(_, header)| is_it(header)).unwrap().0
 }
 
-/// Damages the headers of the blocks that are chosen.
+/// Damages the headers of the chosen blocks.
 fn hurt(disk: &SimDisk, choose: impl Fn(usize, &BlockHeader) -> bool) {
     for (at, header) in blocks(disk) {
         if choose(at, &header) {
@@ -70,7 +70,7 @@ fn begun(disk: &SimDisk) -> Result<Begun> {
     let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
     let Directory::DamagedLog(damaged) = open_or_find_damage(Arc::new(disk.clone()), &options).unwrap()
     else {
-        panic!("it opens")
+        panic!("the log opens")
     };
     Repairing::begin(*damaged)
 }
@@ -78,11 +78,11 @@ fn begun(disk: &SimDisk) -> Result<Begun> {
 fn opened(disk: &SimDisk) -> Box<Repairing> {
     match begun(disk).unwrap() {
         Begun::Repairing(repairing) => repairing,
-        Begun::RecoveredLog(_) => panic!("it needs nobody"),
+        Begun::RecoveredLog(_) => panic!("it was repaired without the others"),
     }
 }
 
-/// A turn with these heads from these nodes.
+/// Makes a step with these messages from these nodes.
 fn turned(
     repairing: &mut Repairing,
     now: Moment,
@@ -92,10 +92,10 @@ fn turned(
     repairing.turn(now, events.collect::<Vec<_>>())
 }
 
-/// A quarter of the time through which a leader has to be heard.
+/// A quarter of the time in which a leader has to be heard.
 const QUARTER: Duration = Duration::from_millis(500);
 
-/// Hears a leader without a pause from `now` on, until the log opens: that takes two election time-outs.
+/// Hears a leader without a pause from `now` on, until the log opens after two election timeouts.
 fn led(repairing: &mut Repairing, now: Moment, heartbeat: &(NodeId, Bytes)) -> RecoveredLog {
     for n in 0..4 {
         assert!(turned(repairing, now.plus(QUARTER * n), std::slice::from_ref(heartbeat)).unwrap().is_none());
@@ -103,7 +103,7 @@ fn led(repairing: &mut Repairing, now: Moment, heartbeat: &(NodeId, Bytes)) -> R
     turned(repairing, now.plus(QUARTER * 4), std::slice::from_ref(heartbeat)).unwrap().unwrap()
 }
 
-/// The nodes that were sent something of this kind.
+/// The receivers of the sent messages of this kind.
 fn sent(repairing: &mut Repairing, wanted: HeadKind) -> Vec<NodeId> {
     let is_wanted = |e: &Envelope| raft_message::parse_head(&e.head).unwrap().0 == wanted;
     repairing.take_outgoing().into_iter().filter(is_wanted).map(|e| e.to).collect()
@@ -115,7 +115,7 @@ fn voters(nodes: &[NodeId]) -> Membership {
     )
 }
 
-/// Tells who belongs to the cluster as of an entry.
+/// A report of the membership as of an entry.
 fn known(at: u64, nodes: &[NodeId]) -> Bytes {
     let mut body = vec![0; Extent::BYTES];
     body.extend_from_slice(&at.to_le_bytes());
@@ -131,8 +131,9 @@ fn from_third(term: u64, before: (u64, u64), entries: Vec<Entry>) -> Message {
     Message { from: THIRD.0, term, log_term: before.1, ..append(before.0, entries) }
 }
 
-/// The changes that made it a member are in the hole, so it knew of nobody but the one that spoke first. That one had
-/// discarded what is missing, and the replica ended: "discarded by all other replicas". It had asked one.
+/// The changes that made the replica a member are in the gap, so it knew only the node that was the first to send. That
+/// node had discarded the missing entry, and the replica failed with "discarded by all other replicas" after it had
+/// asked one.
 #[test]
 fn entry_is_not_lost_before_all_members_are_known() {
     let disk = disk_of(3, |node| turn(node, &append(4, vec![entry_at(5)])));
@@ -157,7 +158,7 @@ fn assert_lost(turned: Result<Option<RecoveredLog>>) {
     );
 }
 
-/// A disk that has lost entry 5, and no hard state.
+/// A disk that has lost entry 5 and no hard state.
 fn without_fifth() -> SimDisk {
     let disk = disk_of(3, |node| {
         turn(node, &append(4, vec![entry_at(5)]));
@@ -167,7 +168,8 @@ fn without_fifth() -> SimDisk {
     disk
 }
 
-/// A node that was added and removed while this replica was away had spoken to it once. Its word was waited for, for ever.
+/// A node that was added and removed while this replica was away had sent to it once. The replica waited for its answer
+/// forever.
 #[test]
 fn talker_that_is_no_member_is_not_waited_for() {
     let mut repairing = opened(&without_fifth());
@@ -176,21 +178,21 @@ fn talker_that_is_no_member_is_not_waited_for() {
     let members = [LEADER, ME, THIRD];
     let all = [(LEADER, known(9, &members)), (THIRD, known(9, &members)), (LEADER, gone()), (THIRD, gone())];
     assert!(turned(&mut repairing, now, &all[..3]).unwrap().is_none());
-    assert_eq!(repairing.members.others(), [LEADER, THIRD, NodeId(4)], "it is asked all the same");
+    assert_eq!(repairing.members.others(), [LEADER, THIRD, NodeId(4)], "it is still asked");
     assert_lost(turned(&mut repairing, now, &all[3..]));
 }
 
-/// The members that this replica remembered had all discarded what is missing. It ended before they had told of one that was
-/// added since, and that had it.
+/// The members that this replica remembered had all discarded the missing entry. It failed before they had reported a
+/// member that was added later and that had the entry.
 #[test]
-fn entry_is_not_lost_before_all_have_told_of_the_members() {
+fn entry_is_not_lost_before_all_have_reported_the_members() {
     let mut repairing = opened(&without_fifth());
     let (now, gone, fourth) = (Moment::START, || encode_gone(EntryIndex(9)), NodeId(4));
     let members = [LEADER, ME, THIRD, fourth];
     for events in [
         (LEADER, gone()),
         (THIRD, gone()),
-        (LEADER, known(4, &members[..3])), // it lags
+        (LEADER, known(4, &members[..3])), // it lags behind
         (THIRD, known(0, &[])),            // it repairs its own log
         (THIRD, known(9, &members)),
         (fourth, known(9, &members)),
@@ -201,9 +203,9 @@ fn entry_is_not_lost_before_all_have_told_of_the_members() {
     assert_lost(turned(&mut repairing, now, &[(fourth, gone())]));
 }
 
-/// Messages come in any order. An older answer took the place of a newer one.
+/// Messages arrive in any order. An older report replaced a newer one.
 #[test]
-fn older_word_of_the_voters_changes_nothing() {
+fn older_report_of_the_voters_changes_nothing() {
     let mut repairing = opened(&without_fifth());
     let two = [LEADER, ME];
     let events = [(LEADER, known(9, &two)), (LEADER, known(5, &[LEADER, ME, THIRD]))];
@@ -211,7 +213,7 @@ fn older_word_of_the_voters_changes_nothing() {
     assert_eq!(repairing.members.voters[&LEADER], (EntryIndex(9), voters_of(&voters(&two))));
 }
 
-/// Damages entry 5 and the hard state behind it; returns the answer that brings entry 5.
+/// Damages entry 5 and the hard state after it. Returns the answer that holds entry 5.
 fn lose_state_behind_fifth(disk: &SimDisk) -> Bytes {
     let lost = place_of(disk, 5)..place_of(disk, 6);
     let (_, fifth) = *blocks(disk).iter().find(|(at, _)| *at == lost.start).unwrap();
@@ -220,14 +222,14 @@ fn lose_state_behind_fifth(disk: &SimDisk) -> Bytes {
     encode_blocks(HeadKind::Blocks, std::iter::once(&fifth))
 }
 
-/// A configuration entry that changes nothing. Before it is written how far the log is committed: a hard state.
+/// A configuration entry that changes nothing. The commit index is written before it, in a hard state.
 fn change_at(index: u64, term: u64) -> Entry {
     let mut change = Entry { index, term, ..Entry::default() };
     change.set_entry_type(EntryType::EntryConfChangeV2);
     change
 }
 
-/// A disk of term 1 that has lost entry 5 and the hard state behind it, and what fetches entry 5.
+/// A disk of term 1 that has lost entry 5 and the hard state after it, and the answer that holds entry 5.
 fn without_state() -> (SimDisk, Bytes) {
     let disk = disk_of(3, |node| {
         turn(node, &Message { commit: 4, ..append(4, vec![entry_at(5)]) });
@@ -246,10 +248,10 @@ fn hello(term: u64) -> Bytes {
     raft_message::head(HeadKind::Hello, &[term, 0].map(u64::to_le_bytes).concat())
 }
 
-/// The candidate of term 6, which may have this replica's vote, said its term in questions before an election and in
-/// greetings alone. Both were dropped: a leader of term 5 that woke up was believed, and the vote of term 6 given again.
+/// The candidate of term 6, which may have this replica's vote, showed its term only in pre-votes and in greetings.
+/// Both were dropped: a leader of term 5 that resumed was believed, and the vote of term 6 was cast again.
 #[test]
-fn each_word_of_a_term_raises_the_term_that_is_learnt() {
+fn every_mention_of_a_term_raises_the_learnt_term() {
     let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 5);
     for (word, learnt) in [
         (None, (5, LEADER)),
@@ -267,7 +269,7 @@ fn each_word_of_a_term_raises_the_term_that_is_learnt() {
     }
 }
 
-/// One heartbeat of a leader that had slept through an election was enough.
+/// One heartbeat was enough, of a leader that had been suspended during an election.
 #[test]
 fn leader_that_falls_silent_is_not_believed() {
     let (disk, fifth) = without_state();
@@ -276,12 +278,12 @@ fn leader_that_falls_silent_is_not_believed() {
     assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat(5)]).unwrap().is_none());
     let later = Moment::START.plus(Duration::from_secs(60));
     assert!(turned(&mut repairing, later, &[]).unwrap().is_none());
-    assert!(turned(&mut repairing, later, &[heartbeat(4)]).unwrap().is_none(), "another led after it");
+    assert!(turned(&mut repairing, later, &[heartbeat(4)]).unwrap().is_none(), "another one led after it");
     led(&mut repairing, later, &heartbeat(5));
 }
 
-/// This process was stopped while it listened, and so was a leader that had been deposed meanwhile. Both went on, and that
-/// leader's message was read first: it was believed, and the vote in a later term given again.
+/// This process was suspended while it listened, and so was a leader that was deposed meanwhile. Both resumed, and that
+/// leader's message was read first: it was believed, and the vote in a later term was cast again.
 #[test]
 fn leader_is_believed_once_it_was_heard_without_a_pause() {
     let heartbeat = |(node, term)| raft(node, MessageType::MsgHeartbeat, term);
@@ -303,10 +305,11 @@ fn leader_is_believed_once_it_was_heard_without_a_pause() {
     }
 }
 
-/// It voted in term 9, and then got entry 5 of term 1 from the leader of term 9. Entry 5 and the hard state behind it are
-/// damaged. A leader of term 1 was heard, and its term was written, behind what says 9: the vote could be given again.
+/// The replica voted in term 9, and then received entry 5 of term 1 from the leader of term 9. Entry 5 and the hard
+/// state after it were damaged. A leader of term 1 was heard, and its term was written after the block of term 9: the
+/// vote could be cast again.
 #[test]
-fn learnt_state_takes_no_promise_back_that_the_disk_tells_of() {
+fn learnt_state_breaks_no_promise_that_is_on_the_disk() {
     let disk = disk_of(3, |node| {
         let mut vote = message(MessageType::MsgRequestVote, 9);
         (vote.from, vote.index, vote.log_term) = (THIRD.0, 9, 1);
@@ -326,10 +329,10 @@ fn learnt_state_takes_no_promise_back_that_the_disk_tells_of() {
     assert_eq!((term, vote), (Term(9), THIRD.0));
 }
 
-/// The last hard states of a segment were lost, and with them the words that the changes of membership are committed. The
-/// replica opened with several of them in doubt: with the majority of a membership two changes ago it could have been elected.
+/// The last hard states of a segment were lost, and with them the records that its membership changes are committed.
+/// The replica opened with several of them pending: a majority of the membership two changes ago could have elected it.
 #[test]
-fn repair_leaves_at_most_one_change_of_membership_in_doubt() {
+fn repair_leaves_at_most_one_membership_change_pending() {
     let change = raft_message::conf_change(&[Change::Promote(THIRD)], &voters(&[LEADER, ME, THIRD]));
     let data = protobuf::Message::write_to_bytes(&change).unwrap();
     let disk = disk_of(3, |node| {
@@ -349,8 +352,8 @@ fn repair_leaves_at_most_one_change_of_membership_in_doubt() {
     assert_eq!(opened.sequencer.membership_at_end().members().count(), 3);
 }
 
-/// The power failed in the midst of a write, and an entry further ahead is damaged. The sound blocks between were not taken for
-/// the end of the damage, because what follows them is torn: the replica refused to open.
+/// The power failed during a write, and an earlier entry was damaged. The sound blocks in between did not count as the
+/// end of the damage, because a torn write follows them: the replica refused to open.
 #[test]
 fn damage_before_a_torn_write_is_repaired() {
     let disk = disk_of(3, |node| {
@@ -385,9 +388,9 @@ fn state_binds_by_its_term_and_then_by_its_vote() {
     }
 }
 
-/// A removed replica asks, and the others do not lend to it: it repaired for ever.
+/// The others send no entries to a removed replica, so it repaired forever.
 #[test]
-fn removed_replica_ends_its_repair_by_the_word_of_a_leader() {
+fn removed_replica_ends_its_repair_when_a_leader_notifies_it() {
     let disk = without_fifth();
     for (from, notice, is_believed) in [
         (LEADER, removed(9, 1), true),
@@ -405,7 +408,7 @@ fn removed_replica_ends_its_repair_by_the_word_of_a_leader() {
     }
 }
 
-/// A leader that had been deposed did not know this member yet, and its notice ended the repair.
+/// A deposed leader did not know this member yet, and its notice ended the repair.
 #[test]
 fn deposed_leader_does_not_end_a_repair() {
     let disk = disk_of(3, |node| {
@@ -420,10 +423,10 @@ fn deposed_leader_does_not_end_a_repair() {
         (THIRD, raft_message::head(HeadKind::Known, &body))
     };
     for (word, least) in [
-        (None, 3), // its disk says so
+        (None, 3), // this is on its disk
         (Some(remembers(4)), 4),
         (Some(raft(THIRD, MessageType::MsgHeartbeat, 5)), 5),
-        (Some(raft(THIRD, MessageType::MsgRequestVote, 6)), 3), // nobody need have led in that term
+        (Some(raft(THIRD, MessageType::MsgRequestVote, 6)), 3), // possibly there was no leader in that term
     ] {
         let mut repairing = opened(&disk);
         let events: Vec<_> = word.into_iter().chain([(LEADER, removed(9, least - 1))]).collect();
@@ -434,10 +437,10 @@ fn deposed_leader_does_not_end_a_repair() {
     }
 }
 
-/// A removal that only this replica had was taken for committed: the one that it removed was not asked, and "all others have
-/// discarded it" ended the repair.
+/// A removal that only this replica had in its log was taken for committed. The removed node was not asked, and the
+/// repair failed with "all others have discarded it".
 #[test]
-fn one_whose_removal_is_not_committed_is_asked_too() {
+fn node_whose_removal_is_not_committed_is_asked_too() {
     let disk = disk_of(3, |node| {
         let change = raft_message::conf_change(&[Change::Remove(THIRD)], &voters(&[LEADER, ME]));
         let data = protobuf::Message::write_to_bytes(&change).unwrap().into();
@@ -456,10 +459,10 @@ fn one_whose_removal_is_not_committed_is_asked_too() {
     assert_lost(turned(&mut repairing, now, &[(THIRD, gone())]));
 }
 
-/// The other one of two voters was about to be removed, and need not have heard of it: it cannot lead without this replica,
-/// which refused to repair its log, as one that is alone.
+/// The other one of two voters was being removed, and may not have heard of it. It cannot lead without this replica.
+/// But this replica refused to repair its log, as if it were the only voter.
 #[test]
-fn removal_that_is_not_committed_leaves_nobody_alone() {
+fn uncommitted_removal_leaves_no_voter_alone() {
     let disk = |committed| {
         let disk = disk_of(2, |node| {
             let change = raft_message::conf_change(&[Change::Remove(LEADER)], &voters(&[ME]));
@@ -477,7 +480,7 @@ fn removal_that_is_not_committed_leaves_nobody_alone() {
     assert_eq!(begun(&disk(5)).err().unwrap().kind(), ErrorKind::Corrupt);
 }
 
-/// A configuration entry that leads to these voters.
+/// A configuration entry with these voters.
 fn change_to(raft: u64, nodes: &[NodeId]) -> BlockCopy {
     let change = raft_message::conf_change(&[], &voters(nodes));
     let body = Bytes::from(protobuf::Message::write_to_bytes(&change).unwrap());
@@ -485,9 +488,9 @@ fn change_to(raft: u64, nodes: &[NodeId]) -> BlockCopy {
     (BlockHeader { kind: Kind::Configuration, ..header }, vec![body])
 }
 
-/// Entries that are committed in place of a superseded end can change the voters. Only those taken for the hole counted.
+/// Committed entries that replace a superseded end can change the voters. Only the entries taken for the gap counted.
 #[test]
-fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
+fn voters_follow_from_the_committed_entries_of_a_superseded_end() {
     let two = [LEADER, ME];
     let three = [LEADER, ME, THIRD];
     let repairing = |members: &[NodeId], committed: Vec<BlockCopy>, told: &[NodeId]| {
@@ -511,19 +514,19 @@ fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
     assert_eq!(other(&three, vec![], &two), None);
     assert_eq!(other(&three, vec![change_to(5, &two)], &three), None);
     assert_eq!(other(&three, vec![change_to(5, &two)], &two), Some(LEADER));
-    // A change behind the hole can be superseded as well.
+    // A change after the gap can be superseded as well.
     for (members, behind, expected) in [(&two[..], &three[..], Some(LEADER)), (&three, &two, None)] {
         let mut repairing = repairing(members, vec![], &two);
         repairing.members.in_log = (voters(behind), EntryIndex(9));
         assert_eq!(repairing.other_of_two().unwrap(), expected);
     }
-    // Another node tells of others since.
+    // Another node reports other voters since.
     let mut repairing = repairing(&two, vec![], &two);
     repairing.members.told = Some((voters(&three), EntryIndex(12)));
     assert_eq!(repairing.other_of_two().unwrap(), None);
 }
 
-/// A file that could not be read counted as one that tells of no voters: the replica waited, and did not say why.
+/// A file that could not be read counted as one without voters: the replica waited, and did not report why.
 #[test]
 fn voters_that_cannot_be_read_are_an_error() {
     let disk = disk_of(2, |node| {
@@ -538,9 +541,10 @@ fn voters_that_cannot_be_read_are_an_error() {
     assert_eq!(repairing.other_of_two().unwrap_err().kind(), ErrorKind::Io);
 }
 
-/// The question begins at the entry before the hole. If another one is committed there, all in the hole is of another log.
+/// The request begins at the entry before the gap. If another entry is committed there, all entries of the gap are of
+/// another log.
 #[test]
-fn committed_entries_follow_only_the_entry_that_is_committed() {
+fn committed_entries_follow_only_a_committed_entry() {
     let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
     let question = Fetcher::new(gap.rivals(), Duration::from_secs(1), 1 << 20);
     assert_eq!(question.missing(), Some(EntryIndex(9)));
@@ -550,9 +554,9 @@ fn committed_entries_follow_only_the_entry_that_is_committed() {
     let its_own: Vec<u64> = applier(&[no_op(9, 2), no_op(10, 4), no_op(11, 4)]);
     assert_eq!(its_own, [10, 11]);
     assert_eq!(applier(&[no_op(9, 1), no_op(10, 4)]), none);
-    assert_eq!(applier(&[no_op(10, 4)]), none, "nothing tells which one is committed");
+    assert_eq!(applier(&[no_op(10, 4)]), none, "it is not known which one is committed");
     let first = Gap::of_entries((EntryIndex(0), Term(1)), (EntryIndex(3), Term(1)));
-    assert_eq!(first.applier(&[no_op(1, 4)]).len(), 1, "nothing stands before the first entry");
+    assert_eq!(first.applier(&[no_op(1, 4)]).len(), 1, "there is none before the first entry");
 }
 
 fn no_op(raft: u64, term: u64) -> BlockCopy {
@@ -571,7 +575,7 @@ fn no_op(raft: u64, term: u64) -> BlockCopy {
     (header, Vec::new())
 }
 
-/// Entries 10 to 12 are missing, and entry 13, of term 3, follows; whether they were superseded is in doubt.
+/// Entries 10 to 12 are missing, and entry 13, of term 3, follows. It is not known whether they were superseded.
 fn in_doubt() -> Treatment {
     let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
     let fetcher = |gap| Fetcher::new(gap, Duration::from_secs(1), 1 << 20);
@@ -586,7 +590,7 @@ fn rivals(treatment: &Treatment) -> (usize, bool) {
 }
 
 #[test]
-fn entries_that_need_not_be_committed_settle_no_doubt() {
+fn uncommitted_entries_settle_no_doubt() {
     let mut treatment = in_doubt();
     let blocks = || vec![no_op(9, 2), no_op(10, 4), no_op(11, 4)];
     treatment.take(blocks());
@@ -594,12 +598,12 @@ fn entries_that_need_not_be_committed_settle_no_doubt() {
     treatment.take_committed(blocks());
     assert_eq!(rivals(&treatment), (3, true));
     treatment.take_committed(vec![no_op(12, 4)]);
-    assert_eq!(rivals(&treatment), (3, true), "nothing more is taken");
+    assert_eq!(rivals(&treatment), (3, true), "no more entries are taken");
 }
 
-/// Entries before it can have stood in the hole, and be acknowledged.
+/// Entries before the contradiction may have been in the gap, and may have been acknowledged.
 #[test]
-fn contradiction_counts_once_all_before_it_is_there() {
+fn contradiction_counts_only_after_all_entries_before_it() {
     let mut treatment = in_doubt();
     treatment.take_committed(vec![no_op(12, 4)]);
     assert_eq!(rivals(&treatment), (0, false));
@@ -608,7 +612,7 @@ fn contradiction_counts_once_all_before_it_is_there() {
 }
 
 #[test]
-fn segment_that_can_be_acknowledged_stays() {
+fn segment_with_possibly_acknowledged_entries_stays() {
     let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
     let goes = |raft, term, committed: &[BlockCopy]| {
         let base = crate::store::segment::Base { raft: EntryIndex(raft), term: Term(term), next: Index(7) };
@@ -617,7 +621,7 @@ fn segment_that_can_be_acknowledged_stays() {
     };
     let committed = [no_op(9, 2), no_op(10, 2), no_op(11, 5)];
     assert!(goes(13, 3, &committed) && goes(20, 4, &committed));
-    assert!(!goes(10, 2, &committed), "it begins in the hole, behind a committed entry");
+    assert!(!goes(10, 2, &committed), "it begins in the gap, after a committed entry");
     assert!(goes(11, 3, &committed), "another entry is committed where it begins");
     assert!(!goes(20, 5, &committed), "it begins in the term of the committed entries");
 }

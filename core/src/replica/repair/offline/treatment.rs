@@ -1,4 +1,4 @@
-//! Treatment: the repair of one wound, and what came for it.
+//! Treatment: the repair of one gap, and the entries received for it.
 //!
 //! Must not know: who sends what, files.
 
@@ -9,16 +9,17 @@ use crate::replica::repair::offline::superseded::Doubt;
 use crate::store::format::block::BlockHeader;
 use crate::store::recovery::gap::BlockCopy;
 
-/// The repair of one wound.
+/// The repair of one gap.
 pub(super) struct Treatment {
     pub(super) fetcher: Fetcher,
-    /// The segment's opening block, if that is gone.
+    /// The segment's opening block, rebuilt, if it is lost.
     pub(super) opening: Option<BlockCopy>,
-    /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
+    /// Whether the gap may have held a hard state that no later one replaces, if there is room for one.
     pub(super) state_lost: bool,
-    /// An answer, perhaps to an earlier question, holds an entry that contradicts what stood here. It need not be committed.
+    /// An answer, perhaps to an earlier request, holds an entry that contradicts those of the gap. It need not be
+    /// committed.
     pub(super) is_suspected: bool,
-    /// Perhaps other entries were committed here.
+    /// The question whether other entries were committed in the gap.
     pub(super) doubt: Option<Doubt>,
 }
 
@@ -29,7 +30,7 @@ impl Treatment {
         Box::new(Self { fetcher, opening, state_lost, is_suspected: false, doubt: None })
     }
 
-    /// Takes entries that came for the hole. They need not be committed.
+    /// Takes entries received for the gap. They need not be committed.
     pub(super) fn take(&mut self, blocks: Vec<BlockCopy>) {
         if self.doubt.is_none() {
             self.is_suspected |= blocks.iter().any(|(header, _)| self.fetcher.gap.is_contradicted_by(header));
@@ -37,8 +38,8 @@ impl Treatment {
         }
     }
 
-    /// Takes committed entries, until one contradicts what stood here. All before that one are there then: they can have
-    /// stood in the hole.
+    /// Takes committed entries, until one contradicts the entries of the gap. All entries before that one have then
+    /// arrived; they may have been in the gap.
     pub(super) fn take_committed(&mut self, blocks: Vec<BlockCopy>) {
         let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.contradiction.is_none()) else { return };
         let headers: Vec<BlockHeader> = blocks.iter().map(|(header, _)| *header).collect();

@@ -1,9 +1,9 @@
-//! Sequencer: the state that the blocks of the log lead to, committed or not: where the next one goes, what sessions
-//! sent already, who belongs to the cluster. Gives each block its place at the leader, and checks it at everybody
-//! else. A pure state machine: no clock, no thread, no I/O.
+//! Sequencer: the state after the last block of the log, committed or not: the next raft index and record index, the
+//! sessions, the membership. At the leader it assigns each block its position; at every other replica it checks the
+//! block. A pure state machine: no clock, no thread, no I/O.
 //!
-//! What is decided live, what a follower gets, and what is learnt when the log is replayed go through the same
-//! functions, so every replica comes to the same state from the same blocks.
+//! The same functions run at the leader, at a replica that receives blocks, and at replay. So all replicas reach the
+//! same state from the same blocks.
 //!
 //! ```text
 //!             committed                end
@@ -12,12 +12,12 @@
 //! ```
 //!
 //! Invariants:
-//! - the session table and `end` are those of the last block, committed or not: the leader's log holds every
-//!   proposal that was ever acknowledged, so a retry is always known;
-//! - first index, membership and the log's options take effect when their block is committed; but the session table is
-//!   the same everywhere behind the same entry, so its limits change with the block;
+//! - the session table and `end` are those of the last block, committed or not: the leader's log holds every proposal
+//!   that was ever acknowledged, so the leader recognizes every retry;
+//! - first index, membership and the log's options take effect when their block is committed. The limits of the session
+//!   table change with the block itself, because the table has to be the same everywhere after the same entry;
 //! - the timestamp of an entry depends on entries alone; position blocks repeat the last one;
-//! - only entries change the session table: it holds the sessions that are good at the time of the last one.
+//! - only entries change the session table: it holds the sessions that have not expired at the time of the last entry.
 //!
 //! Must not know: disks, threads, raft's types.
 
@@ -41,26 +41,26 @@ use crate::types::{DirectoryId, EntryIndex, Index, NodeId, SessionId, Term, Time
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// The term in which a log is made.
+/// The term in which a log is created.
 pub(crate) const FIRST_TERM: Term = Term(1);
 
-/// Whose log it is: what the only voter has is committed.
+/// Identifies the log's owner: if the owner is the only voter, its entries are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Node(NodeId),
-    /// For who looks at files from outside.
+    /// Used by code that reads the files from outside a replica.
     Directory(DirectoryId),
-    /// That of a follower, which has nothing but what is committed.
+    /// A follower's log, which holds only committed entries.
     Follower,
 }
 
 impl Owner {
-    /// Whose the log of this directory is, to who looks at its files from outside.
+    /// The owner of a directory's log, for code that reads its files from outside a replica.
     pub(crate) fn outside(identity: &Identity) -> Self {
         if identity.follows { Self::Follower } else { Self::Directory(identity.directory) }
     }
 
-    /// Whether what is in the log is committed.
+    /// Whether all entries in the log are committed.
     fn is_alone(self, membership: &Membership) -> bool {
         match self {
             Self::Follower => true,
@@ -73,7 +73,7 @@ impl Owner {
     }
 }
 
-/// The state that the blocks so far lead to.
+/// The state after the last block.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     me: Owner,
@@ -81,27 +81,27 @@ pub(crate) struct Sequencer {
     end: Base,
     last_timestamp: Timestamp,
     sessions: Sessions,
-    /// The limits of the session table where the log sets none: `sessions_max` and `session_window`.
+    /// The limits of the session table that apply if the log sets none: `sessions_max` and `session_window`.
     own_limits: (u32, u16),
     hard_state: HardState,
     committed: Committed,
-    /// What entries beyond the committed ones will do; ascending, without gaps.
+    /// The effects of the entries after the last committed one; ascending, without gaps.
     pending: VecDeque<Pending>,
 }
 
-/// What is known committed.
+/// The state after the last entry that is known to be committed.
 #[derive(Clone, Debug)]
 pub(crate) struct Committed {
     /// The last committed entry.
     pub(crate) raft: EntryIndex,
-    /// The record after the last committed one.
+    /// The index after the last committed record.
     pub(crate) next: Index,
     /// The first record that is not discarded.
     pub(crate) first: Index,
     pub(crate) membership: Membership,
     /// The options that are set for the log.
     pub(crate) options: LogOptions,
-    /// The last entry that changed the membership, of those that were committed since the state was made.
+    /// The last entry that changed the membership, among those committed since this state was created. 0: none.
     pub(crate) changed: EntryIndex,
 }
 
@@ -112,7 +112,7 @@ struct Pending {
     effect: Option<Effect>,
 }
 
-/// What an entry does once it is committed, besides adding records.
+/// The effect of an entry once it is committed, other than adding records.
 #[derive(Debug)]
 enum Effect {
     Discard(Index),
@@ -120,27 +120,27 @@ enum Effect {
     Options(LogOptions),
 }
 
-/// A gathered block with its place.
+/// The block of a proposal, with its position, and the answers of its appends.
 #[derive(Debug)]
 pub(crate) struct SequencedBlock {
-    /// None: every batch was a duplicate or refused.
+    /// None: every batch was a retry or was refused.
     pub(crate) block: Option<NewBlock>,
     pub(crate) completer: Completer,
     pub(crate) outcome: Outcome,
 }
 
-/// What a command came to.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// Write this block; then the command's result is `first`.
+    /// Write this block. The command's result is then the index.
     Write(NewBlock, Index),
-    /// Nothing to write; the result is known.
+    /// Nothing to write; the command's result is the index.
     Done(Index),
     Refused(Error),
 }
 
 impl Sequencer {
-    /// The state of a log without a block, of this membership.
+    /// The state of an empty log with this membership.
     pub(crate) fn new(me: Owner, membership: Membership, options: &Options) -> Self {
         Self {
             me,
@@ -161,12 +161,12 @@ impl Sequencer {
         }
     }
 
-    /// What comes after the last block.
+    /// The position after the last block.
     pub(crate) fn end(&self) -> Base {
         self.end
     }
 
-    /// Whether this replica is the only voter, by what is committed.
+    /// Whether this replica is the only voter, by the committed membership.
     pub(crate) fn is_alone(&self) -> bool {
         self.me.is_alone(&self.committed.membership)
     }
@@ -175,8 +175,8 @@ impl Sequencer {
         &self.committed
     }
 
-    /// The last entry known committed. Of a replay that began behind it what it led to is not known: then
-    /// [`Self::committed`] says less.
+    /// The last entry known to be committed. [`Self::committed`] can be behind it: a replay that began after this entry
+    /// does not know what the entry led to.
     pub(crate) fn known_committed(&self) -> EntryIndex {
         self.committed.raft.max(self.hard_state.commit.min(self.end.raft))
     }
@@ -194,7 +194,7 @@ impl Sequencer {
         &self.sessions
     }
 
-    /// The membership that the last block leads to.
+    /// The membership after the last block.
     pub(crate) fn membership_at_end(&self) -> &Membership {
         let pending = self.pending.iter().rev().find_map(|p| match &p.effect {
             Some(Effect::Membership(membership)) => Some(membership),
@@ -203,7 +203,7 @@ impl Sequencer {
         pending.unwrap_or(&self.committed.membership)
     }
 
-    /// The options of the log that the last block leads to.
+    /// The options of the log after the last block.
     pub(crate) fn options_at_end(&self) -> LogOptions {
         let pending = self.pending.iter().rev().find_map(|p| match &p.effect {
             Some(Effect::Options(options)) => Some(*options),
@@ -212,19 +212,19 @@ impl Sequencer {
         pending.unwrap_or(self.committed.options)
     }
 
-    /// The last entry that changes the membership, if it is not known committed.
+    /// The last entry that changes the membership, if it is not known to be committed.
     pub(crate) fn pending_membership(&self) -> Option<EntryIndex> {
         let changes = |p: &&Pending| matches!(p.effect, Some(Effect::Membership(_)));
         self.pending.iter().rev().find(changes).map(|p| p.raft)
     }
 
-    /// Changes of membership in the log that are not known to be committed.
+    /// The number of membership changes in the log that are not known to be committed.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn changes_in_doubt(&self) -> usize {
         self.pending.iter().filter(|p| matches!(p.effect, Some(Effect::Membership(_)))).count()
     }
 
-    /// The first index that the last block leads to.
+    /// The first index after the last block.
     fn first_at_end(&self) -> Index {
         let discards = self.pending.iter().filter_map(|p| match p.effect {
             Some(Effect::Discard(first)) => Some(first),
@@ -233,7 +233,7 @@ impl Sequencer {
         discards.fold(self.committed.first, Index::max)
     }
 
-    /// Entries up to `raft` are committed: they take effect.
+    /// Entries up to `raft` are committed: applies their effects.
     pub(crate) fn commit_to(&mut self, raft: EntryIndex) {
         while let Some(entry) = self.pending.pop_front_if(|p| p.raft <= raft) {
             self.committed.raft = entry.raft;
@@ -251,13 +251,13 @@ impl Sequencer {
         self.hard_state.commit = self.hard_state.commit.max(self.committed.raft);
     }
 
-    /// Raft knows that entries up to `raft` are committed, whether they have taken effect here or not: blocks say so from
-    /// now on.
+    /// Raft knows that entries up to `raft` are committed, whether they have taken effect here or not. From now on,
+    /// blocks record it.
     pub(crate) fn note_committed(&mut self, raft: EntryIndex) {
         self.hard_state.commit = self.hard_state.commit.max(raft.min(self.end.raft));
     }
 
-    /// Raft's term and vote changed: the block that says so, and with it how far the log is committed.
+    /// Makes the block that records a new term and vote of raft's, and the commit index.
     pub(crate) fn hard_state_block(&mut self, term: Term, vote: u64) -> NewBlock {
         self.hard_state = HardState { term, vote, commit: self.known_committed() };
         self.position_block(Kind::HardState, self.hard_state.encode().to_vec())
@@ -281,7 +281,7 @@ impl Sequencer {
         self.position_block(Kind::Opening, opening.encode())
     }
 
-    /// The most bytes that the body of an opening would have now.
+    /// The maximum size of an opening block's body now, in bytes.
     pub(crate) fn opening_bytes_max(&self) -> usize {
         let options = self.options_at_end().encode().len();
         let options = if options > 0 { LENGTH_BYTES + options } else { 0 };
@@ -291,7 +291,7 @@ impl Sequencer {
             + options
     }
 
-    /// A block that proves those before it, and holds nothing but `body` zeros.
+    /// A block that proves the blocks before it. Its body is `body` zeros.
     pub(crate) fn marker(&self, body: usize) -> NewBlock {
         self.position_block(Kind::Marker, vec![0; body])
     }
@@ -311,13 +311,13 @@ impl Sequencer {
         }
     }
 
-    /// An entry carries this time, and sessions expire by it.
+    /// Advances the log's time to that of an entry, and expires sessions by it.
     fn time_is(&mut self, timestamp: Timestamp) {
         self.last_timestamp = self.last_timestamp.max(timestamp);
         self.sessions.expire(self.last_timestamp);
     }
 
-    /// Takes the next raft index for a block of this kind with `records` records.
+    /// Assigns the next raft index to a block of this kind with `records` records.
     fn entry(
         &mut self,
         kind: Kind,
@@ -349,8 +349,8 @@ impl Sequencer {
         self.pending.push_back(Pending { raft: self.end.raft, next: self.end.next, effect });
     }
 
-    /// At the leader: makes a block of gathered batches, and the answer to be given once it is committed. `now` is what
-    /// its clock shows.
+    /// At the leader: makes a block of the batches, and the answers for when it is committed. `now` is the leader's
+    /// clock.
     pub(crate) fn data(&mut self, gathered: BlockBuilder, now: Timestamp) -> SequencedBlock {
         let timestamp = now.max(self.last_timestamp);
         let first = self.end.next;
@@ -389,7 +389,7 @@ impl Sequencer {
         SequencedBlock { block, completer, outcome }
     }
 
-    /// Finds a batch's place: `None` if it takes the next one, else where it went the first time.
+    /// Assigns a batch its index. `None`: it takes the next one. Some: it is a retry, with these original indexes.
     fn place(&mut self, stamp: &Stamp, next: Index, count: u32, at: Timestamp) -> Result<Option<Appended>> {
         if stamp.session.is_none() {
             return Ok(None);
@@ -404,12 +404,12 @@ impl Sequencer {
         Ok(earlier)
     }
 
-    /// At the leader: the session that is to be closed before another is opened, if one has to be.
+    /// At the leader: the session that has to be closed before another is opened, if there is one.
     pub(crate) fn session_to_go(&self, now: Timestamp) -> Option<SessionId> {
         self.sessions.next_to_go(now.max(self.last_timestamp))
     }
 
-    /// At the leader: decides a command, and makes its block if it changes anything.
+    /// At the leader: decides a command, and makes its block if the command changes anything.
     pub(crate) fn command(&mut self, command: Command, now: Timestamp) -> Decision {
         let timestamp = now.max(self.last_timestamp);
         match command {
@@ -445,12 +445,12 @@ impl Sequencer {
         Decision::Write(block, result)
     }
 
-    /// What a command in the log does, except for opening a session.
+    /// Applies a command that is in the log, except for opening a session.
     fn take_effect(&mut self, command: Command) {
         let mut effect = None;
         match command {
             Command::Discard { first } => {
-                self.end.next = self.end.next.max(first); // beyond the end it moves the end
+                self.end.next = self.end.next.max(first); // a discard beyond the end moves the end
                 effect = Some(Effect::Discard(first));
             }
             Command::CloseSession { id } => self.sessions.close(id),
@@ -464,10 +464,11 @@ impl Sequencer {
         self.pend(effect);
     }
 
-    /// An entry that raft makes itself, at every replica alike: a new leader's first, or a change of membership.
+    /// Adds an entry that raft makes itself, equally at every replica: a new leader's first entry, or a membership
+    /// change.
     ///
     /// # Errors
-    /// The change cannot be read.
+    /// The change cannot be decoded.
     pub(crate) fn raft_entry(&mut self, kind: Kind, term: Term, body: Bytes) -> Result<NewBlock, Malformed> {
         let effect = match kind {
             Kind::Configuration => Some(Effect::Membership(self.membership_after(&body)?)),
@@ -489,10 +490,10 @@ impl Sequencer {
         raft_message::membership_of_change(body)
     }
 
-    /// At a follower: takes the block that the leader sent, whose body was checked.
+    /// At a replica that does not lead: adds a block from the leader, whose body was checked.
     ///
     /// # Errors
-    /// It does not follow the one before.
+    /// The block does not follow the last one.
     pub(crate) fn follow(&mut self, header: &BlockHeader, body: Vec<Bytes>) -> Result<NewBlock, Malformed> {
         self.replay_entry(header, &mut body.iter().map(|b| &b[..]))?;
         Ok(NewBlock {
@@ -509,7 +510,7 @@ impl Sequencer {
         })
     }
 
-    /// Learns a block that was read back. Checks that it follows the one before.
+    /// Replays a block that was read back. Checks that it follows the last one.
     pub(crate) fn replay(
         &mut self,
         header: &BlockHeader,
@@ -521,14 +522,15 @@ impl Sequencer {
             Kind::HardState | Kind::Marker => self.replay_position(header, body)?,
             _ => {
                 let alone = self.is_alone();
-                // The last voter of a cluster can have voted in a newer term before it got this entry of a leader that left.
+                // The last voter of a cluster can have voted in a newer term before it received this entry, of a leader
+                // that left.
                 let was_never_shared = self.committed.membership == Membership::alone();
                 if was_never_shared && header.term < self.hard_state.term {
                     return Err("block is of an older term than the log was in");
                 }
                 self.replay_entry(header, &mut std::iter::once(body))?;
                 if alone {
-                    self.commit_to(header.raft_index); // what the only voter has is committed
+                    self.commit_to(header.raft_index); // the only voter's entries are committed
                 }
             }
         }
@@ -539,11 +541,11 @@ impl Sequencer {
         if (header.raft_index, header.term, header.first) != (self.end.raft, self.end.term, self.end.next) {
             return Err("block does not repeat the position of the one before");
         }
-        self.time_is(header.timestamp); // older versions let these move the log's time
+        self.time_is(header.timestamp); // in older versions these blocks advance the log's time
         if header.kind == Kind::HardState {
             let state = HardState::parse(body)?;
             if state.commit > self.end.raft {
-                return Err("hard state says that entries are committed which are not there");
+                return Err("hard state's commit index is beyond the last entry");
             }
             self.hard_state = state;
             self.commit_to(state.commit);
@@ -579,7 +581,7 @@ impl Sequencer {
             }
             Kind::Command => {
                 let command = parse_command(body.next().unwrap_or_default())?;
-                // What the log holds was once accepted; a limit lowered since does not undo it.
+                // An entry in the log was accepted once. A limit lowered since then does not refuse it.
                 if let Command::OpenSession { idle_max_ms } = command {
                     let id = SessionId(header.raft_index.0);
                     let opened = self.sessions.open(id, idle_max_ms, header.timestamp);
@@ -598,7 +600,7 @@ impl Sequencer {
             }
         }
         if self.me == Owner::Follower {
-            self.hard_state.term = self.end.term; // it has none of its own: its openings repeat that of the last entry
+            self.hard_state.term = self.end.term; // a follower has no term: its openings repeat the last entry's
         }
         self.time_is(header.timestamp);
         Ok(())
@@ -633,10 +635,10 @@ impl Sequencer {
         let (sessions_max, window) = limits_of_sessions(&set, own_limits);
         let alone = self.me.is_alone(&membership);
         let end = Base { raft: opening.base_raft, term: opening.base_term, next: header.first };
-        // What was not committed yet when the segment began is not known from here on: who needs it replays from
-        // an earlier segment.
+        // Entries that were not committed when the segment began stay unknown from here on. A reader that needs them
+        // replays from an earlier segment.
         let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
-        // Where the log stood when the segment began, once that is committed.
+        // The end of the log when the segment began, which counts once it is committed.
         let mut pending = VecDeque::new();
         let mut next = end.next;
         if raft < end.raft {
@@ -663,17 +665,18 @@ impl Sequencer {
         Ok(())
     }
 
-    /// After a replay of this replica's own log: it knows of more than the replayed blocks tell.
+    /// After a replay of this replica's own log: sets the hard state and the commit index, which the replayed blocks
+    /// may not hold.
     pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: EntryIndex) {
         self.hard_state = state;
         self.commit_to(committed);
     }
 
-    /// The state of a replica that jumps: what the opening block of another replica's oldest segment says. Keeps
+    /// The state of a replica that installs a snapshot: the opening block of another replica's oldest segment. Keeps
     /// the term and vote of this one.
     ///
     /// # Errors
-    /// The block's body is not sound.
+    /// The block's body is malformed.
     pub(crate) fn jump(
         &mut self,
         header: &BlockHeader,
@@ -684,9 +687,9 @@ impl Sequencer {
         let vote = if planted!(38) { 0 } else { vote };
         self.replay_opening(header, body, options)?;
         self.pending.clear();
-        // What was discarded had been committed.
+        // The discarded entries were committed.
         (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
-        // The command that discarded it may stand behind the jump; nobody shall look for it here until it comes.
+        // The command that discarded them may come after the snapshot. Until it does, no reader may look for them here.
         if !planted!(18) {
             self.committed.first = self.committed.first.max(self.end.next);
         }
@@ -697,10 +700,11 @@ impl Sequencer {
         Ok(())
     }
 
-    /// The state of a follower that begins, or goes on, at a place of its source's log. It has no term of its own.
+    /// The state of a follower that starts, or resumes, at a position of its source's log. A follower has no term of
+    /// its own.
     ///
     /// # Errors
-    /// The block's body is not sound. Nothing has changed then.
+    /// The block's body is malformed. Nothing has changed then.
     pub(crate) fn begin_at(
         &mut self,
         header: &BlockHeader,
@@ -712,7 +716,7 @@ impl Sequencer {
         Ok(())
     }
 
-    /// As [`Self::opening`], of a log that is to begin at `first`: see [`Self::retain_from`].
+    /// As [`Self::opening`], for a log that begins at `first`: see [`Self::retain_from`].
     pub(crate) fn opening_from(&mut self, first: Index) -> NewBlock {
         let before = self.committed.first;
         self.retain_from(first);
@@ -721,14 +725,14 @@ impl Sequencer {
         opening
     }
 
-    /// Records below `first` are not kept here, whatever the log says: of a follower only.
+    /// Sets the first record that a follower keeps, whatever the log says. Only for a follower.
     pub(crate) fn retain_from(&mut self, first: Index) {
-        debug_assert_eq!(self.me, Owner::Follower, "a replica discards by command");
+        debug_assert_eq!(self.me, Owner::Follower, "only a follower discards without a command");
         self.committed.first = self.committed.first.max(first);
     }
 }
 
-/// A sequencer that learns, with the options it needs for it.
+/// A sequencer that replays blocks, with the options that it needs for this.
 pub(crate) struct Replayed<'a> {
     pub(crate) sequencer: Sequencer,
     pub(crate) options: &'a Options,
@@ -757,21 +761,22 @@ impl Learn for Replayed<'_> {
     }
 }
 
-/// How many sessions may be open, and how many batches of each are remembered: as the log sets it, or else a replica's own.
+/// The maximum number of open sessions, and the number of remembered batches of each: the log's options, or else the
+/// replica's own.
 fn limits_of_sessions(set: &LogOptions, (max, own_window): (u32, u16)) -> (u32, u16) {
     let max = set.get(LogOption::SessionsMax).map_or(max, |max| u32::try_from(max).unwrap_or(u32::MAX));
     let window = set.get(LogOption::SessionWindow);
     (max, window.map_or(own_window, |window| u16::try_from(window).unwrap_or(u16::MAX)))
 }
 
-/// Bytes of a command block's body, of the operations of the format's first version.
+/// The size of the body of a command that the format's first version has, in bytes.
 pub(crate) const COMMAND_BYTES: usize = 16;
-/// Bytes of the body that sets the log's options, before these.
+/// The bytes before the options in the body of a command that sets the log's options.
 pub(crate) const SET_OPTIONS_BYTES: usize = 24;
-/// The operation that sets the log's options.
+/// The code of the command that sets the log's options.
 const SET_OPTIONS: u64 = 11;
 
-/// A command block's body: the operation, then its operand.
+/// Encodes the body of a command block: the operation, then its operand.
 pub(crate) fn encode_command(command: Command) -> Vec<u8> {
     let (op, operand) = match command {
         Command::Discard { first } => (1u64, first.0),
@@ -780,7 +785,7 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         Command::SetOptions(options) => {
             let options = options.encode();
             let count = (options.len() / LOG_OPTION_BYTES) as u64;
-            // The last word is for later.
+            // The last word is reserved.
             let words = [SET_OPTIONS, count, 0].map(u64::to_le_bytes);
             return [words.as_flattened(), &options].concat();
         }
@@ -794,17 +799,17 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
         && u64_at(fixed, 0) == SET_OPTIONS
     {
         if u64_at(fixed, 8) != (options.len() / LOG_OPTION_BYTES) as u64 || u64_at(fixed, 16) != 0 {
-            return Err("options of the log are of a newer format, or cut off");
+            return Err("command that sets options is of a newer format, or cut off");
         }
         return Ok(Command::SetOptions(LogOptions::decode(options)?));
     }
-    let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has another length")?;
+    let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
     let operand = u64_at(body, 8);
     match u64_at(body, 0) {
         1 => Ok(Command::Discard { first: Index(operand) }),
         2 => Ok(Command::OpenSession { idle_max_ms: operand }),
         3 => Ok(Command::CloseSession { id: SessionId(operand) }),
-        _ => Err("command of a newer format"),
+        _ => Err("command is of a newer format"),
     }
 }
 

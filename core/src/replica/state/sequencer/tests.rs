@@ -32,7 +32,7 @@ fn body_of(block: &NewBlock) -> Vec<u8> {
     block.body.concat()
 }
 
-/// A leader, a follower that gets its blocks and has another limit, and a replica that begins again from an opening.
+/// A leader; a replica that receives its blocks and has other limits; and a replica that restarts from an opening.
 struct Three {
     leader: Sequencer,
     follower: Sequencer,
@@ -81,7 +81,7 @@ impl Three {
         drop(tickets);
     }
 
-    /// From here on the third one is what an opening says that is written now.
+    /// Replaces the third replica by one that starts from an opening that is written now.
     fn restart(&mut self) {
         let opening = self.leader.opening();
         self.restarted = replica(2, 64).0;
@@ -90,16 +90,16 @@ impl Three {
 
     fn tables_are_equal(&self) {
         let table = self.leader.sessions.encode();
-        assert_eq!(self.follower.sessions.encode(), table, "of the follower");
-        assert_eq!(self.restarted.sessions.encode(), table, "of the one that read an opening");
+        assert_eq!(self.follower.sessions.encode(), table, "the follower's");
+        assert_eq!(self.restarted.sessions.encode(), table, "the restarted replica's");
         let options = self.leader.options_at_end();
-        assert_eq!(self.follower.options_at_end(), options, "of the follower");
-        assert_eq!(self.restarted.options_at_end(), options, "of the one that read an opening");
+        assert_eq!(self.follower.options_at_end(), options, "the follower's");
+        assert_eq!(self.restarted.options_at_end(), options, "the restarted replica's");
     }
 }
 
-/// The last voter of a cluster had voted in term 3 when a leader that left gave it an entry of term 2. It did not open again:
-/// the entry was taken for damage.
+/// The last voter of a cluster had voted in term 3. Then a leader that left sent it an entry of term 2. The log did not
+/// open again: recovery took the entry for damage.
 #[test]
 fn last_voter_opens_with_entries_of_an_older_term() {
     let options = Options::with_segment_bytes(1 << 20);
@@ -116,10 +116,10 @@ fn last_voter_opens_with_entries_of_an_older_term() {
     assert_eq!((restarted.end().raft, restarted.hard_state().term), (EntryIndex(1), Term(3)));
 }
 
-/// The leader dropped sessions that were expired by its clock, and then refused. The next opening lacked sessions that the
-/// others had.
+/// The leader dropped sessions that had expired by its clock, and then refused. The next opening lacked sessions that
+/// the other replicas had.
 #[test]
-fn refused_open_leaves_every_table_alone() {
+fn refused_open_session_changes_no_table() {
     let mut three = Three::new();
     three.command(Command::OpenSession { idle_max_ms: 50 }, 1000);
     for _ in 0..2 {
@@ -129,7 +129,7 @@ fn refused_open_leaves_every_table_alone() {
     let before = three.leader.sessions.encode();
     let refused = three.command(Command::OpenSession { idle_max_ms: 1 }, 1051);
     assert_eq!(refused, None);
-    // The leader may look for one that has to go, and then find no room for the commands.
+    // The leader may look for a session to close, and then find no room for the commands.
     assert_eq!(three.leader.session_to_go(Timestamp(1051)), Some(SessionId(2)));
     assert_eq!(three.leader.sessions.encode(), before);
     three.restart();
@@ -137,7 +137,7 @@ fn refused_open_leaves_every_table_alone() {
     assert_eq!(three.restarted.sessions.len(), 3);
     three.append(&[Stamp::default()], 1051);
     three.tables_are_equal();
-    assert_eq!(three.restarted.sessions.len(), 2, "now an entry carries the time");
+    assert_eq!(three.restarted.sessions.len(), 2, "now an entry has advanced the time");
 }
 
 #[derive(Clone, Debug)]
@@ -168,7 +168,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// After everything that a leader is asked, refusals included, and at any clock.
+    /// After any requests to a leader, refusals included, and at any clock.
     #[test]
     fn replicas_have_equal_session_tables(ops in ops()) {
         let mut three = Three::new();
@@ -209,9 +209,9 @@ proptest! {
     }
 }
 
-/// The bytes of a command that sets options, and what is wrong with others.
+/// The encoding of a command that sets options, and malformed variants of it.
 #[test]
-fn commands_that_set_options_come_back_and_malformed_ones_are_refused() {
+fn set_options_commands_round_trip_and_malformed_ones_are_refused() {
     let mut options = LogOptions::default();
     let mut bodies = vec![encode_command(Command::SetOptions(options))];
     for option in LogOption::ALL {
@@ -238,7 +238,7 @@ fn commands_that_set_options_come_back_and_malformed_ones_are_refused() {
     }
 }
 
-/// They are in force once their entry is committed, and an opening tells them before.
+/// Options take effect once their entry is committed. An opening holds them before that.
 #[test]
 fn options_take_effect_when_they_are_committed() {
     let mut three = Three::new();
@@ -250,14 +250,14 @@ fn options_take_effect_when_they_are_committed() {
     );
     three.restart();
     three.tables_are_equal();
-    assert_eq!(three.command(Command::SetOptions(set), 1000), Some(Index(0)), "it is so already");
+    assert_eq!(three.command(Command::SetOptions(set), 1000), Some(Index(0)), "they are set already");
     assert_eq!(three.leader.end().raft, EntryIndex(1));
     three.leader.commit_to(EntryIndex(1));
     assert_eq!(three.leader.committed().options, set);
 }
 
 #[test]
-fn hard_state_speaks_of_entries_that_are_there() {
+fn hard_state_cannot_commit_beyond_the_last_entry() {
     let mut three = Three::new();
     let block = three.leader.raft_entry(Kind::NoOp, Term(1), Bytes::new()).unwrap();
     three.spread(&block);

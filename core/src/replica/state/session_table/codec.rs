@@ -1,12 +1,12 @@
 //! The exactly-once table as bytes.
 //!
-//! The table travels in every segment's opening block, so that it outlives restarts and discards.
+//! Every segment's opening block holds the table, so that it survives restarts and discards.
 //! Little-endian; no padding; every byte counts:
 //!
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
 //! | 0 | 4 | number of sessions | - |
-//! | 4 | 4 | 0 | 0; a later format says here what it adds |
+//! | 4 | 4 | 0 | 0; a later format puts here what it adds |
 //! | 8 | | the sessions, ascending by id | |
 //!
 //! A session:
@@ -14,7 +14,7 @@
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
 //! | 0 | 8 | session id | from 1, ascending |
-//! | 8 | 8 | last sequence | 0: has appended nothing |
+//! | 8 | 8 | last sequence | 0: it has appended nothing |
 //! | 16 | 8 | last activity, ms since 1970 | - |
 //! | 24 | 8 | longest idle time, ms | - |
 //! | 32 | 4 | number of remembered batches | 0 if last sequence is 0, else 1 to min(last sequence, 1024) |
@@ -38,12 +38,12 @@ use crate::types::{Index, Sequence, SessionId, Timestamp};
 use std::collections::VecDeque;
 
 impl Sessions {
-    /// How long `encode`'s answer is, without making it.
+    /// The number of bytes that `encode` returns, without encoding.
     pub(crate) fn encoded_bytes(&self) -> usize {
         TABLE_HEADER_BYTES + self.sessions.len() * SESSION_BYTES + self.remembered * REMEMBERED_BYTES
     }
 
-    /// The table as bytes; the same table always gives the same ones.
+    /// The table as bytes. Equal tables have equal bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut sessions: Vec<_> = self.sessions.iter().collect();
         sessions.sort_unstable_by_key(|(id, _)| **id);
@@ -64,9 +64,8 @@ impl Sessions {
         b
     }
 
-    /// Reads a table back; it must fill `bytes` to the end. More sessions than `sessions_max` are kept: they
-    /// are in the log. Of each the newest `window` batches are remembered, as if the window had been that
-    /// from the start.
+    /// Decodes a table, which must fill `bytes` to the end. Sessions beyond `sessions_max` are kept: they are in the
+    /// log. The newest `window` batches of each are remembered, as if the window had been that size from the start.
     pub(crate) fn decode(bytes: &[u8], sessions_max: u32, window: u16) -> Result<Self, Malformed> {
         const SHORT: Malformed = "session table is cut off";
         const NEWER: Malformed = "session table has fields of a newer format";
@@ -110,7 +109,7 @@ impl Sessions {
     }
 }
 
-/// How many bytes the remembered batches of a session take, if there can be so many.
+/// The number of bytes of a session's remembered batches. Fails if that number of batches is impossible.
 fn remembered_bytes(remembered: u32, last: u64) -> Result<usize, Malformed> {
     if remembered > REMEMBERED_MAX.into() || u64::from(remembered) > last || (remembered == 0) != (last == 0)
     {

@@ -1,18 +1,18 @@
-//! Sessions: the exactly-once table. Which batches of which client are in the log already, and where.
+//! Sessions: the exactly-once table. It holds which batches of which client are in the log, and at which indexes.
 //!
-//! Pure: no clock, no I/O, no threads. The table is a function of the log's contents (and of the window
-//! option), so the writer and recovery call the same functions in the order of the log: what was decided
-//! live is decided again at replay. Time is the log's: the timestamp of the block that is being placed.
+//! Pure: no clock, no I/O, no threads. The table is a function of the log's contents (and of the window option). The
+//! writer and recovery call the same functions in the order of the log, so replay repeats each live decision. Time is
+//! the log's time: the timestamp of the block that is being added.
 //!
 //! Invariants:
-//! - Only entries change the table. A leader that decides before an entry exists (whether to refuse, which session
-//!   has to go) only looks at it, so every replica has the same table behind the same entry.
-//! - The batches of a session are numbered 1, 2, 3 … without a gap; `last` is the newest one in the log.
-//! - What is remembered are the newest batches without a gap, up to and including `last`; of a session that
-//!   has appended, at least one.
-//! - Retries do not touch the table: they leave nothing in the log, and so cannot be seen at replay.
+//! - Only entries change the table. A leader that decides before an entry exists (whether to refuse, which session to
+//!   close) only reads it, so every replica has the same table after the same entry.
+//! - The batches of a session are numbered 1, 2, 3 … without a gap. `last` is the newest one in the log.
+//! - The remembered batches are the newest ones, without a gap, up to and including `last`. A session that has appended
+//!   has at least one.
+//! - Retries do not change the table: they leave nothing in the log, so replay cannot see them.
 //!
-//! Its bytes: `replica/state/session_table/codec.rs`.
+//! Its encoding is in `replica/state/session_table/codec.rs`.
 //!
 //! Must not know: blocks, segments, who the clients are.
 
@@ -30,15 +30,15 @@ use std::collections::{HashMap, VecDeque};
 struct Session {
     /// The newest batch of the session in the log; 0 before the first.
     last: Sequence,
-    /// When it was opened or last appended, by the log's clock.
+    /// When it was opened or last appended, by the log's time.
     active: Timestamp,
     idle_max_ms: u64,
-    /// Where its newest batches stand; the back is that of `last`.
+    /// The indexes of its newest batches; the back is that of `last`.
     remembered: VecDeque<Appended>,
 }
 
 impl Session {
-    /// The last moment at which the session is still good.
+    /// The last moment at which the session has not expired.
     fn good_until(&self) -> Timestamp {
         Timestamp(self.active.0.saturating_add(self.idle_max_ms))
     }
@@ -52,7 +52,7 @@ impl Session {
         self.remembered.drain(..surplus);
     }
 
-    /// None: `sequence` is the next one. Some: it is in the log already.
+    /// None: `sequence` is the next one. Some: the batch is in the log already, at these indexes.
     fn check(&self, id: SessionId, sequence: Sequence) -> Result<Option<Appended>> {
         let next = self.last.0.checked_add(1);
         if next == Some(sequence.0) {
@@ -69,7 +69,7 @@ impl Session {
             );
             return Err(Error::new(ErrorKind::SequenceGap, message));
         };
-        // `back` steps before the newest one.
+        // `back` batches before the newest one.
         let place = (self.remembered.len() as u64).checked_sub(back).and_then(|n| n.checked_sub(1));
         match place.and_then(|n| self.remembered.get(n as usize)) {
             Some(first_time) => Ok(Some(*first_time)),
@@ -92,16 +92,16 @@ pub(crate) struct Sessions {
     sessions_max: u32,
     window: usize,
     sessions: HashMap<SessionId, Session>,
-    /// No session expires before this: spares looking at all of them. Moves: down when a session is opened,
-    /// and to the true minimum in `expire`. Appending only makes a session good for longer.
+    /// No session expires before this time, so there is no need to search before it. Moves: down when a session is
+    /// opened, and to the true minimum in `expire`. An append only moves a session's expiry later.
     good_until_min: Timestamp,
-    /// Remembered batches of all sessions.
+    /// The number of remembered batches of all sessions.
     remembered: usize,
 }
 
 impl Sessions {
-    /// An empty table for at most `sessions_max` sessions that remembers `window` batches of each: 1 to
-    /// 1024; what is outside is taken for the nearest.
+    /// An empty table for up to `sessions_max` sessions that remembers `window` batches of each. `window` is clamped to
+    /// 1 to 1024.
     pub(crate) fn new(sessions_max: u32, window: u16) -> Self {
         Self {
             sessions_max,
@@ -112,8 +112,8 @@ impl Sessions {
         }
     }
 
-    /// From the next entry on at most `sessions_max` sessions are opened, and `window` batches of each are remembered. What is
-    /// there stays, except that no more batches are remembered than that.
+    /// From the next entry on, at most `sessions_max` sessions may be open, and `window` batches of each are
+    /// remembered. Open sessions stay open; batches beyond the new window are forgotten.
     pub(crate) fn limit(&mut self, sessions_max: u32, window: u16) {
         self.sessions_max = sessions_max;
         self.window = window.clamp(1, REMEMBERED_MAX).into();
@@ -124,7 +124,7 @@ impl Sessions {
         }
     }
 
-    /// Whether an entry of the time `at` may open one more session. Changes nothing: only the entry does.
+    /// Whether an entry with the timestamp `at` may open one more session. Changes nothing: only the entry does.
     ///
     /// Errors: `TooManySessions`.
     pub(crate) fn check_open(&self, at: Timestamp) -> Result<()> {
@@ -139,15 +139,15 @@ impl Sessions {
         Err(Error::new(ErrorKind::TooManySessions, message))
     }
 
-    /// Opens a session: `id` is the raft index of the entry that does so, `at` that entry's timestamp. Drops
-    /// all expired ones first. No limit of today refuses what is in the log.
+    /// Opens a session: `id` is the raft index of the entry that opens it, `at` that entry's timestamp. Drops all
+    /// expired sessions first. Checks no limit: an entry in the log is never refused.
     pub(crate) fn open(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
         self.expire(at);
         if id.is_none() || self.sessions.contains_key(&id) {
             // Ids are raft indexes, so the caller counts wrongly or the log contradicts itself.
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("session {id} is open already, or no session"),
+                format!("session {id} is open already, or 0, which is no session"),
             ));
         }
         let session = Session { last: Sequence(0), active: at, idle_max_ms, remembered: VecDeque::new() };
@@ -156,7 +156,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// How many sessions are good at the time `at`.
+    /// The number of sessions that have not expired at the time `at`.
     fn good_at(&self, at: Timestamp) -> usize {
         if self.good_until_min >= at {
             return self.sessions.len();
@@ -164,8 +164,8 @@ impl Sessions {
         self.sessions.values().filter(|session| !session.is_expired(at)).count()
     }
 
-    /// The session that has to go so that one more can be opened at the time `at`: of those that never appended, the
-    /// oldest. None: there is room, or nobody's leaving would make any. Changes nothing.
+    /// The session that has to be closed so that one more can be opened at the time `at`: the oldest of those that
+    /// never appended. None: there is room, or closing one session would not make any. Changes nothing.
     pub(crate) fn next_to_go(&self, at: Timestamp) -> Option<SessionId> {
         if self.good_at(at) != self.sessions_max as usize {
             return None;
@@ -175,15 +175,15 @@ impl Sessions {
         unused.map(|(id, _)| *id).min()
     }
 
-    /// Forgets a session. One that is not known is forgotten already.
+    /// Removes a session. An unknown session was removed already.
     pub(crate) fn close(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
             self.remembered -= session.remembered.len();
         }
     }
 
-    /// Whether a batch may be placed at the time `at`. None: take it (so also without a session). Some: it
-    /// is a retry, and these are the indexes that it got the first time.
+    /// Whether a batch may be added at the time `at`. None: add it (also if it has no session). Some: it is a retry,
+    /// and these are its original indexes.
     ///
     /// Errors: `SessionExpired`, `SequenceGap`, `SequenceForgotten`.
     pub(crate) fn check(&self, stamp: &Stamp, at: Timestamp) -> Result<Option<Appended>> {
@@ -192,7 +192,7 @@ impl Sessions {
         }
         match self.sessions.get(&stamp.session) {
             Some(session) if !session.is_expired(at) => session.check(stamp.session, stamp.sequence),
-            // Said alike whether or not an entry has dropped it yet.
+            // The same error whether or not an entry has dropped the session yet.
             _ => Err(Error::new(
                 ErrorKind::SessionExpired,
                 format!(
@@ -204,16 +204,16 @@ impl Sessions {
         }
     }
 
-    /// A batch that `check` let through was placed at `first` with the timestamp `at`: remembers it, and
-    /// forgets what the client has answers for, and what is beyond the window.
+    /// Records that a batch that passed `check` was added at `first` with the timestamp `at`. Forgets batches whose
+    /// answers the client has, and those beyond the window.
     ///
-    /// Errors: those of `check`, and `InvalidArgument` for a batch that is there already or stands before an
-    /// older one; nothing is changed then. Live they cannot happen after `check`; at replay they mean that
-    /// the log contradicts itself.
+    /// Errors: those of `check`; and `InvalidArgument` for a batch that is in the log already or comes before an older
+    /// one. Nothing is changed then. Live they cannot happen after `check`; at replay they mean that the log
+    /// contradicts itself.
     pub(crate) fn apply(&mut self, stamp: &Stamp, first: Index, count: u32, at: Timestamp) -> Result<()> {
         if let Some(before) = self.check(stamp, at)? {
             let message = format!(
-                "sequence {} of session {} is at {first}, but was at {} already",
+                "sequence {} of session {} is at {first}, but is also at {}: the log contradicts itself",
                 stamp.sequence, stamp.session, before.first
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -223,7 +223,7 @@ impl Sessions {
             let next = session.remembered.back().map_or(1, |b| b.last().next().0);
             if end_of(next, first.0, count).is_none() {
                 let message = format!(
-                    "sequence {} of session {} is at {first} with {count} records: not after those before it",
+                    "sequence {} of session {} is at {first} with {count} records: not after the batches before it",
                     stamp.sequence, stamp.session
                 );
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -238,7 +238,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Drops every session that is expired at `at`, the time of an entry that is in the log.
+    /// Removes every session that has expired at `at`, the time of an entry that is in the log.
     pub(crate) fn expire(&mut self, at: Timestamp) {
         if self.good_until_min >= at {
             return;
@@ -256,17 +256,17 @@ impl Sessions {
         self.good_until_min = good_until_min;
     }
 
-    /// How many sessions there are: those that were good at the time of the last entry.
+    /// The number of sessions: those that had not expired at the time of the last entry.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// The newest sequence of a session that is in the log (0: none yet); None for an unknown session.
+    /// The newest sequence of a session that is in the log (0: it has appended nothing). None: the session is unknown.
     pub(crate) fn get(&self, id: SessionId) -> Option<Sequence> {
         self.sessions.get(&id).map(|s| s.last)
     }
 
-    /// A number that stands for the sessions that are good at `at`: replicas drop expired ones at different moments.
+    /// A hash of the sessions that have not expired at `at`: replicas remove expired ones at different moments.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn digest(&self, at: Timestamp) -> u64 {
         let one = |(id, session): (&SessionId, &Session)| {
@@ -281,7 +281,7 @@ impl Sessions {
     }
 }
 
-/// Where a batch ends that is the first one at or after `next`: None if there can be no such batch.
+/// The index after a batch that is the first one at or after `next`. None if such a batch is impossible.
 fn end_of(next: u64, first: u64, count: u32) -> Option<u64> {
     let possible = first >= next && (1..=BATCH_RECORDS_MAX).contains(&count);
     possible.then(|| first.checked_add(count.into())).flatten()

@@ -19,7 +19,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.unwrap_err().kind()
 }
 
-/// Session 1 with `n` batches of two records, at 10, 20, 30 …, all still unanswered.
+/// Session 1 with `n` batches of two records, at 10, 20, 30 …, all without an answer so far.
 fn table(n: u64, window: u16) -> Sessions {
     let mut table = Sessions::new(2, window);
     table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
@@ -32,7 +32,7 @@ fn table(n: u64, window: u16) -> Sessions {
 }
 
 #[test]
-fn a_retry_gets_the_first_indexes_and_a_gap_is_refused() {
+fn retry_returns_the_original_indexes_and_a_gap_is_refused() {
     let table = table(3, 8);
     let now = Timestamp(5);
     for s in 1..=3 {
@@ -54,7 +54,7 @@ fn answered_batches_and_those_beyond_the_window_are_forgotten() {
     let now = Timestamp(9);
     assert_eq!(kind(table.check(&stamp(1, 2, 0), now)), ErrorKind::SequenceForgotten);
     assert_eq!(table.check(&stamp(1, 3, 0), now).unwrap(), Some(at(30, 2)));
-    // The client had no answer for 6, but for all before.
+    // The client had the answers up to 5, but not the answer for 6.
     table.apply(&stamp(1, 7, 1), Index(70), 1, now).unwrap();
     assert_eq!(kind(table.check(&stamp(1, 5, 0), now)), ErrorKind::SequenceForgotten);
     assert_eq!(table.check(&stamp(1, 6, 0), now).unwrap(), Some(at(60, 2)));
@@ -62,7 +62,7 @@ fn answered_batches_and_those_beyond_the_window_are_forgotten() {
 }
 
 #[test]
-fn a_session_expires_by_log_time_and_stays_alive_by_appending_only() {
+fn session_expires_by_log_time_and_only_appends_extend_it() {
     let mut table = table(1, 4);
     let last = Timestamp(1 + IDLE);
     assert_eq!(table.check(&stamp(1, 1, 0), last).unwrap(), Some(at(10, 2)), "a retry on the last moment");
@@ -70,14 +70,14 @@ fn a_session_expires_by_log_time_and_stays_alive_by_appending_only() {
     table.apply(&stamp(1, 2, 0), Index(20), 1, last).unwrap();
     table.expire(Timestamp(last.0 + IDLE));
     assert_eq!(table.len(), 1);
-    assert_eq!(table.good_until_min, Timestamp(last.0 + IDLE), "no search before anything can be found");
+    assert_eq!(table.good_until_min, Timestamp(last.0 + IDLE), "no search before a session can expire");
     table.expire(Timestamp(last.0 + IDLE + 1));
     assert_eq!(table.len(), 0);
     assert_eq!(table.encoded_bytes(), TABLE_HEADER_BYTES);
 }
 
 #[test]
-fn a_session_without_a_limit_lives_for_ever() {
+fn session_without_an_idle_limit_never_expires() {
     let mut table = Sessions::new(1, 1);
     table.open(SessionId(1), u64::MAX, Timestamp(5)).unwrap();
     table.expire(Timestamp(u64::MAX));
@@ -85,14 +85,14 @@ fn a_session_without_a_limit_lives_for_ever() {
 }
 
 #[test]
-fn the_number_of_sessions_is_bounded_and_expired_ones_make_room() {
+fn number_of_sessions_is_bounded_and_expired_ones_make_room() {
     let mut table = Sessions::new(2, 4);
     table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
     table.open(SessionId(2), IDLE, Timestamp(1)).unwrap();
     let before = table.encode();
     assert_eq!(kind(table.check_open(Timestamp(IDLE))), ErrorKind::TooManySessions);
     table.check_open(Timestamp(IDLE + 1)).unwrap();
-    assert_eq!(table.encode(), before, "a question changes nothing");
+    assert_eq!(table.encode(), before, "a check changes nothing");
     table.open(SessionId(4), IDLE, Timestamp(IDLE + 1)).unwrap();
     assert_eq!((table.len(), table.get(SessionId(1))), (2, None));
     table.close(SessionId(2));
@@ -100,11 +100,11 @@ fn the_number_of_sessions_is_bounded_and_expired_ones_make_room() {
     table.open(SessionId(5), IDLE, Timestamp(IDLE + 1)).unwrap();
     assert_eq!(kind(table.open(SessionId(5), IDLE, Timestamp(IDLE + 1))), ErrorKind::InvalidArgument);
     table.open(SessionId(6), IDLE, Timestamp(IDLE + 1)).unwrap();
-    assert_eq!(table.len(), 3, "what the log holds is not refused");
+    assert_eq!(table.len(), 3, "an entry in the log is not refused");
 }
 
 #[test]
-fn a_log_that_contradicts_itself_changes_nothing() {
+fn contradicting_log_changes_nothing() {
     let mut table = table(3, 4);
     let before = table.encode();
     let now = Timestamp(9);
@@ -115,10 +115,10 @@ fn a_log_that_contradicts_itself_changes_nothing() {
     assert_eq!(kind(table.apply(&stamp(8, 1, 0), Index(40), 1, now)), ErrorKind::SessionExpired);
     assert_eq!(table.encode(), before);
     table.apply(&Stamp::default(), Index(40), 1, now).unwrap();
-    assert_eq!(table.encode(), before, "batches without a session leave no trace");
+    assert_eq!(table.encode(), before, "batches without a session do not change the table");
 }
 
-/// The bytes of version 1, for ever.
+/// The encoding of version 1, which never changes.
 #[test]
 fn golden_bytes() {
     let mut table = table(2, 4);
@@ -144,14 +144,14 @@ fn smaller_limits_refuse_nothing_and_a_smaller_window_forgets() {
     assert_eq!(small.check(&stamp(1, 4, 0), Timestamp(6)).unwrap(), Some(at(40, 2)));
     assert_eq!(kind(small.check(&stamp(1, 3, 0), Timestamp(6))), ErrorKind::SequenceForgotten);
     assert_eq!(small.encoded_bytes(), small.encode().len());
-    // As if the window had been that from the start.
+    // As if the window had been that size from the start.
     let mut from_start = table(6, 3);
     from_start.open(SessionId(2), IDLE, Timestamp(6)).unwrap();
     assert_eq!(small.encode(), from_start.encode());
 }
 
 #[test]
-fn a_full_table_takes_exactly_its_bound() {
+fn full_table_takes_exactly_its_bound() {
     let (sessions, window) = (5, 1024);
     let mut table = Sessions::new(sessions, window);
     let mut next = 1;
@@ -169,13 +169,13 @@ fn a_full_table_takes_exactly_its_bound() {
 }
 
 #[test]
-fn a_count_that_the_bytes_cannot_hold_allocates_nothing() {
+fn impossible_count_allocates_nothing() {
     let mut bytes = u32::MAX.to_le_bytes().to_vec();
     bytes.extend_from_slice(&[0; 4]);
     assert_eq!(Sessions::decode(&bytes, 1, 1).unwrap_err(), "session table is cut off");
 }
 
-/// One session's bytes: its words, then its remembered batches.
+/// The encoding of one session: its words, then its remembered batches.
 fn one_session(words: [u64; 5], batches: &[(u64, u32)]) -> Vec<u8> {
     let mut bytes = 1u64.to_le_bytes().to_vec();
     bytes.extend(words.iter().flat_map(|w| w.to_le_bytes()));
@@ -190,30 +190,30 @@ fn one_session(words: [u64; 5], batches: &[(u64, u32)]) -> Vec<u8> {
 fn impossible_tables_are_refused() {
     let decode = |words, batches: &[_]| Sessions::decode(&one_session(words, batches), 4, 1024).map(|_| ());
     assert_eq!(decode([1, 2, 0, 0, 2], &[(1, 1), (2, BATCH_RECORDS_MAX)]), Ok(()));
-    assert!(decode([0, 2, 0, 0, 2], &[(1, 1), (2, 1)]).is_err(), "no such session");
+    assert!(decode([0, 2, 0, 0, 2], &[(1, 1), (2, 1)]).is_err(), "session 0");
     assert!(decode([1, 1, 0, 0, 2], &[(1, 1), (2, 1)]).is_err(), "more batches than sequences");
     assert!(decode([1, 2, 0, 0, 0], &[]).is_err(), "the newest batch is always remembered");
     assert!(decode([1, 0, 0, 0, 1], &[(1, 1)]).is_err(), "a batch of a session that appended nothing");
     assert!(decode([1, 2, 0, 0, 2], &[(1, 2), (2, 1)]).is_err(), "batches that overlap");
-    assert!(decode([1, 2, 0, 0, 1], &[(0, 1)]).is_err(), "no such index");
-    assert!(decode([1, 2, 0, 0, 1], &[(u64::MAX, 1)]).is_err(), "an index beyond all");
+    assert!(decode([1, 2, 0, 0, 1], &[(0, 1)]).is_err(), "index 0");
+    assert!(decode([1, 2, 0, 0, 1], &[(u64::MAX, 1)]).is_err(), "an index beyond the largest");
     assert!(decode([1, 2, 0, 0, 1], &[(1, 0)]).is_err(), "an empty batch");
-    assert!(decode([1, 2, 0, 0, 1], &[(1, BATCH_RECORDS_MAX + 1)]).is_err(), "a batch beyond all");
+    assert!(decode([1, 2, 0, 0, 1], &[(1, BATCH_RECORDS_MAX + 1)]).is_err(), "a batch beyond the largest");
     let many: Vec<_> = (1..=1025).map(|n| (n, 1)).collect();
     assert_eq!(decode([1, 2000, 0, 0, 1024], &many[..1024]), Ok(()));
     assert!(decode([1, 2000, 0, 0, 1025], &many).is_err(), "more than the format's bound");
 }
 
-/// No client counts so far, but bytes from a disk can say so.
+/// No client counts this far, but damaged bytes can hold this number.
 #[test]
-fn the_last_sequence_of_all_has_no_next_one() {
+fn largest_sequence_has_no_next_one() {
     let bytes = one_session([1, u64::MAX, 0, IDLE, 1], &[(5, 1)]);
     let table = Sessions::decode(&bytes, 1, 1).unwrap();
     assert_eq!(table.check(&stamp(1, u64::MAX, 0), Timestamp(0)).unwrap(), Some(at(5, 1)));
     assert_eq!(kind(table.check(&stamp(1, 1, 0), Timestamp(0))), ErrorKind::SequenceForgotten);
 }
 
-/// The specification: keeps everything for ever and answers by looking.
+/// The specification: remembers everything and searches it.
 #[derive(Debug, Default)]
 struct Model {
     sessions: BTreeMap<u64, ModelSession>,
@@ -275,7 +275,7 @@ enum Op {
         ms: u64,
     },
     Expire,
-    /// Carries the table over a restart.
+    /// Encodes and decodes the table, as a restart does.
     Restart,
 }
 
@@ -297,10 +297,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Live use agrees with the specification at every step; and a table that saw only what is in the
-    /// log (no retries, no refusals) ends up with the same bytes.
+    /// Live use agrees with the specification at every step. A table that saw only the log (no retries, no refusals)
+    /// has the same bytes at the end.
     #[test]
-    fn the_table_agrees_with_a_naive_one_and_with_its_own_replay(
+    fn table_agrees_with_the_model_and_with_its_own_replay(
         ops in ops(),
         sessions_max in 1..6u32,
         window in 1..6u16,
@@ -366,7 +366,7 @@ proptest! {
         prop_assert_eq!(table.encode(), replayed.encode());
     }
 
-    /// No bytes make it panic, and what it accepts it would write again exactly so.
+    /// No input panics. A table that decodes encodes to the same bytes.
     #[test]
     fn decoding_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         if let Ok(table) = Sessions::decode(&bytes, 4, 1024) {
@@ -374,7 +374,7 @@ proptest! {
         }
     }
 
-    /// The same for bytes that are nearly right: one byte changed, cut off, or lengthened.
+    /// The same for bytes that are nearly right: one byte changed, cut off, or appended.
     #[test]
     fn decoding_damaged_tables_never_panics(
         n in 0..6u64,
@@ -394,7 +394,7 @@ proptest! {
         bad[place] ^= xor;
         if let Ok(mut table) = Sessions::decode(&bad, 2, 1024) {
             prop_assert_eq!(table.encode(), bad);
-            // And it can be used.
+            // The decoded table works.
             let stamp = stamp(1, table.get(SessionId(1)).map_or(1, |s| s.0.saturating_add(1)), 0);
             let _ = table.apply(&stamp, Index(1000), 1, Timestamp(n));
             table.expire(Timestamp(u64::MAX));

@@ -1,8 +1,8 @@
-//! Directed scenarios: short plays for mistakes that seeds meet too rarely. Each holds for the log as it is, and fails
-//! when the bug is planted that [`super::bugs`] names beside it.
+//! Directed scenarios: short scripts for mistakes that seeds meet too rarely. Each holds for the log as it is, and
+//! fails when the bug is planted beside which [`super::bugs`] names it.
 //!
-//! Those with a cluster play in a [`World`], so its oracle judges them after every event as well. Those with one replica
-//! are in [`one_replica`].
+//! Scenarios with a cluster run in a [`World`], so its oracle judges them after every event as well. Scenarios with
+//! one replica are in [`one_replica`].
 
 mod one_replica;
 
@@ -26,33 +26,36 @@ use crate::record::batch::{Batch, BatchBuilder};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, NodeId};
 use one_replica::{
-    ELECTION_TIMEOUT, LONG, another_directory_is_not_heard, barrier_is_asked_again_after_a_jump,
-    body_of_another_term_is_not_sent, committed_entries_alone_are_lent_as_committed,
-    vote_that_the_disk_tells_of_is_not_given_again,
+    ELECTION_TIMEOUT, LONG, barrier_is_retried_after_a_jump, body_of_another_term_is_not_sent,
+    message_from_another_directory_is_dropped, only_committed_entries_are_sent_as_committed,
+    vote_on_the_disk_is_not_cast_again,
 };
 use std::time::Duration;
 
-/// A scenario: its name, and how it is played.
+/// A scenario: its name, and its function.
 pub(super) type Scenario = (&'static str, fn() -> Check);
 
-/// All of them.
+/// All scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("set_back_disk_stays_out", set_back_disk_stays_out),
     ("set_back_disk_of_a_leader_stays_out", set_back_disk_of_a_leader_stays_out),
     ("leader_waits_until_its_removal_is_known", leader_waits_until_its_removal_is_known),
-    ("removed_leader_tells_what_is_committed", removed_leader_tells_what_is_committed),
+    ("removed_leader_reports_the_last_commit", removed_leader_reports_the_last_commit),
     ("last_voter_remembers_that_it_is_alone", last_voter_remembers_that_it_is_alone),
-    ("second_change_comes_with_the_commit_of_the_first", second_change_comes_with_the_commit_of_the_first),
-    ("sole_voter_speaks_after_its_term_is_durable", sole_voter_speaks_after_its_term_is_durable),
-    ("barrier_is_asked_again_after_a_jump", barrier_is_asked_again_after_a_jump),
+    ("second_change_carries_the_commit_of_the_first", second_change_carries_the_commit_of_the_first),
+    ("sole_voter_sends_after_its_term_is_durable", sole_voter_sends_after_its_term_is_durable),
+    ("barrier_is_retried_after_a_jump", barrier_is_retried_after_a_jump),
     ("body_of_another_term_is_not_sent", body_of_another_term_is_not_sent),
-    ("another_directory_is_not_heard", another_directory_is_not_heard),
-    ("committed_entries_alone_are_lent_as_committed", committed_entries_alone_are_lent_as_committed),
-    ("full_cluster_takes_a_discard", full_cluster_takes_a_discard),
-    ("replica_without_room_is_silent_and_goes_on", replica_without_room_is_silent_and_goes_on),
+    ("message_from_another_directory_is_dropped", message_from_another_directory_is_dropped),
+    ("only_committed_entries_are_sent_as_committed", only_committed_entries_are_sent_as_committed),
+    ("full_cluster_accepts_a_discard", full_cluster_accepts_a_discard),
+    ("replica_without_room_is_silent_and_recovers", replica_without_room_is_silent_and_recovers),
     ("follower_on_a_slow_link_gets_nothing_twice", follower_on_a_slow_link_gets_nothing_twice),
-    ("opening_behind_an_old_cut_is_made_for_the_cut", opening_behind_an_old_cut_is_made_for_the_cut),
-    ("vote_that_the_disk_tells_of_is_not_given_again", vote_that_the_disk_tells_of_is_not_given_again),
+    (
+        "opening_after_a_truncation_is_repaired_for_that_index",
+        opening_after_a_truncation_is_repaired_for_that_index,
+    ),
+    ("vote_on_the_disk_is_not_cast_again", vote_on_the_disk_is_not_cast_again),
 ];
 
 /// A cluster without clients and without a nemesis.
@@ -85,7 +88,7 @@ impl Stage {
         let limit = self.world.now().plus(LONG);
         while !holds(&mut self.world) {
             if self.world.now() > limit || !self.world.step()? {
-                return Err(format!("it does not happen that {what}: {}", self.world.ails()));
+                return Err(format!("this did not happen: {what}: {}", self.world.ails()));
             }
         }
         Ok(())
@@ -98,16 +101,16 @@ impl Stage {
     }
 
     fn leader(&self) -> Check<NodeId> {
-        self.world.leader().ok_or_else(|| "nobody leads".to_owned())
+        self.world.leader().ok_or_else(|| "there is no leader".to_owned())
     }
 
-    /// The first other voter.
+    /// The first voter that is not in `than`.
     fn other(&mut self, than: &[NodeId]) -> Check<NodeId> {
         let voters = self.world.voters();
         voters.into_iter().find(|n| !than.contains(n)).ok_or_else(|| "there is no other voter".to_owned())
     }
 
-    /// Appends at the leader, and waits until that is committed.
+    /// Appends at the leader, and waits until the append is committed.
     fn append(&mut self) -> Check {
         let leader = self.leader()?;
         let batch = self.batch(0)?;
@@ -116,7 +119,7 @@ impl Stage {
         self.until("the append is committed", |w| w.oracle.last() > before)
     }
 
-    /// Appends a large record at the leader. The error, if it is refused.
+    /// Appends a large record at the leader. Returns the error if the append is refused.
     fn append_large(&mut self) -> Check<Option<ErrorKind>> {
         self.append_one(LARGE)
     }
@@ -127,7 +130,7 @@ impl Stage {
         self.ask(leader, Request::Append(batch))
     }
 
-    /// A batch of the next record: of `LARGE` size, or of none in particular.
+    /// A batch of the next record, with the size bit `LARGE` or 0.
     fn batch(&mut self, size: u64) -> Check<Batch> {
         self.records += 1;
         let record = self.records | size;
@@ -141,20 +144,20 @@ impl Stage {
         for _ in 0..records {
             match self.append_large()? {
                 None => {}
-                Some(error) => return Err(format!("an append is refused: {error:?}")),
+                Some(error) => return Err(format!("an append was refused: {error:?}")),
             }
         }
         Ok(())
     }
 
-    /// Asks a node, and waits for the answer. The error, if it is one.
+    /// Sends a request to a node, and waits for the answer. Returns the error if there is one.
     fn ask(&mut self, node: NodeId, request: Request) -> Check<Option<ErrorKind>> {
         let ticket = self.world.hand(node, request)?;
         self.until("there is an answer", |_| ticket.poll().is_some())?;
         Ok(ticket.poll().and_then(|outcome| outcome.err().map(|e| e.kind())))
     }
 
-    /// No disk has room for one more file.
+    /// Takes away the space for one more file on each disk.
     fn fill(&mut self) {
         for host in self.world.hosts.values_mut() {
             host.cramped = true;
@@ -171,14 +174,14 @@ impl Stage {
                 match self.append_one(size)? {
                     None if self.records < limit => {}
                     Some(ErrorKind::Full) => break,
-                    outcome => return Err(format!("a full disk is told as {outcome:?}")),
+                    outcome => return Err(format!("a full disk is reported as {outcome:?}")),
                 }
             }
         }
         Ok(())
     }
 
-    /// Sooner or later an append is taken.
+    /// Waits until an append is accepted.
     fn takes_appends(&mut self) -> Check {
         let limit = self.world.now().plus(LONG);
         loop {
@@ -186,7 +189,7 @@ impl Stage {
                 return Ok(());
             }
             if self.world.now() > limit {
-                return Err(format!("no append is taken: {}", self.world.ails()));
+                return Err(format!("no append is accepted: {}", self.world.ails()));
             }
             self.pass(ELECTION_TIMEOUT / 4)?;
         }
@@ -197,7 +200,8 @@ impl Stage {
         self.world.network.isolate(node, &present);
     }
 
-    /// The leader of two removes itself. The other one has the change durably, and hears no more of the leader.
+    /// The leader of two voters removes itself. The other voter has the change durably, and gets no more messages of
+    /// the leader.
     fn remove_leader_unheard(&mut self) -> Check<(NodeId, NodeId)> {
         let leader = self.leader()?;
         let other = self.other(&[leader])?;
@@ -212,7 +216,7 @@ impl Stage {
         Ok((leader, other))
     }
 
-    /// A node that is off starts on an older state of its disk, and hears what the others know of it.
+    /// Starts a node that is off on an older state of its disk, and waits for the introductions of the others.
     fn start_set_back(&mut self, node: NodeId, old: DiskState) -> Check {
         let disk = SimDisk::new(old.crash(|_| 0));
         disk.forget_history();
@@ -220,13 +224,13 @@ impl Stage {
             host.loses(disk, Maimed::SetBack);
         }
         self.world.start(node)?;
-        self.until("it was told what the others know of it", |w| {
+        self.until("the others have introduced themselves", |w| {
             w.machine(node).is_some_and(|m| m.is_introduced() || m.glance().role == Role::Removed)
         })
     }
 
-    /// The leader is cut off and writes so many entries, which another one supersedes by so many of its own. Returns the one
-    /// that was cut off, when it has the others' log.
+    /// Isolates the leader, which writes `superseded` entries; another leader supersedes them by `committed` entries
+    /// of its own. Returns the old leader, once it has the others' log.
     fn cut_off_entries(&mut self, superseded: u64, committed: u64) -> Check<NodeId> {
         let cut_off = self.leader()?;
         self.isolate(cut_off);
@@ -234,21 +238,21 @@ impl Stage {
             let batch = self.batch(LARGE)?;
             drop(self.world.hand(cut_off, Request::Append(batch))?);
         }
-        self.until("another leads", |w| w.leader().is_some_and(|n| n != cut_off))?;
+        self.until("another node leads", |w| w.leader().is_some_and(|n| n != cut_off))?;
         self.append_many(committed)?;
         self.world.network.open();
         self.until("all are settled", |w| w.is_settled().is_some())?;
         Ok(cut_off)
     }
 
-    /// A replica whose files were damaged while it was off starts, and is repaired.
+    /// Starts a replica whose files were damaged while it was off, and waits until it is repaired.
     fn is_repaired(&mut self, node: NodeId) -> Check {
         self.world.start(node)?;
         self.until("it takes part again", |w| w.hosts.get(&node).is_some_and(|h| h.repaired))?;
         self.until("all are settled", |w| w.is_settled().is_some())
     }
 
-    /// The power fails, and nothing that was not synced is left. The host comes back when it is started.
+    /// Cuts the power: everything that was not synced is lost. The host stays off until it is started.
     fn cut_power(&mut self, node: NodeId) -> Check {
         let Some(host) = self.world.hosts.get_mut(&node) else { return Ok(()) };
         let unanswered = host.cut_power_at_worst();
@@ -256,8 +260,9 @@ impl Stage {
     }
 }
 
-/// A voter's disk is set back to before a record that it acknowledged, while the third voter lacks it. One that knows of
-/// the record is reached once; then only the third is. The two must not lead on without the record.
+/// A voter's disk is set back to before a record that it acknowledged, while the third voter lacks the record. A
+/// voter that has the record can be reached once; then only the third can. Those two must not elect a leader without
+/// the record.
 fn set_back_disk_stays_out() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append()?;
@@ -265,14 +270,14 @@ fn set_back_disk_stays_out() -> Check {
     let first = stage.leader()?;
     let old: Vec<_> = stage.world.hosts.iter().map(|(node, host)| (*node, host.disk.state())).collect();
     stage.isolate(first);
-    stage.until("another leads", |w| w.leader().is_some_and(|n| n != first))?;
+    stage.until("another node leads", |w| w.leader().is_some_and(|n| n != first))?;
     let second = stage.leader()?;
     let third = stage.other(&[first, second])?;
     stage.append()?;
     stage.pass(ELECTION_TIMEOUT)?;
     stage.cut_power(third)?;
     let Some((_, old)) = old.into_iter().find(|(node, _)| *node == third) else { return Ok(()) };
-    // A leader would tell the replica by its commit: so nobody leads by the time that it starts.
+    // A leader's commit index would reveal the loss. So there must be no leader when the replica starts.
     stage.pass(ELECTION_TIMEOUT * 3)?;
     stage.start_set_back(third, old)?;
     stage.world.network.open();
@@ -280,7 +285,8 @@ fn set_back_disk_stays_out() -> Check {
     stage.pass(ELECTION_TIMEOUT * 10)
 }
 
-/// The same of a leader's disk, and the others remember that from its heartbeats alone: a leader acknowledges nothing.
+/// The same for a leader's disk. A leader acknowledges nothing, so the others know its durable index from its
+/// heartbeats alone.
 fn set_back_disk_of_a_leader_stays_out() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append()?;
@@ -299,8 +305,8 @@ fn set_back_disk_of_a_leader_stays_out() -> Check {
     stage.pass(ELECTION_TIMEOUT * 10)
 }
 
-/// The leader of two removes itself, and the other one does not hear that this is committed. If the leader said so and
-/// were taken away, the other one would wait for its vote for ever.
+/// The leader of two voters removes itself, and the other voter does not learn that this is committed. If the leader
+/// reported its removal and were taken away, the other voter would wait for its vote for ever.
 fn leader_waits_until_its_removal_is_known() -> Check {
     let mut stage = Stage::new(2, 0)?;
     let (leader, other) = stage.remove_leader_unheard()?;
@@ -314,9 +320,9 @@ fn leader_waits_until_its_removal_is_known() -> Check {
     stage.until("the last voter leads", |w| w.leader() == Some(other))
 }
 
-/// As above, and the walls stand until the leader steps down. It is a follower then, brings its removal into force, and has to
-/// tell the other one that this is committed.
-fn removed_leader_tells_what_is_committed() -> Check {
+/// As above, and the partition lasts until the leader steps down. It is a follower then, applies its removal, and has
+/// to report the commit to the other voter.
+fn removed_leader_reports_the_last_commit() -> Check {
     let mut stage = Stage::new(2, 0)?;
     let (_, other) = stage.remove_leader_unheard()?;
     stage.pass(ELECTION_TIMEOUT * 4)?;
@@ -327,7 +333,7 @@ fn removed_leader_tells_what_is_committed() -> Check {
     })
 }
 
-/// Of two the follower is removed, and gone. The leader loses its power: it must not look for the other one.
+/// One of two voters is removed and gone. The power of the leader fails: it must not wait for the other voter.
 fn last_voter_remembers_that_it_is_alone() -> Check {
     let mut stage = Stage::new(2, 0)?;
     let leader = stage.leader()?;
@@ -337,15 +343,15 @@ fn last_voter_remembers_that_it_is_alone() -> Check {
     stage.until("the change is in force", |w| {
         w.machine(leader).is_some_and(|m| m.voters() == (vec![leader], Vec::new()))
     })?;
-    stage.pass(Duration::from_millis(4))?; // long enough for a sync, and too short for the proof of an idle tail
+    stage.pass(Duration::from_millis(4))?; // long enough for a sync, too short for the proof of an idle tail
     stage.cut_power(leader)?;
     stage.world.retire(other)?;
     stage.world.start(leader)?;
     stage.until("the last voter leads", |w| w.leader() == Some(leader))
 }
 
-/// A follower gets two changes of membership at once, and loses its power right after its sync.
-fn second_change_comes_with_the_commit_of_the_first() -> Check {
+/// A follower gets two changes of membership at once, and its power fails right after its sync.
+fn second_change_carries_the_commit_of_the_first() -> Check {
     let mut stage = Stage::new(3, 0)?;
     let leader = stage.leader()?;
     let behind = stage.other(&[leader])?;
@@ -365,8 +371,8 @@ fn second_change_comes_with_the_commit_of_the_first() -> Check {
     stage.world.start(behind)
 }
 
-/// A follower becomes the only voter, and leads a learner: its term has to be durable before it says so.
-fn sole_voter_speaks_after_its_term_is_durable() -> Check {
+/// A follower becomes the only voter, and leads a learner: its term has to be durable before it sends it.
+fn sole_voter_sends_after_its_term_is_durable() -> Check {
     let mut stage = Stage::new(2, 1)?;
     let leader = stage.leader()?;
     let other = stage.other(&[leader])?;
@@ -374,7 +380,7 @@ fn sole_voter_speaks_after_its_term_is_durable() -> Check {
     stage.until("the last voter knows that it is alone", |w| {
         w.machine(other).is_some_and(|m| m.voters() == (vec![other], Vec::new()))
     })?;
-    // Neither asked to lead nor voted for, it elects itself.
+    // It elects itself, without a transfer and without another vote.
     stage.isolate(leader);
     stage.until("the last voter leads", |w| {
         w.machine(other).is_some_and(|m| m.glance().role == Role::Leader)
@@ -382,8 +388,8 @@ fn sole_voter_speaks_after_its_term_is_durable() -> Check {
     stage.pass(ELECTION_TIMEOUT)
 }
 
-/// All disks are full, and all files but those that are kept for it. A discard finds room, and makes some.
-fn full_cluster_takes_a_discard() -> Check {
+/// All disks are full, and all files except the reserve. A discard finds room, and frees space.
+fn full_cluster_accepts_a_discard() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append_many(150)?;
     stage.fill_up()?;
@@ -395,9 +401,9 @@ fn full_cluster_takes_a_discard() -> Check {
     stage.takes_appends()
 }
 
-/// All disks fill up before any replica has a file ahead. Leaders come and go until there is no room for another term. No
-/// replica dies of it, and all go on once there is room.
-fn replica_without_room_is_silent_and_goes_on() -> Check {
+/// All disks fill up before any replica has prepared a file ahead. Elections go on until there is no room for another
+/// term. No replica fails, and all continue once there is room.
+fn replica_without_room_is_silent_and_recovers() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.fill_up()?;
     for _ in 0..200 {
@@ -420,7 +426,8 @@ fn replica_without_room_is_silent_and_goes_on() -> Check {
     stage.takes_appends()
 }
 
-/// A follower comes back over a slow link, and much waits for it. Its answers to heartbeats must not bring the same again.
+/// A follower reconnects over a slow link, and a backlog waits for it. Its answers to heartbeats must not add the
+/// same entries again.
 fn follower_on_a_slow_link_gets_nothing_twice() -> Check {
     const APPENDED: u64 = 250;
     let mut stage = Stage::new(3, 0)?;
@@ -428,10 +435,10 @@ fn follower_on_a_slow_link_gets_nothing_twice() -> Check {
     let behind = stage.other(&[first])?;
     stage.isolate(behind);
     stage.append_many(APPENDED)?;
-    // A new leader finds out first what the follower has, and sends one message at a time until then.
+    // A new leader first probes the follower's position, and sends one message at a time until it knows it.
     let leader = stage.other(&[first, behind])?;
     if let Some(error) = stage.ask(first, Request::Transfer(leader))? {
-        return Err(format!("the lead does not go to node {leader}: {error:?}"));
+        return Err(format!("leadership was not transferred to node {leader}: {error:?}"));
     }
     stage.world.network.slow(leader, behind, 20_000);
     stage.world.network.open();
@@ -450,14 +457,14 @@ fn follower_on_a_slow_link_gets_nothing_twice() -> Check {
         return Err(format!("no more than {most} bytes wait for the follower"));
     }
     stage.world.hurry()?;
-    stage.until("the follower has all", |w| {
+    stage.until("the follower has all entries", |w| {
         let last = w.machine(leader).map(|m| m.glance().last_raft);
         w.machine(behind).map(|m| m.glance().last_raft) == last
     })
 }
 
-/// A conflict cut off whole segments, so their numbers are missing, and the segment before them is lost. It is made again of
-/// what the others have: the numbers between say nothing. It was taken for the one before the gap, and refused.
+/// A conflict truncated whole segments, so their numbers are missing, and the segment before them is lost. It is
+/// repaired from the other replicas. Before, the repair took the missing numbers for missing segments and refused.
 #[cfg(test)]
 fn segment_before_a_gap_in_the_numbers_is_repaired() -> Check {
     let mut stage = Stage::new(3, 0)?;
@@ -477,9 +484,10 @@ fn segment_before_a_gap_in_the_numbers_is_repaired() -> Check {
     stage.is_repaired(cut_off)
 }
 
-/// A conflict cut off the end of a segment that has lost its footer since, and the opening of the segment behind it is damaged.
-/// It is made for the place of the cut, not for the dead end: that would cover acknowledged entries.
-fn opening_behind_an_old_cut_is_made_for_the_cut() -> Check {
+/// A conflict truncated a segment, which has lost its footer since, and the opening of the next segment is damaged.
+/// The opening is repaired for the index of the truncation, not for the dead end: that would hide acknowledged
+/// entries.
+fn opening_after_a_truncation_is_repaired_for_that_index() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append_many(5)?;
     let cut_off = stage.cut_off_entries(6, 10)?;
@@ -490,7 +498,7 @@ fn opening_behind_an_old_cut_is_made_for_the_cut() -> Check {
     let image = host.disk.visible();
     let harms = (0..64).filter_map(|seed| harm::find(&image, Fault::DamagedCut, &mut Rng::new(seed)));
     let Some(harm) = harms.into_iter().find(|harm| harm.begins_behind.is_some()) else {
-        return Err("no opening stands behind a cut".to_owned());
+        return Err("no opening comes after a truncation".to_owned());
     };
     stage.world.harm(cut_off, harm);
     stage.is_repaired(cut_off)
@@ -501,7 +509,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_segment_is_repaired_whatever_its_number() {
+    fn missing_segment_before_a_gap_in_the_numbers_is_repaired() {
         assert_eq!(segment_before_a_gap_in_the_numbers_is_repaired(), Ok(()));
     }
 

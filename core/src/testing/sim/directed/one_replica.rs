@@ -1,4 +1,4 @@
-//! Plays of one replica, which is handed the messages of a leader that is not there.
+//! Scenarios with one replica, which gets the messages of a leader that does not exist.
 //!
 //! Must not know: a cluster.
 
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const ELECTION_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longer than anything takes here.
+/// Longer than any step takes here.
 pub(super) const LONG: Duration = Duration::from_secs(15);
 
 const LOG: LogId = LogId(7);
@@ -56,7 +56,7 @@ fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -> Envelope 
     Envelope { log: LOG, from, from_directory, to, to_directory, head, bodies: Vec::new(), urgent: false }
 }
 
-/// Node 2, which has begun to follow node 1.
+/// Node 2, which follows node 1.
 struct Follower(Machine);
 
 impl Follower {
@@ -66,21 +66,21 @@ impl Follower {
 
     fn on(disk: &SimDisk) -> Check<Self> {
         let machine = Machine::open(disk, &setup(Bootstrap::Join(LOG)), Moment::START);
-        Ok(Self(machine.map_err(|e| format!("it does not open: {e}"))?))
+        Ok(Self(machine.map_err(|e| format!("the log does not open: {e}"))?))
     }
 
-    /// Takes a message, and does all that follows.
+    /// Delivers a message of raft, and does everything that follows.
     fn hears(&mut self, message: &Message, directory: DirectoryId) -> Check {
         self.gets(raft_message::encode_message(message).map_err(str::to_owned)?, directory)
     }
 
-    /// Takes what is not raft's as well.
+    /// Delivers any message.
     fn gets(&mut self, head: Bytes, directory: DirectoryId) -> Check {
         self.0.deliver(envelope(LEADER, directory, head));
         self.turns()
     }
 
-    /// Takes a message of node 3.
+    /// Delivers a message of node 3.
     fn hears_third(&mut self, message: Message) -> Check {
         let message = Message { from: THIRD.0, ..message };
         let head = raft_message::encode_message(&message).map_err(str::to_owned)?;
@@ -88,7 +88,7 @@ impl Follower {
         self.turns()
     }
 
-    /// Its cluster's voters become nodes 1 and 2, and then these others, by entries 1 to 3 and those behind.
+    /// Makes nodes 1 and 2, and then these others, the voters of its cluster, by entries 1 to 3 and the next ones.
     fn votes_beside(&mut self, others: &[Member]) -> Check {
         let here = self.0.identity().1;
         let mut voters = vec![Member::voter(LEADER, DIRECTORY, ""), Member::voter(ME, here, "")];
@@ -111,7 +111,7 @@ impl Follower {
             }
             self.0.failure().map_or(Ok(()), Err)
         };
-        turns().map_err(|e| format!("it fails: {e}"))
+        turns().map_err(|e| format!("the replica fails: {e}"))
     }
 }
 
@@ -133,34 +133,34 @@ fn entry(index: u64) -> Entry {
     Entry { index, term: 1, ..Entry::default() }
 }
 
-/// An entry that changes nothing in the membership. Before it is written how far the log is committed: a hard state.
+/// An entry with an unchanged membership. A hard state with the commit index is written before it.
 fn change_at(index: u64, term: u64) -> Entry {
     let mut change = Entry { index, term, ..Entry::default() };
     change.set_entry_type(EntryType::EntryConfChangeV2);
     change
 }
 
-/// A barrier was answered for a place before the jump, and waits for this replica to be there. The state that
-/// the replica shows right after the jump was never a state of the log.
-pub(super) fn barrier_is_asked_again_after_a_jump() -> Check {
+/// The barrier was answered for an index before the jump, and waits until this replica has reached it. The state
+/// right after the jump was never a state of the log.
+pub(super) fn barrier_is_retried_after_a_jump() -> Check {
     let mut follower = Follower::new()?;
     follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
     let asked =
-        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("it takes no question: {e}"))?;
+        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("the barrier is refused: {e}"))?;
     follower.turns()?;
     let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
         let (kind, body) = raft_message::parse_head(&envelope.head).ok()?;
         let message = Message::parse_from_bytes(&body).ok().filter(|_| kind == HeadKind::Raft)?;
         (message.get_msg_type() == MessageType::MsgReadIndex).then_some(message)
     });
-    let Some(question) = question else { return Err("it does not ask its leader".to_owned()) };
+    let Some(question) = question else { return Err("the replica does not ask its leader".to_owned()) };
     let mut answer = message(MessageType::MsgReadIndexResp);
     answer.index = 20;
     answer.set_entries(question.get_entries().to_vec().into());
     follower.hears(&answer, DIRECTORY)?;
     follower.hears(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
     if follower.0.glance().committed_raft != EntryIndex(50) {
-        return Err(format!("it does not jump: {:?}", follower.0.glance()));
+        return Err(format!("the replica does not jump: {:?}", follower.0.glance()));
     }
     match asked.poll() {
         None => Ok(()),
@@ -168,39 +168,39 @@ pub(super) fn barrier_is_asked_again_after_a_jump() -> Check {
     }
 }
 
-/// Another leader has put another entry there since: its body must not go with the old header.
+/// Another leader has replaced the entry since: the new body must not be sent with the old header.
 pub(super) fn body_of_another_term_is_not_sent() -> Check {
     let mut follower = Follower::new()?;
     follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
     if follower.0.body_of(EntryIndex(1), Term(1)).is_err() {
-        return Err("the entry is not there".to_owned());
+        return Err("the entry does not exist".to_owned());
     }
     match follower.0.body_of(EntryIndex(1), Term(2)) {
         Err(_) => Ok(()),
-        Ok(_) => Err("the body of entry 1 of term 1 was given for that of term 2".to_owned()),
+        Ok(_) => Err("the body of entry 1 of term 1 was returned for that of term 2".to_owned()),
     }
 }
 
-/// The cluster knows another directory for node 1: what comes from this one is not the leader's.
-pub(super) fn another_directory_is_not_heard() -> Check {
+/// The cluster knows another directory for node 1: messages from this directory are not the leader's.
+pub(super) fn message_from_another_directory_is_dropped() -> Check {
     let mut follower = Follower::new()?;
     follower.votes_beside(&[])?;
     follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
     if follower.0.glance().last_raft != EntryIndex(3) {
         return Err(format!(
-            "it took an entry from a directory that is no member's: {:?}",
+            "the replica accepted an entry from a directory that is no member's: {:?}",
             follower.0.glance()
         ));
     }
     follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
     if follower.0.glance().last_raft != EntryIndex(4) {
-        return Err(format!("it did not take its leader's entry: {:?}", follower.0.glance()));
+        return Err(format!("the replica did not accept its leader's entry: {:?}", follower.0.glance()));
     }
     Ok(())
 }
 
-/// A replica that repairs its log replaces a superseded end by what it is told is committed.
-pub(super) fn committed_entries_alone_are_lent_as_committed() -> Check {
+/// A replica that repairs its log replaces a superseded end by entries that it receives as committed.
+pub(super) fn only_committed_entries_are_sent_as_committed() -> Check {
     let mut follower = Follower::new()?;
     let entries = (1..=5).map(entry).collect();
     follower.hears(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
@@ -215,13 +215,14 @@ pub(super) fn committed_entries_alone_are_lent_as_committed() -> Check {
         answer.and_then(Result::ok).map(|blocks| blocks.iter().map(|(h, _)| h.raft_index.0).collect());
     match given {
         Some(given) if given == [2, 3] => Ok(()),
-        given => Err(format!("of five entries, of which three are committed, it gives {given:?}")),
+        given => Err(format!("of five entries, of which three are committed, the replica sends {given:?}")),
     }
 }
 
-/// It has voted in term 9, and got entries of that term. Then entry 5 and the hard state behind it are damaged, and it hears
-/// only of a leader of term 1 while its log is repaired. The vote of term 9, of which its disk still tells, binds it.
-pub(super) fn vote_that_the_disk_tells_of_is_not_given_again() -> Check {
+/// The replica has voted in term 9, and got entries of that term. Then entry 5 and the hard state after it are
+/// damaged, and only a leader of term 1 is heard during the repair. The vote of term 9, which the disk still holds,
+/// binds the replica.
+pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
     let disk = SimDisk::default();
     let mut follower = Follower::on(&disk)?;
     follower.votes_beside(&[Member::voter(THIRD, DIRECTORY_OF_THIRD, "")])?;
@@ -234,7 +235,7 @@ pub(super) fn vote_that_the_disk_tells_of_is_not_given_again() -> Check {
     follower.hears_third(of_nine((5, 1), change_at(6, 9)))?;
     follower.hears_third(of_nine((6, 9), Entry { term: 9, ..entry(7) }))?;
     let fifth = follower.0.entry(EntryIndex(5)).ok().flatten();
-    let Some(fifth) = fifth else { return Err("entry 5 is not there".to_owned()) };
+    let Some(fifth) = fifth else { return Err("entry 5 does not exist".to_owned()) };
     drop(follower);
 
     let disk = disk.kill();
@@ -243,35 +244,37 @@ pub(super) fn vote_that_the_disk_tells_of_is_not_given_again() -> Check {
     };
     let lost: Vec<_> = segment.blocks.iter().filter(|b| b.header.raft_index == EntryIndex(5)).collect();
     if !lost.iter().any(|b| b.header.kind == Kind::HardState) {
-        return Err("no hard state stands behind entry 5".to_owned());
+        return Err("there is no hard state after entry 5".to_owned());
     }
     for block in lost {
         disk.damage(&segment.name, &Damage::FlipBit { bit: (block.at as u64 + 20) * 8 });
     }
-    let fails = |e: Error| format!("it fails: {e}");
+    let fails = |e: Error| format!("the repair fails: {e}");
     let started = patient::start(&disk, &setup(Bootstrap::Existing), Moment::START).map_err(fails)?;
-    let Started::Patient(mut patient) = started else { return Err("it opens".to_owned()) };
+    let Started::Patient(mut patient) = started else {
+        return Err("the log opens without a repair".to_owned());
+    };
     let beat = raft_message::encode_message(&message(MessageType::MsgHeartbeat)).map_err(str::to_owned)?;
     for head in [encode_blocks(HeadKind::Blocks, std::iter::once(&fifth)), beat.clone()] {
         patient.deliver(envelope(LEADER, DIRECTORY, head));
     }
     if patient.turn(Moment::START).map_err(fails)?.is_some() {
-        return Err("it goes on before it has listened".to_owned());
+        return Err("the replica continues before it has listened".to_owned());
     }
-    // The leader is heard without a pause for two election time-outs.
+    // A leader's messages arrive without a pause for two election time-outs.
     let (mut later, mut opened) = (Moment::START.plus(LONG), None);
     for n in 0..=4 {
         if opened.is_some() {
-            return Err("it goes on before it has listened".to_owned());
+            return Err("the replica continues before it has listened".to_owned());
         }
         later = Moment::START.plus(LONG).plus(ELECTION_TIMEOUT / 2 * n);
         patient.deliver(envelope(LEADER, DIRECTORY, beat.clone()));
         opened = patient.turn(later).map_err(fails)?;
     }
-    let Some(opened) = opened else { return Err("it is not repaired".to_owned()) };
+    let Some(opened) = opened else { return Err("the log is not repaired".to_owned()) };
     let glance = patient.recover(opened, later).map_err(fails)?.glance();
     if (glance.term, NodeId(glance.vote)) != (Term(9), THIRD) {
-        return Err(format!("it voted for node {THIRD} in term 9, and that is forgotten: {glance:?}"));
+        return Err(format!("the replica voted for node {THIRD} in term 9 and has forgotten it: {glance:?}"));
     }
     Ok(())
 }

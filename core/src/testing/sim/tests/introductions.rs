@@ -1,9 +1,9 @@
-//! A replica that starts again, and the members that it does or does not remember.
+//! A replica that starts again, with members that it does or does not remember.
 
 use super::*;
 
-/// Voters 1, 2, 3 and learners 4, 5, 6. While `absent`, one of the latter or node 3, is away, 4 and 5 become voters and
-/// those that it remembers as voters leave.
+/// Voters 1, 2, 3 and learners 4, 5, 6. While `absent` (one of the learners or node 3) is away, 4 and 5 become voters
+/// and the voters that it remembers leave.
 fn absent_while_all_voters_change(absent: u64) -> Stage {
     let mut stage = Stage::new(3, 6);
     stage.stop(absent);
@@ -20,7 +20,8 @@ fn absent_while_all_voters_change(absent: u64) -> Stage {
     stage
 }
 
-/// The replica asked the voters that it remembered, all of them gone, and dropped what the leader sent: for ever.
+/// The replica asked only the voters that it remembered, which were all gone, and dropped the leader's messages for
+/// ever.
 #[test]
 fn returning_voter_that_remembers_no_voter_follows_again() {
     let mut stage = absent_while_all_voters_change(3);
@@ -36,7 +37,7 @@ fn returning_voter_that_remembers_no_voter_follows_again() {
     stage.leader_of(&[3, other]);
 }
 
-/// The same of a learner.
+/// The same for a learner.
 #[test]
 fn returning_learner_that_remembers_no_voter_follows_again() {
     let mut stage = absent_while_all_voters_change(6);
@@ -48,7 +49,7 @@ fn returning_learner_that_remembers_no_voter_follows_again() {
     assert_eq!(stage.committed(6), last, "{}", stage.glances());
 }
 
-/// The replica remembers nobody of those that are members now, not even as a learner.
+/// The replica remembers none of the current members, not even as a learner.
 #[test]
 fn returning_voter_that_remembers_no_member_follows_again() {
     let mut stage = Stage::new(3, 3);
@@ -62,7 +63,7 @@ fn returning_voter_that_remembers_no_member_follows_again() {
         stage.change(4, &[Change::Remove(NodeId(node))]);
         stage.stop(node);
     }
-    // All start again, so that nobody leads: each has to be introduced to the others.
+    // All restart, so that there is no leader: each has to be introduced to the others.
     stage.stop(4);
     stage.stop(5);
     for node in [3, 4, 5] {
@@ -75,9 +76,9 @@ fn returning_voter_that_remembers_no_member_follows_again() {
     assert_eq!([3, 4, 5].map(|n| stage.committed(n)), [last; 3], "{}", stage.glances());
 }
 
-/// A removed replica that started again was not told: its own membership did not have it any more.
+/// A removed replica that restarted never learnt of its removal, because it was missing from its own membership.
 #[test]
-fn removed_replica_that_starts_again_is_told() {
+fn removed_replica_that_restarts_learns_of_its_removal() {
     let mut stage = Stage::new(3, 3);
     stage.hand_over(1);
     stage.change(1, &[Change::Remove(NodeId(3))]);
@@ -89,9 +90,9 @@ fn removed_replica_that_starts_again_is_told() {
     assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
 }
 
-/// A leader that had started again only greeted a node whose disk was emptied, and waited for its answer.
+/// A leader that had restarted only greeted a node whose disk was emptied, and waited for its answer.
 #[test]
-fn emptied_node_is_told_by_a_leader_that_has_started_again() {
+fn restarted_leader_tells_an_emptied_node_of_its_loss() {
     let mut stage = Stage::new(3, 3);
     for node in 1..=3 {
         stage.stop(node);
@@ -105,8 +106,8 @@ fn emptied_node_is_told_by_a_leader_that_has_started_again() {
     assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
 }
 
-/// Voters 1, 2, 3; 2 leads, and what it acknowledged last is on 2 and 3. Then the disk of 3 is set back to before that, and
-/// 3 is off.
+/// Voters 1, 2, 3; 2 leads, and its last acknowledged record is on 2 and 3. Then the disk of 3 is set back to before
+/// that record, and 3 is off.
 fn set_back_where_one_voter_lacks_the_end() -> (Stage, Index) {
     let mut stage = Stage::new(3, 3);
     stage.hand_over(2);
@@ -124,20 +125,20 @@ fn set_back_where_one_voter_lacks_the_end() -> (Stage, Index) {
     (stage, last)
 }
 
-/// One answer made a majority together with the replica itself. It voted for the one voter that had less, though the other
-/// one, which knew better, could be reached a moment later: two records were acknowledged at one index.
+/// One introduction made a majority together with the replica itself. It voted for the voter that lacked the record,
+/// although the voter that had it could be reached a moment later. Two records were acknowledged at one index.
 #[test]
 fn set_back_voter_waits_for_every_voter_that_can_be_reached() {
     let (mut stage, last) = set_back_where_one_voter_lacks_the_end();
     stage.heal();
     stage.cut.extend([(1, 2), (2, 1), (2, 3)]);
-    stage.pass(LONG); // node 1 asks for votes, and again every few beats
+    stage.pass(LONG); // node 1 asks for votes again every few beats
     stage.restart(3);
     stage.pass(8);
     stage.cut.remove(&(2, 3));
     stage.pass(LONG);
     assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
-    // Nothing else was acknowledged, and the record is there.
+    // No other record was acknowledged at this index, and the record is there.
     stage.heal();
     let leader = stage.leader_of(&[1, 2]);
     let ticket = stage.append(leader, "behind it");
@@ -145,8 +146,8 @@ fn set_back_voter_waits_for_every_voter_that_can_be_reached() {
     assert_eq!(&stage.machines[&1].read(last).unwrap()[..], b"on 2 and 3");
 }
 
-/// Where the one that knows better cannot be reached at all, the others go on. When it comes back its committed entries are
-/// not those of the leader; it used to acknowledge the leader's in their place.
+/// If the voter that has the record cannot be reached at all, the others continue. When it returns, its committed
+/// entries are not those of the leader. It used to acknowledge the leader's entries in their place.
 #[test]
 fn voter_whose_committed_entries_were_replaced_takes_no_part() {
     let (mut stage, last) = set_back_where_one_voter_lacks_the_end();
@@ -162,16 +163,17 @@ fn voter_whose_committed_entries_were_replaced_takes_no_part() {
     stage.pass(LONG);
     assert_eq!(stage.role(2), Role::Removed, "{}", stage.glances());
     assert_eq!(&stage.machines[&2].read(last).unwrap()[..], b"on 2 and 3");
-    // The set-back replica has voted: it hears of its loss too late, and two that stop would leave no majority.
+    // The set-back replica has voted. It learns of its loss too late, and two stopped replicas would leave no
+    // majority.
     let leader = stage.leader_of(&[1, 3]);
     let ticket = stage.append(leader, "on two");
     stage.answer(&ticket).unwrap();
 }
 
-/// Nobody remembered what a leader had: only acknowledgements were, and a leader sends none. Its disk was set back within its
-/// term, and it voted for one that lacked what it had answered.
+/// No replica remembered the durable index of a leader: it only counted acknowledgements, and a leader sends none.
+/// The leader's disk was set back within its term, and it voted for a replica that lacked an acknowledged record.
 #[test]
-fn set_back_disk_of_a_leader_is_noticed() {
+fn set_back_disk_of_a_leader_is_detected() {
     let mut stage = Stage::new(3, 3);
     stage.hand_over(1);
     let ticket = stage.append(1, "on all");
@@ -187,7 +189,7 @@ fn set_back_disk_of_a_leader_is_noticed() {
     stage.restart(1);
     stage.pass(LONG);
     assert_eq!(stage.role(1), Role::Removed, "{}", stage.glances());
-    // The others have all of it.
+    // The others have all records.
     stage.heal();
     assert_eq!(stage.leader_of(&[2, 3]), 3);
     let ticket = stage.append(3, "behind it");

@@ -1,4 +1,4 @@
-//! Directed stories: a few machines, driven beat by beat, for what a seed meets too rarely.
+//! Directed tests: a few machines, driven heartbeat by heartbeat, for situations that seeds meet too rarely.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod introductions;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
 const ELECTION: Duration = Duration::from_secs(1);
-/// Beats in which whatever a cluster has to do is done, several elections included.
+/// Enough heartbeats for everything that a cluster has to do, with several elections.
 const LONG: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -32,11 +32,11 @@ struct Stage {
     log: Option<LogId>,
     now: Moment,
     clock: Arc<SetClock>,
-    /// Links on which nothing arrives, by direction.
+    /// Links on which no message arrives, by direction.
     cut: BTreeSet<(u64, u64)>,
     /// Nodes whose syncs do not end.
     held: BTreeSet<u64>,
-    /// Nodes whose syncs are under way, and on which thread.
+    /// Nodes with a running sync, and its thread.
     syncing: BTreeMap<u64, usize>,
 }
 
@@ -89,7 +89,7 @@ impl Stage {
         self.change(leader, &[Change::AddLearner { node: NodeId(node), directory, address: String::new() }]);
     }
 
-    /// Ends a process; what it wrote stays.
+    /// Ends a process; everything that it wrote stays.
     fn stop(&mut self, node: u64) {
         self.machines.remove(&node).unwrap();
         self.syncing.remove(&node);
@@ -97,7 +97,7 @@ impl Stage {
         self.disks.insert(node, disk);
     }
 
-    /// Cuts the power of a node: nothing stays that was not synced.
+    /// Cuts the power of a node: everything that was not synced is lost.
     fn cut_power(&mut self, node: u64) {
         self.machines.remove(&node).unwrap();
         self.syncing.remove(&node);
@@ -110,7 +110,7 @@ impl Stage {
         self.start(node, Bootstrap::Existing);
     }
 
-    /// Time passes, a heartbeat at a time, and whatever follows happens.
+    /// Lets time pass, one heartbeat after another, and processes all events.
     fn pass(&mut self, beats: usize) {
         for _ in 0..beats {
             self.now = self.now.plus(HEARTBEAT);
@@ -119,7 +119,7 @@ impl Stage {
         }
     }
 
-    /// Whatever can happen now, happens; syncs end, except for those that are held.
+    /// Processes all events that can happen now; syncs end, except for those that are held.
     fn settle(&mut self) {
         for _ in 0..1_000 {
             let mut sent = Vec::new();
@@ -136,10 +136,10 @@ impl Stage {
             }
             self.deliver(sent);
         }
-        panic!("messages go to and fro for ever");
+        panic!("the replicas send messages for ever");
     }
 
-    /// One of a node's threads goes on: the one whose sync is under way, unless that is held. True if there is more to do.
+    /// Runs one of a node's threads: the one with the running sync, unless that is held. True if there is more to do.
     fn runs(&mut self, node: u64) -> bool {
         let machine = self.machines.get_mut(&node).unwrap();
         let syncs = self.syncing.get(&node).copied();
@@ -161,7 +161,7 @@ impl Stage {
         false
     }
 
-    /// The least that can happen: of each machine one thread goes on, and what it says arrives.
+    /// The smallest step: each machine runs one thread, and its messages arrive.
     fn creep(&mut self) {
         let mut sent = Vec::new();
         let mut quiet = true;
@@ -189,7 +189,7 @@ impl Stage {
         }
     }
 
-    /// Cuts off a node in both directions.
+    /// Isolates a node in both directions.
     fn cut_off(&mut self, node: u64) {
         for other in 1..10 {
             self.cut.extend([(node, other), (other, node)]);
@@ -210,7 +210,7 @@ impl Stage {
         self.ask(node, Request::Append(batch.build().unwrap()))
     }
 
-    /// Lets time pass until it is answered.
+    /// Lets time pass until the ticket is answered.
     fn answer(&mut self, ticket: &Ticket) -> Result<Index, Error> {
         for _ in 0..LONG {
             if let Some(outcome) = ticket.poll() {
@@ -235,7 +235,7 @@ impl Stage {
         self.machines.keys().filter(leads).max_by_key(|n| self.machines[*n].glance().term).copied()
     }
 
-    /// Waits for a leader among these.
+    /// Waits for a leader among these nodes.
     fn leader_of(&mut self, nodes: &[u64]) -> u64 {
         for _ in 0..LONG {
             if let Some(leader) = self.leader().filter(|l| nodes.contains(l)) {

@@ -1,15 +1,15 @@
-//! Members that leave: what is answered, and what a power cut leaves of it.
+//! Members that are removed: the answers, and the state after a power cut.
 
 use super::*;
 
-/// "Removed" was answered while only the memory of the leader knew that the change was committed. The operator took node 2
-/// away for good, the power of node 1 failed, and it came back as one voter of two.
+/// "Removed" was answered while only the memory of the leader knew that the change was committed. The operator
+/// removed node 2 for good, the power of node 1 failed, and it restarted as one voter of two.
 #[test]
 fn removal_is_answered_once_the_leader_knows_it_durably() {
     let mut stage = Stage::new(2, 2);
     stage.hand_over(1);
     let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(2))]));
-    // One step after the other, so that the power can fail right behind the answer.
+    // One step at a time, so that the power can fail right after the answer.
     for _ in 0..10_000 {
         if ticket.poll().is_some() {
             break;
@@ -25,8 +25,8 @@ fn removal_is_answered_once_the_leader_knows_it_durably() {
     stage.answer(&ticket).unwrap();
 }
 
-/// The same of followers: what they say that they know committed counts once it is durable there. The power of all failed,
-/// and of the three voters that were left two could not elect a leader: they took themselves for two of four.
+/// The same for followers: a commit index that a follower reports counts once it is durable there. The power of all
+/// failed, and two of the three remaining voters could not elect a leader: they counted themselves as two of four.
 #[test]
 fn removal_is_answered_once_a_majority_knows_it_durably() {
     let mut stage = Stage::new(4, 4);
@@ -38,7 +38,7 @@ fn removal_is_answered_once_a_majority_knows_it_durably() {
     for _ in 0..2_000 {
         stage.creep();
         if stage.machines[&1].glance().committed_raft >= change {
-            // What the others write from now on stays in their memory, and they go on talking.
+            // Entries that the others write from now on stay in their memory, and they keep sending messages.
             stage.held.extend([2, 3]);
         }
         answered_at_once |= ticket.poll().is_some();
@@ -56,8 +56,8 @@ fn removal_is_answered_once_a_majority_knows_it_durably() {
         stage.cut_power(node);
     }
     stage.stop(4);
-    // Two of the three voters that are left are a majority of them, and none of the four that there were. One of each pair
-    // knows that.
+    // Two of the three remaining voters are a majority of three, but not of the four voters before. One of each pair
+    // knows of the removal.
     for pair in [[1, 2], [1, 3], [2, 3]] {
         for node in pair {
             stage.restart(node);
@@ -69,8 +69,8 @@ fn removal_is_answered_once_a_majority_knows_it_durably() {
     }
 }
 
-/// A leader that was removed stepped down when it alone knew that the change is committed, and answered candidates from then
-/// on. The voter that was left was elected with its vote, counted it in still, and could commit nothing: for ever.
+/// A removed leader stepped down when it alone knew that the change was committed, and answered candidates from then
+/// on. The remaining voter was elected with its vote, still counted it, and could never commit an entry.
 #[test]
 fn voter_left_by_a_removed_leader_can_commit() {
     let mut stage = Stage::new(2, 2);
@@ -79,7 +79,7 @@ fn voter_left_by_a_removed_leader_can_commit() {
     let change = stage.machines[&1].glance().last_raft.next();
     for _ in 0..2_000 {
         if stage.machines[&2].glance().last_raft >= change {
-            stage.cut.insert((1, 2)); // the entry, and no word that it is committed
+            stage.cut.insert((1, 2)); // the entry arrives, but not that it is committed
         }
         stage.creep();
     }

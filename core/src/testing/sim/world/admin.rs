@@ -1,5 +1,5 @@
-//! Admin: changes who belongs to the cluster, one thing after the other, as an operator would: asks who leads, tries
-//! again, looks whether it has happened.
+//! Admin: changes the membership of the cluster, one task after another, as an operator would: finds the leader,
+//! retries, and checks whether the change has happened.
 
 use super::{Asker, Check, Event, World};
 use crate::cluster::membership::Change;
@@ -15,45 +15,45 @@ use std::time::Duration;
 
 /// How long an operator waits for a change.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After so many attempts an operator gives up.
+/// An operator gives up after this many attempts.
 const TRIES_MAX: u32 = 40;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// One thing to be done.
+/// One task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::testing::sim) enum Task {
     Add(NodeId),
     Promote(NodeId),
     Demote(NodeId),
     Remove(NodeId),
-    /// The first leaves, the others become voters, at once.
+    /// The first node leaves and the others become voters, in one change.
     Replace {
         out: NodeId,
         into: Vec<NodeId>,
     },
     Transfer(NodeId),
-    /// Its power is cut once it knows all of these to be members, and stays so.
+    /// Cuts its power once it knows all of these as members; it stays off.
     Away {
         node: NodeId,
         knows: Vec<NodeId>,
     },
-    /// It comes back.
+    /// Starts the node again.
     Back(NodeId),
-    /// Nothing is done for so long.
+    /// Nothing is done for this long.
     Rest(Duration),
 }
 
-/// For how long a host is away that has no time to come back.
+/// How long a host is away without a fixed time of return.
 const FOR_LONG: Duration = Duration::from_secs(3_600);
 
-/// What an operator has to do.
+/// The tasks of an operator.
 #[derive(Debug, Default)]
 pub(in crate::testing::sim) struct Admin {
     tasks: VecDeque<Task>,
     attempt: Option<u64>,
     tries: u32,
     awake: bool,
-    /// Whether the member that is to leave was a voter when it was asked for last.
+    /// Whether the member that is to leave was a voter at the last request.
     voted: bool,
 }
 
@@ -83,7 +83,7 @@ impl Task {
 }
 
 impl World {
-    /// Gives the operator something to do.
+    /// Adds a task.
     pub(in crate::testing::sim) fn order(&mut self, task: Task) {
         self.admin.tasks.push_back(task);
         if !std::mem::replace(&mut self.admin.awake, true) {
@@ -111,7 +111,7 @@ impl World {
         voters.contains(&node)
     }
 
-    /// The voters, as the leader knows them, or failing that by the newest change that was committed.
+    /// The voters, as the leader knows them; without a leader, as of the newest committed change.
     pub(in crate::testing::sim) fn voters(&mut self) -> Vec<NodeId> {
         let leader = self.leader();
         let (mut voters, outgoing) = match leader.and_then(|n| self.machine(n)) {
@@ -131,7 +131,7 @@ impl World {
         }
         let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
         self.admin.tries += 1;
-        // Who comes and who goes has to be known for certain; what else was asked for may have happened or not.
+        // Added and removed members have to be known for certain; other changes may have happened or not.
         let may_give_up = !matches!(task, Task::Add(_) | Task::Remove(_));
         if (may_give_up && self.admin.tries > TRIES_MAX) || self.is_void(&task) {
             return self.task_over(false);
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// A host that was away comes back, if nothing has brought it back before.
+    /// A host that was away starts, if it has not started before.
     fn comes_back(&mut self, node: NodeId) -> Check {
         let is_away = self.hosts.get(&node).is_some_and(|h| h.state == State::Down);
         if is_away {
@@ -191,7 +191,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether there is no sense in it any more.
+    /// Whether the task has become pointless.
     fn is_void(&mut self, task: &Task) -> bool {
         let gone = |w: &Self, n: &NodeId| w.hosts.get(n).is_none_or(|h| h.state == State::Gone);
         match task {
@@ -214,7 +214,7 @@ impl World {
             Task::Add(n) => voters.contains(n) || learners.contains(n),
             Task::Promote(n) => voters.contains(n) && !joint,
             Task::Demote(n) => learners.contains(n) && !joint,
-            // A look tells less than an answer: the leader itself could still forget it.
+            // The leader's state proves less than an answer: the leader could still forget it.
             Task::Remove(n) => {
                 !voters.contains(n) && !learners.contains(n) && !joint && machine.change_is_durable()
             }
@@ -258,7 +258,7 @@ impl World {
         match result {
             Some(Ok(_)) => {
                 let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
-                // What was answered has to be so, unless somebody else leads already.
+                // An answer has to be true, unless another node leads already.
                 let holds = self.leader().is_none_or(|l| self.has_happened(l, &task));
                 if !holds && !matches!(task, Task::Transfer(_)) {
                     let now = self.now();
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// A voter has left: how few are there now? If one is, its power may fail at once, and the one that left is gone for good.
+    /// A voter has left. If one voter remains, its power may fail at once, and the removed one is gone for good.
     fn has_left(&mut self, out: NodeId) -> Check {
         match self.voters()[..] {
             [_, _] => self.counts.add(Fault::ShrinkToTwo),
@@ -285,7 +285,8 @@ impl World {
                 self.counts.add(Fault::ShrinkToOne);
                 if self.nemesis.rng.permille(500) {
                     let now = self.now();
-                    self.story.tell(now, || format!("TROUBLE node {last}, alone now, loses its power"));
+                    self.story
+                        .tell(now, || format!("TROUBLE node {last}, the only voter now, loses its power"));
                     self.retire(out)?;
                     self.cut_power(last, RETRY_DELAY)?;
                 }

@@ -1,11 +1,11 @@
-//! Clients: they append, read, discard and look where the log ends, at any replica, and write down what they asked and
-//! were told.
+//! Clients: they append, read, discard and read the log's end, at any replica, and record their requests and the
+//! answers.
 //!
-//! A client without a session asks once: what is not answered stays unknown. A client with a session sends its appends
-//! in order, several at a time, and sends an append again, under its number, wherever a leader may be, until it is
-//! told where it stands.
+//! A client without a session sends each request once: without an answer its outcome stays unknown. A client with a
+//! session sends its appends in order, several at a time. It retries an append under its number, at any replica that
+//! may lead, until it gets the index.
 //!
-//! What each error promises is taken at its word here: see [`verdict`].
+//! The promise of each error is checked here: see [`verdict`].
 
 use super::{Asker, Check, Event, World};
 use crate::disk::sim::Rng;
@@ -22,9 +22,9 @@ use crate::types::{Index, NodeId, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Records of one batch, at most.
+/// The largest number of records in a batch.
 const BATCH_MAX: u64 = 6;
-/// How long a client waits before it tries again.
+/// How long a client waits before it retries.
 const RETRY_DELAY: Duration = Duration::from_millis(30);
 
 /// A client.
@@ -33,16 +33,16 @@ pub(in crate::testing::sim) struct Client {
     id: u32,
     rng: Rng,
     think: Duration,
-    /// Appends that may be unanswered at a time.
+    /// How many appends may be unanswered at a time.
     window: usize,
-    /// Whom it asks.
+    /// The replica that it sends to.
     target: NodeId,
     in_session: bool,
     session: Option<Session>,
     ops: VecDeque<Op>,
     next_record: u64,
     next_new: Moment,
-    /// It does nothing new for so long, from its next turn on.
+    /// It does nothing new for this long, from its next step on.
     nap: Option<Duration>,
 }
 
@@ -50,25 +50,25 @@ pub(in crate::testing::sim) struct Client {
 struct Session {
     id: SessionId,
     next: u64,
-    /// When the newest append was asked for that was acknowledged in it.
+    /// When the newest append that was acknowledged in it was requested.
     active: Option<Moment>,
 }
 
-/// Clocks are wrong by at most 100 ms, and the log's time is the latest that a leader's has shown.
+/// Clocks are wrong by at most 100 ms, and the log's time is the latest that a leader's clock has shown.
 const CLOCKS_APART: Duration = Duration::from_millis(300);
 
-/// Something a client wants and has not been told.
+/// A request of a client without an answer.
 #[derive(Debug)]
 struct Op {
-    /// Its place in the history; sessions are opened and closed without one.
+    /// Its position in the history; `None` for opening and closing a session.
     call: Option<usize>,
     want: Want,
-    /// The attempt under way.
+    /// The running attempt.
     attempt: Option<u64>,
     /// Whether any earlier attempt may have had an effect.
     in_doubt: bool,
     not_before: Moment,
-    /// When it was asked for.
+    /// The time of the request.
     since: Moment,
 }
 
@@ -81,20 +81,20 @@ enum Want {
     Close(SessionId),
 }
 
-/// What an error says about what was asked.
+/// The meaning of an error for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It did not happen and will not.
+    /// It did not happen and never will.
     Refused,
-    /// It may have happened, or happen yet.
+    /// It may have happened, or may happen later.
     Unknown,
     /// It had happened before.
     Done,
-    /// No log that keeps its word says this here.
+    /// No correct log returns this error here.
     Wrong,
 }
 
-/// What each error promises.
+/// The promise of each error.
 fn verdict(kind: ErrorKind) -> Verdict {
     match kind {
         ErrorKind::NotLeader
@@ -131,17 +131,17 @@ impl Client {
         }
     }
 
-    /// Whether it waits for nothing.
+    /// Whether it waits for no answer.
     pub(in crate::testing::sim) fn is_idle(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// What it waits for, in words.
+    /// A description of the requests without an answer.
     pub(in crate::testing::sim) fn waits_for(&self) -> String {
         format!("client {} (session {:?}) waits for {:?}", self.id, self.session, self.ops)
     }
 
-    /// Since when it has waited for the oldest of its appends.
+    /// The time of its oldest append without an answer.
     pub(in crate::testing::sim) fn oldest_append(&self) -> Option<Moment> {
         self.ops.iter().filter(|op| matches!(op.want, Want::Append { .. })).map(|op| op.since).min()
     }
@@ -175,7 +175,7 @@ impl Client {
 }
 
 impl World {
-    /// A client's turn: what has to be sent again, then something new.
+    /// A client's step: retries first, then new requests.
     pub(in crate::testing::sim) fn client_wakes(&mut self, n: usize) -> Check {
         self.send_again(n)?;
         let now = self.now();
@@ -194,7 +194,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends what is not under way, in order.
+    /// Sends the requests that have no running attempt, in order.
     fn send_again(&mut self, n: usize) -> Check {
         let now = self.now();
         let mut place = 0;
@@ -205,7 +205,7 @@ impl World {
                 self.attempt(n, place)?;
             }
             if self.clients[n].ops.len() == before {
-                place += 1; // otherwise it was answered at once and is gone
+                place += 1; // else it was answered at once and removed
             }
         }
         Ok(())
@@ -221,9 +221,9 @@ impl World {
         }
         if self.plan.sessions_expire() && client.session.is_some() && client.ops.is_empty() {
             match client.rng.below(1000) {
-                // Away for longer than a session lasts, mostly.
+                // Idle, mostly for longer than a session lasts.
                 0..25 => client.nap = Some(self.plan.session_idle_max.mul_f64(1.3)),
-                // Forgets its session and takes another one.
+                // Drops its session and opens another one.
                 25..60 => client.session = None,
                 _ => {}
             }
@@ -298,13 +298,13 @@ impl World {
         self.send_again(n)
     }
 
-    /// A place somewhere in the log, or a little beyond.
+    /// A random index in the log, or a little beyond.
     fn some_index(&mut self, n: usize) -> Index {
         let last = self.oracle.last().0;
         Index(self.clients[n].rng.between(1, last + 2))
     }
 
-    /// What the replica shows without asking the others.
+    /// Reads a replica's state without a barrier.
     fn stale_read(&mut self, n: usize) -> Check {
         let index = self.some_index(n);
         let node = self.choose_target(n);
@@ -316,13 +316,13 @@ impl World {
         Ok(())
     }
 
-    /// Reads one record; none if there is no process there, or its disk failed.
+    /// Reads one record; `None` if no process runs there, or its disk failed.
     fn read_at(&mut self, node: NodeId, index: Index) -> Check<Option<Seen>> {
         let Some(machine) = self.machine(node) else { return Ok(None) };
         Ok(Some(match machine.read(index) {
             Ok(record) => match number_of(&record) {
                 Some(number) => Seen::Record(number),
-                None => return Err(format!("node {node} served damaged bytes at {index}")),
+                None => return Err(format!("node {node} returned damaged bytes at {index}")),
             },
             Err(e) if e.kind() == ErrorKind::Discarded => Seen::Discarded,
             Err(e) if e.kind() == ErrorKind::OutOfRange => Seen::Beyond,
@@ -336,7 +336,7 @@ impl World {
         self.history.answer(now, call, told);
     }
 
-    /// Mostly whom it asked before, sometimes another one.
+    /// Mostly the replica of the last request, sometimes another one.
     fn choose_target(&mut self, n: usize) -> NodeId {
         let up = self.up();
         let client = &mut self.clients[n];
@@ -344,7 +344,7 @@ impl World {
         if elsewhere { client.rng.pick(&up).copied().unwrap_or(client.target) } else { client.target }
     }
 
-    /// Makes one attempt at what a client wants.
+    /// Makes one attempt at a request.
     fn attempt(&mut self, n: usize, place: usize) -> Check {
         let node = match self.clients[n].ops[place].want {
             Want::Append { .. } if self.clients[n].in_session => self.clients[n].target,
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// This op is tried again after a while, and all behind it after it.
+    /// Retries this request after a while, and all later ones after it.
     fn later(&mut self, n: usize, place: usize) {
         let at = self.now().plus(RETRY_DELAY);
         let mut given_up = Vec::new();
@@ -411,7 +411,7 @@ impl World {
         self.hears_at(n, place, result)
     }
 
-    /// The answer to an attempt; none: nobody answered in time.
+    /// The answer to an attempt; `None`: no answer came in time.
     fn hears_at(&mut self, n: usize, place: usize, result: Option<(NodeId, LogResult<Appended>)>) -> Check {
         let (node, result) = match result {
             Some((node, Ok(appended))) => return self.succeeded(n, place, node, appended),
@@ -471,7 +471,7 @@ impl World {
                 return Err(format!("client {n}: its session was forgotten after {idle:?}: {error}"));
             }
         }
-        // One that never appended may have had to make room.
+        // A session that never appended may have been closed for another one.
         let crowded = self.plan.sessions_max.is_some() && active.is_none();
         self.counts.add(if crowded { Fault::SessionEvicted } else { Fault::SessionExpired });
         while let Some(op) = self.clients[n].ops.front() {
@@ -500,7 +500,7 @@ impl World {
                 let (first, last) = machine.range();
                 if last < appended.first {
                     let barrier = appended.first;
-                    return Err(format!("node {node}: behind a barrier at {barrier} its log ends at {last}"));
+                    return Err(format!("node {node}: after a barrier at {barrier} its log ends at {last}"));
                 }
                 let told = match index {
                     None => Told::Info(first, last),
@@ -518,7 +518,7 @@ impl World {
         }
     }
 
-    /// A leader has said that these records are in the log for good.
+    /// A leader has acknowledged that these records are committed.
     pub(in crate::testing::sim) fn acknowledged(
         &mut self,
         node: NodeId,

@@ -1,5 +1,5 @@
-//! Damage: a file of a replica that is down is lost, cut short or changed. Started again, the replica repairs its log with what
-//! the others have, and takes part again.
+//! Damage: a file of a replica that is down is lost, truncated or changed. The replica starts again, repairs its log
+//! from the other replicas, and takes part again.
 
 use super::{Check, World};
 use crate::disk::Disk as _;
@@ -14,12 +14,12 @@ use crate::testing::sim::oracle::excuse;
 use crate::types::{EntryIndex, NodeId};
 use std::time::Duration;
 
-/// The newest files grow, or are prepared and empty.
+/// How many of the newest files are excluded: they are growing, or prepared and empty.
 const NEWEST: usize = 4;
-/// The bytes of a file in which a bit turns over: in its header.
+/// The first bytes of a file, in whose header a bit is flipped.
 const BEGINNING: u64 = 64;
 
-/// Kinds of damage, each about as often.
+/// Kinds of damage, each about equally often.
 const KINDS: [Fault; 7] = [
     Fault::Damage,
     Fault::Damage,
@@ -31,7 +31,7 @@ const KINDS: [Fault; 7] = [
 ];
 
 impl World {
-    /// Files of a replica are damaged while it is down.
+    /// Damages files of a replica while it is down.
     pub(super) fn damage(&mut self, node: NodeId) -> Check {
         if !self.may_maim(node) {
             return Ok(());
@@ -39,11 +39,11 @@ impl World {
         let all_run = self.all_run();
         let back = self.nemesis.rng.between(100, 2_000);
         self.cut_power(node, Duration::from_millis(back))?;
-        // The files that the power cut left.
+        // The files as the power cut left them.
         let Some(host) = self.hosts.get(&node) else { return Ok(()) };
         let image = host.disk.visible();
         let cut = harm::find(&image, Fault::DamagedCut, &mut self.nemesis.rng);
-        // There are few places where a log was cut off.
+        // A log that was truncated is rare.
         let kind = match cut {
             Some(_) if self.nemesis.rng.permille(500) => Fault::DamagedCut,
             _ => self.nemesis.rng.pick(&KINDS).copied().unwrap_or(Fault::Damage),
@@ -54,7 +54,7 @@ impl World {
             kind => harm::find(&image, kind, &mut self.nemesis.rng),
         };
         match harm {
-            // A lost vote is learnt from the others, so all of them have to be there.
+            // A lost vote is learnt from the others, so all of them have to run.
             Some(harm) if all_run || !harm.loses_state => self.harm(node, harm),
             _ => self.damage_full_segment(node),
         }
@@ -78,10 +78,10 @@ impl World {
         self.story.tell(now, || format!("TROUBLE {} at node {node}: {harm:?}", harm.kind));
     }
 
-    /// A file that others follow is lost, cut short or changed.
+    /// Removes, truncates or changes a file that is followed by others.
     fn damage_full_segment(&mut self, node: NodeId) {
         let Some(host) = self.hosts.get(&node) else { return };
-        // Nothing tells what the oldest one began with. A file before it can be one that was discarded.
+        // Nothing shows the beginning of the oldest segment. A file before it can be one that was discarded.
         let Some(oldest) = harm::begun(&host.disk.visible()).last().map(|segment| segment.name) else {
             return;
         };
@@ -114,7 +114,7 @@ impl World {
         files
     }
 
-    /// A replica that repairs its log goes on.
+    /// Runs a replica that repairs its log.
     pub(super) fn nurse(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return Ok(()) };
@@ -130,7 +130,7 @@ impl World {
         self.send_fresh(node)?;
         let nobody_has_it = lacks.is_some_and(|entry| self.has_nobody(entry));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        // Of a segment that begins behind an entry that was never committed nothing tells where it began.
+        // If a segment begins after an entry that was never committed, nothing shows where it began.
         let is_superseded = host.begins_behind.is_some_and(|entry| self.oracle.is_superseded(entry));
         match outcome {
             Ok(None) => {
@@ -147,7 +147,7 @@ impl World {
                 }
                 self.begins(node)
             }
-            // Nobody can help, and it says so: an operator replaces it.
+            // No replica can help, and the error says so: an operator replaces the replica.
             Err(error) if error.kind() == ErrorKind::Corrupt && (nobody_has_it || is_superseded) => {
                 self.story.tell(now, || format!("node {node}: cannot be repaired: {error}"));
                 self.oracle.excuse(if nobody_has_it { excuse::DISCARDED } else { excuse::SUPERSEDED });
@@ -165,13 +165,13 @@ impl World {
         }
     }
 
-    /// Whether no replica that runs has this entry: it was discarded. One that is new and empty has had none.
+    /// Whether no running replica has this entry because it was discarded. A new and empty replica does not count.
     fn has_nobody(&self, entry: EntryIndex) -> bool {
         let mut glances = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::glance);
         glances.all(|g| g.base_raft >= entry || g.last_raft == EntryIndex(0))
     }
 
-    /// A replica whose file was damaged takes part: repaired, or without having noticed; then it is replaced.
+    /// A replica with a damaged file takes part. It was repaired, or it has not noticed the damage and is replaced.
     pub(super) fn after_damage(&mut self, node: NodeId) -> Check {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.damaged) else { return Ok(()) };
         (host.damaged, host.begins_behind) = (false, None);

@@ -1,8 +1,8 @@
-//! Drill: how long until a new leader acknowledges appends, when the old one is lost and all else is well.
+//! Drill: how long it takes until a new leader acknowledges appends, when the leader of a healthy cluster is lost.
 //!
-//! All trouble ends first; when every member is up, settled and in step, on its disk as well, and no old message is under
-//! way any more, the leader's power is cut, and somebody asks for an append of whoever leads until one is acknowledged.
-//! Meanwhile nothing else goes wrong.
+//! All faults end first. When every member is up, settled and in step, on its disk as well, and no old message is in
+//! flight, the leader's power is cut. A probe then sends an append to the current leader again and again until one is
+//! acknowledged. Meanwhile there is no other fault.
 
 use super::{Asker, Check, Event, World};
 use crate::error::Result as LogResult;
@@ -18,24 +18,24 @@ use crate::testing::sim::network::REPLAY_DELAY_MAX;
 use crate::types::NodeId;
 use std::time::Duration;
 
-/// How often the probe asks.
+/// How often the probe sends.
 const PROBE_INTERVAL: Duration = Duration::from_millis(2);
-/// How long it may take until all is settled; else there is no drill.
+/// How long the cluster may take to settle; else there is no drill.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// The probe's name among the clients.
+/// The probe's number among the clients.
 const PROBE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(in crate::testing::sim) struct Drill {
     since: Moment,
     killed: Option<(NodeId, Moment)>,
-    /// Since when all has been settled.
+    /// When the cluster settled.
     settled: Option<Moment>,
     attempt: Option<(u64, usize)>,
 }
 
 impl World {
-    /// Begins a drill, if there is somebody to take over.
+    /// Begins a drill, if another replica can become leader.
     pub(in crate::testing::sim) fn begin_drill(&mut self) -> Check {
         let fit = self.nemesis.maimed.is_empty() && self.admin.is_idle();
         if self.voters().len() < 3 || !fit || self.drill.is_some() {
@@ -43,13 +43,13 @@ impl World {
         }
         self.mend_all()?;
         let since = self.now();
-        self.story.tell(since, || "DRILL: all trouble ends, then the leader is lost".to_owned());
+        self.story.tell(since, || "DRILL: all faults end, then the leader is lost".to_owned());
         self.drill = Some(Drill { since, killed: None, settled: None, attempt: None });
         self.schedule.after(PROBE_INTERVAL, Event::Probe);
         Ok(())
     }
 
-    /// Whether all members are up and in step with the leader.
+    /// The leader, if all members are up and in step with it.
     pub(in crate::testing::sim) fn is_settled(&mut self) -> Option<NodeId> {
         let leader = self.leader()?;
         let voters = self.voters();
@@ -77,9 +77,7 @@ impl World {
         };
         let limit = self.plan.election_timeout * 20;
         if now.since(at) > limit {
-            return Err(format!(
-                "node {old} led and was lost; after {limit:?} nobody has acknowledged an append"
-            ));
+            return Err(format!("node {old} led and was lost; no append was acknowledged within {limit:?}"));
         }
         if let Some(leader) = self.leader().filter(|_| !asking) {
             let record = self.probe_record();
@@ -105,11 +103,11 @@ impl World {
         let now = self.now();
         self.schedule.after(PROBE_INTERVAL * 10, Event::Probe);
         if now.since(since) > SETTLE_MAX {
-            self.story.tell(now, || "DRILL: given up, it never settled".to_owned());
+            self.story.tell(now, || "DRILL: given up, the cluster did not settle".to_owned());
             self.drill = None;
             return Ok(());
         }
-        // A majority has to be left, and what the troubled network still holds has to have come.
+        // A majority has to remain, and messages that the faulty network still holds have to have arrived.
         let ready = self.voters().len() >= 3 && now.since(since) > REPLAY_DELAY_MAX;
         let leader = self.is_settled().filter(|_| ready);
         let settled = leader.and(settled.or(Some(now)));

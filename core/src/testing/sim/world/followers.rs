@@ -1,17 +1,17 @@
 //! Followers: copies of the log that are no members, fed by replicas and by each other through the simulated network.
 //!
 //! ```text
-//!  follower ── connects ──> source: Feed ── next, encode ──> network ──> decode ──> Following ── sync ──> disk
+//!  follower ── connects ──> source: FollowSource ── encode ──> network ──> decode ──> Applier ── sync ──> disk
 //!      ^                                                        │
 //!      └───── another source, if the stream breaks <── a gap, damage, a source that has ended
 //! ```
 //!
-//! Judged:
+//! Checks:
 //! - every entry that is fed is the one that was committed there, by term and digest;
-//! - every record that a follower shows is the one that was committed there, byte for byte;
-//! - what a follower has made durable is there after any crash;
-//! - a sound source never refuses a follower, nor a follower a sound source;
-//! - when all is well, every follower has all that its source has, from its own first record on.
+//! - every record that a follower publishes is the one that was committed at its index, byte for byte;
+//! - every entry that a follower has made durable is there after any crash;
+//! - a sound source never refuses a follower, nor does a follower refuse a sound source;
+//! - once all faults have ended, every follower has all records of its source, from its own first record on.
 
 use super::{Check, Event, World};
 use crate::cluster::transport::Envelope;
@@ -26,20 +26,20 @@ use crate::types::{DirectoryId, EntryIndex, LogId, NodeId};
 use bytes::Bytes;
 use std::time::Duration;
 
-/// Followers have names above those of all replicas.
+/// The node numbers of followers are above those of all replicas.
 const NAMES_FROM: u64 = 1_000;
-/// How often a follower looks after itself, if nothing comes.
+/// The interval of a follower's own steps when nothing arrives.
 const LOOKS: Duration = Duration::from_millis(50);
-/// How often a source looks whether there is more.
+/// The interval at which a source looks for more entries.
 const FEEDS: Duration = Duration::from_millis(10);
-/// How soon it goes on while there is.
+/// The pause between two items while there are more.
 const FEEDS_ON: Duration = Duration::from_micros(500);
-/// A sync of a follower's disk takes at most this.
+/// The longest duration of a sync of a follower's disk, in microseconds.
 const SYNC_MAX: u64 = 5_000;
 
 #[derive(Debug)]
 pub(in crate::testing::sim) enum FollowerEvent {
-    /// It looks after itself.
+    /// The follower's own step.
     Wake {
         life: u32,
     },
@@ -47,13 +47,13 @@ pub(in crate::testing::sim) enum FollowerEvent {
         life: u32,
     },
     Start,
-    /// It has room again.
+    /// Its disk has room again.
     Room,
-    /// Its source looks whether there is more.
+    /// Its source looks for more entries.
     FollowSource {
         stream: u64,
     },
-    /// Something comes.
+    /// An item arrives.
     FollowMessage {
         stream: u64,
         number: u64,
@@ -61,7 +61,7 @@ pub(in crate::testing::sim) enum FollowerEvent {
     },
 }
 
-/// Who feeds, by the life of its process.
+/// The source, by the life of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Replica(NodeId, u32),
@@ -83,22 +83,22 @@ pub(in crate::testing::sim) struct Follower {
     copy: Option<Copy>,
     up: bool,
     life: u32,
-    /// Its log was made.
+    /// Its log was created.
     made: bool,
     cramped: bool,
-    /// Where a sync under way will make it durable to; and where it is.
+    /// The last entry that the running sync covers; and the last durable one.
     syncing: EntryIndex,
     kept: EntryIndex,
     streams: u64,
     stream: Option<Stream>,
     source: Option<Source>,
-    /// When it looks after itself next.
+    /// The time of its next own step.
     due: Option<Moment>,
 }
 
 impl Follower {
     fn stop(&mut self) {
-        self.disk.power_off(); // before it is dropped: nothing it does at its end may count
+        self.disk.power_off(); // before the drop, so that nothing it writes while it ends counts
         (self.copy, self.stream, self.due) = (None, None, None);
         self.up = false;
     }
@@ -109,7 +109,7 @@ impl Follower {
 }
 
 impl World {
-    /// Hangs the plan's followers on the cluster.
+    /// Adds the plan's followers.
     pub(in crate::testing::sim) fn hang_followers(&mut self) {
         for n in 0..self.plan.followers as usize {
             let disk = SimDisk::default();
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Does what its thread would do now.
+    /// Does the work of its thread.
     fn chores(&mut self, n: usize) -> Check {
         let now = self.now();
         loop {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// After it has done something: its power may have failed, or it may have died of its disk.
+    /// After a step: its power may have failed, or it may have ended because of its disk.
     fn follower_did(&mut self, n: usize, outcome: Result<(), Error>) -> Check {
         let now = self.now();
         let follower = &mut self.followers[n];
@@ -222,15 +222,15 @@ impl World {
         }
         if let Err(error) = outcome {
             let node = follower.node;
-            self.story.tell(now, || format!("follower {node}: dies: {error}"));
+            self.story.tell(now, || format!("follower {node}: ends: {error}"));
             if !follower.may_fail() {
-                return Err(format!("follower {node} died although its disk is sound: {error:?}"));
+                return Err(format!("follower {node} ended although its disk is sound: {error:?}"));
             }
             return self.crash_follower(n, false);
         }
         let (node, made) = (follower.node, follower.made);
         let Some(copy) = &mut follower.copy else { return Ok(()) };
-        let fresh = copy.fresh().map_err(|e| format!("follower {node} cannot read what it has: {e:?}"))?;
+        let fresh = copy.fresh().map_err(|e| format!("follower {node} cannot read its records: {e:?}"))?;
         for (index, record) in fresh {
             self.oracle.shows(node, index, &record)?;
         }
@@ -238,7 +238,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends its process; by a power cut or a kill. It comes back.
+    /// Ends its process by a power cut or a kill. It will start again.
     fn crash_follower(&mut self, n: usize, power: bool) -> Check {
         let now = self.now();
         let back = Duration::from_millis(self.rng.between(50, 3_000));
@@ -267,7 +267,7 @@ impl World {
             Ok(copy) => {
                 if copy.committed() < follower.kept {
                     return Err(format!(
-                        "follower {node} had made durable all to entry {}, and has come back with {}",
+                        "follower {node} had made everything up to entry {} durable, and has restarted with {}",
                         follower.kept,
                         copy.committed()
                     ));
@@ -294,7 +294,7 @@ impl World {
 
     // ---- streams ----
 
-    /// Looks for a source: a replica, or a follower that was there before it.
+    /// Chooses a source: a replica, or a follower that was added before it.
     fn connect(&mut self, n: usize) -> Check {
         let (now, up) = (self.now(), self.up());
         let chained: Vec<usize> = (0..n)
@@ -302,16 +302,16 @@ impl World {
             .collect();
         let chain = !chained.is_empty() && self.rng.permille(400);
         let begins = if self.rng.permille(500) { FollowFrom::First } else { FollowFrom::Newest };
-        let want = self.followers[n].copy.as_ref().map_or(begins, Copy::want);
+        let want = self.followers[n].copy.as_ref().map_or(begins, Copy::resume_point);
         let (source, feed) = if chain {
             let Some(other) = self.rng.pick(&chained).copied() else { return Ok(()) };
             let Some(copy) = &self.followers[other].copy else { return Ok(()) };
-            (Source::Follower(other, self.followers[other].life), copy.feed(want))
+            (Source::Follower(other, self.followers[other].life), copy.follow(want))
         } else {
             let Some(node) = self.rng.pick(&up).copied() else { return Ok(()) };
             let Some(host) = self.hosts.get(&node) else { return Ok(()) };
             let Some(machine) = &host.machine else { return Ok(()) };
-            (Source::Replica(node, host.life), machine.feed(want))
+            (Source::Replica(node, host.life), machine.follow(want))
         };
         let follower = &mut self.followers[n];
         let node = follower.node;
@@ -340,11 +340,11 @@ impl World {
         self.follower_looks_after(n, pause);
     }
 
-    /// A source refuses: something has to be wrong with it.
+    /// A source refuses: there must be a fault.
     fn source_failed(&mut self, n: usize, source: Source, error: &Error) -> Check {
         let now = self.now();
         let node = self.followers[n].node;
-        self.story.tell(now, || format!("follower {node}: {source:?} feeds no more: {error}"));
+        self.story.tell(now, || format!("follower {node}: {source:?} stops feeding: {error}"));
         let faulty = match source {
             Source::Replica(node, _) => self.hosts.get(&node).is_none_or(|h| {
                 h.maimed.is_some() || h.cramped || h.disk.faults_fired() > 0 || h.disk.is_off()
@@ -353,14 +353,14 @@ impl World {
         };
         if !faulty && matches!(error.kind(), ErrorKind::Diverged | ErrorKind::Corrupt | ErrorKind::Io) {
             return Err(format!(
-                "{source:?} does not feed follower {node}, and its disk is sound: {error:?}"
+                "{source:?} does not feed follower {node} although its disk is sound: {error:?}"
             ));
         }
         self.break_stream(n);
         Ok(())
     }
 
-    /// The source looks whether there is more, and sends it.
+    /// The source looks for more entries and sends them.
     fn feed(&mut self, n: usize, number: u64) -> Check {
         let now = self.now();
         let bytes_max = self.rng.between(1, 100_000) as usize;
@@ -411,7 +411,7 @@ impl World {
         Ok(())
     }
 
-    /// Something comes to a follower.
+    /// An item arrives at a follower.
     fn fed(&mut self, n: usize, number: u64, nth: u64, envelope: Envelope) -> Check {
         let now = self.now();
         let follower = &mut self.followers[n];
@@ -420,10 +420,10 @@ impl World {
             return Ok(());
         };
         if nth <= stream.heard {
-            return Ok(()); // it came before
+            return Ok(()); // it arrived before
         }
         if nth > stream.heard + 1 {
-            self.break_stream(n); // one before it was lost
+            self.break_stream(n); // an earlier one was lost
             return Ok(());
         }
         stream.heard = nth;
@@ -437,10 +437,10 @@ impl World {
             }
         }
         let outcome = match &mut follower.copy {
-            Some(copy) => copy.take(fed, now),
+            Some(copy) => copy.apply(fed, now),
             None => {
                 let FollowMessage::State(state) = fed else {
-                    return Err(format!("follower {node} has no log yet, and was fed entries first"));
+                    return Err(format!("follower {node} has no log yet, but was fed entries first"));
                 };
                 match Copy::create(&follower.disk, &follower.setup, &state, now) {
                     Ok(copy) => {
@@ -462,12 +462,12 @@ impl World {
                 Ok(())
             }
             Ok(Err(refusal)) => {
-                self.story.tell(now, || format!("follower {node}: takes nothing: {refusal}"));
+                self.story.tell(now, || format!("follower {node}: refuses: {refusal}"));
                 let full = refusal.kind() == ErrorKind::Full && follower.cramped;
                 if full {
                     self.counts.add(Fault::FollowerFull);
                 } else if !follower.may_fail() && !follower.disk.is_off() {
-                    return Err(format!("follower {node} refuses what was committed: {refusal:?}"));
+                    return Err(format!("follower {node} refuses committed entries: {refusal:?}"));
                 }
                 self.break_stream(n);
                 self.follower_did(n, Ok(()))
@@ -476,16 +476,16 @@ impl World {
         }
     }
 
-    // ---- trouble, and its end ----
+    // ---- faults, and their end ----
 
-    /// A follower loses its power, is killed, or has a full disk.
+    /// Cuts a follower's power, kills it, or fills its disk.
     pub(super) fn strike_follower(&mut self, kind: Fault) -> Check {
         let up: Vec<usize> = (0..self.followers.len()).filter(|n| self.followers[*n].up).collect();
         let Some(n) = self.nemesis.rng.pick(&up).copied() else { return Ok(()) };
         let (now, node) = (self.now(), self.followers[n].node);
         self.story.tell(now, || format!("TROUBLE {kind} at follower {node}"));
         if kind == Fault::FollowerFull {
-            // Counted when it is refused something.
+            // Counted when it refuses an item.
             let more = self.nemesis.rng.between(0, 50_000);
             let follower = &mut self.followers[n];
             follower.cramped = true;
@@ -504,7 +504,7 @@ impl World {
         self.crash_follower(n, power)
     }
 
-    /// All trouble is over.
+    /// All faults have ended.
     pub(super) fn mend_followers(&mut self) {
         for n in 0..self.followers.len() {
             let follower = &mut self.followers[n];
@@ -517,13 +517,13 @@ impl World {
         }
     }
 
-    /// Followers that have not got all that is committed.
+    /// Followers that lack committed entries.
     pub(in crate::testing::sim) fn followers_behind(&self, last: EntryIndex) -> Vec<NodeId> {
         let has = |f: &&Follower| f.up && f.copy.as_ref().is_some_and(|c| c.committed() >= last);
         self.followers.iter().filter(|f| !has(f)).map(|f| f.node).collect()
     }
 
-    /// Every follower shows all that was committed, from its first record on.
+    /// Checks that every follower has all committed records, from its first record on.
     pub(in crate::testing::sim) fn judge_followers(&mut self) -> Check {
         for follower in &mut self.followers {
             let node = follower.node;
@@ -533,7 +533,7 @@ impl World {
             let wanted = self.oracle.log().range(first..).map(|(index, _)| *index);
             if !all.iter().map(|(index, _)| *index).eq(wanted) {
                 return Err(format!(
-                    "follower {node} shows {} records from {first}, which is not all",
+                    "follower {node} has {} records from {first} on, which are not all",
                     all.len()
                 ));
             }

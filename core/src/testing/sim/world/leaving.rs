@@ -1,5 +1,5 @@
-//! Leaving: what a process has sent leaves it as its links take it; files that are prepared late; and what a process lacks
-//! room for is counted.
+//! Leaving: sends a process's messages as fast as its links accept them, prepares files late, and counts the kinds of
+//! room that a process lacks.
 
 use super::{Check, Event, World};
 use crate::testing::sim::fault::Fault;
@@ -8,11 +8,11 @@ use crate::testing::sim::outbox::LANES;
 use crate::types::NodeId;
 use std::time::Duration;
 
-/// Files that are prepared late take so long, in milliseconds.
+/// How long the preparation of a late file takes, in milliseconds.
 const LATE_MS: (u64, u64) = (20, 1_500);
 
 impl World {
-    /// What was sent is judged, and leaves as far as its links take it.
+    /// Checks the messages that were sent, and passes them on as far as their links accept them.
     pub(super) fn send_fresh(&mut self, node: NodeId) -> Check {
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let Some(outbox) = host.outbox() else { return Ok(()) };
@@ -28,7 +28,7 @@ impl World {
         Ok(())
     }
 
-    /// A link can take more.
+    /// A link can accept more messages.
     pub(super) fn shipping(&mut self, node: NodeId, life: u32, to: NodeId) -> Check {
         let Some(host) = self.hosts.get(&node).filter(|h| h.life == life) else { return Ok(()) };
         if host.is_up() { self.ship(node, to) } else { Ok(()) }
@@ -57,7 +57,7 @@ impl World {
         Ok(())
     }
 
-    /// Links are as fast as ever again.
+    /// All links are fast again.
     pub(in crate::testing::sim) fn hurry(&mut self) -> Check {
         self.network.hurry();
         let outboxes: Vec<_> =
@@ -65,14 +65,14 @@ impl World {
         for (node, is_up, outbox) in outboxes {
             for to in outbox.waiting() {
                 if is_up {
-                    self.ship(node, to)?; // one that is paused sends when it goes on
+                    self.ship(node, to)?; // a paused one sends when it resumes
                 }
             }
         }
         Ok(())
     }
 
-    /// Sees to the work of a helper thread that is late.
+    /// Schedules the work of a helper thread that is late.
     pub(super) fn call_helper(&mut self, node: NodeId) {
         let Some(host) = self.hosts.get_mut(&node) else { return };
         let wants = host.prepares_late && host.machine.as_ref().is_some_and(Machine::wants_help);
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// A helper thread does its work.
+    /// Does the work of a helper thread.
     pub(super) fn helps(&mut self, node: NodeId, life: u32) -> Check {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.life == life) else { return Ok(()) };
         host.help_is_due = false;
@@ -92,7 +92,7 @@ impl World {
         self.settle(node)
     }
 
-    /// Counts what a process has come to lack room for.
+    /// Counts the kinds of room that a process has begun to lack.
     pub(super) fn count_room(&mut self, node: NodeId) {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return };

@@ -1,15 +1,16 @@
-//! World: hosts, the network between them, clients, and time. Takes one event after the other; each leads to calls
-//! of one machine, whose messages, syncs, answers and deadlines become events again.
+//! World: hosts, the network between them, clients, and time. It processes one event after another. Each event leads
+//! to calls of one machine; the machine's messages, syncs, answers and deadlines become events again.
 //!
 //! ```text
-//!  schedule ──> event ──> a machine turns ──> envelopes ──> network ──> schedule
+//!  schedule ──> event ──> a machine steps ──> envelopes ──> network ──> schedule
 //!                   │              ├──────────> sync begins ─────────────^
 //!                   │              ├──────────> deadline ────────────────^
-//!                   │              └──────────> oracle looks; answers ──> clients
-//!                   └──> client, administrator, nemesis ──> a machine is asked
+//!                   │              └──────────> oracle checks; answers ──> clients
+//!                   └──> client, administrator, nemesis ──> a request to a machine
 //! ```
 //!
-//! Invariant: nothing here depends on anything but the plan and its seed: no clock, no threads, no maps without order.
+//! Invariant: nothing here depends on anything but the plan and its seed: no clock, no threads, no maps without
+//! order.
 
 mod admin;
 mod client;
@@ -54,7 +55,7 @@ use watch::Watch;
 #[derive(Debug)]
 pub(super) enum Event {
     Deliver(Box<Envelope>),
-    /// A thread goes on.
+    /// A thread runs.
     Turn {
         node: NodeId,
         life: u32,
@@ -66,20 +67,20 @@ pub(super) enum Event {
         life: u32,
         thread: usize,
     },
-    /// A link of a process to another one can take more.
+    /// A link from one process to another can accept more messages.
     Ship {
         node: NodeId,
         life: u32,
         to: NodeId,
     },
-    /// A helper thread that is late does its work.
+    /// A late helper thread does its work.
     Help {
         node: NodeId,
         life: u32,
     },
-    /// A host that is down comes back.
+    /// A host that is down starts.
     Start(NodeId),
-    /// A paused process goes on.
+    /// A paused process resumes.
     Resume {
         node: NodeId,
         life: u32,
@@ -88,20 +89,20 @@ pub(super) enum Event {
     Expire(u64),
     Admin,
     Nemesis,
-    /// Somebody changes the log's options.
+    /// The log's options are changed.
     Options,
-    /// A trouble that lasts a while is over.
+    /// A lasting fault ends.
     Mend(u64),
-    /// The probe of a fail-over asks again.
+    /// The probe of a fail-over sends again.
     Probe,
-    /// A host is taken away.
+    /// A host is removed for good.
     Retire(NodeId),
     Follower(usize, FollowerEvent),
-    /// Whether all that can get on does.
+    /// Checks that the cluster makes progress.
     Watch,
 }
 
-/// Who asked.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     Client(usize),
@@ -112,19 +113,19 @@ pub(super) enum Asker {
     Closer,
 }
 
-/// A question that a machine has not answered.
+/// A request that a machine has not answered.
 pub(super) struct Attempt {
     pub(super) asker: Asker,
     pub(super) node: NodeId,
     ticket: Ticket,
 }
 
-/// Everything.
+/// The whole simulation.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) schedule: Schedule<Event>,
     pub(super) rng: Rng,
-    /// What is changed of the log's options.
+    /// Chooses the changes of the log's options.
     pub(super) options_rng: Rng,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
@@ -140,7 +141,7 @@ pub(super) struct World {
     next_attempt: u64,
     pub(super) log: Option<LogId>,
     pub(super) next_node: u64,
-    /// Clients begin nothing new.
+    /// Clients make no new requests.
     pub(super) quiet: bool,
     /// A fail-over that is being measured, and those that were.
     pub(super) drill: Option<Drill>,
@@ -194,7 +195,7 @@ impl World {
 
     // ---- hosts ----
 
-    /// A new host, off, with a name of its own.
+    /// Adds a host with a new number; it is off.
     pub(super) fn new_host(&mut self, bootstrap: Bootstrap) -> NodeId {
         let node = NodeId(self.next_node);
         self.next_node += 1;
@@ -203,12 +204,12 @@ impl World {
         node
     }
 
-    /// Nodes whose process runs.
+    /// Nodes with a running process.
     pub(super) fn up(&self) -> Vec<NodeId> {
         self.hosts.values().filter(|h| h.is_up()).map(|h| h.node).collect()
     }
 
-    /// All that are not gone for good.
+    /// All nodes that are not gone for good.
     pub(super) fn present(&self) -> Vec<NodeId> {
         self.hosts.values().filter(|h| h.state != State::Gone).map(|h| h.node).collect()
     }
@@ -217,7 +218,7 @@ impl World {
         self.hosts.get_mut(&node)?.running()
     }
 
-    /// The host that leads in the highest term, by its own word.
+    /// The host that reports to lead in the highest term.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let leaders = self.hosts.values().filter(|h| h.is_up());
         let glances = leaders.filter_map(|h| h.machine.as_ref().map(|m| (h.node, m.glance())));
@@ -248,7 +249,7 @@ impl World {
                 if patient {
                     self.story.tell(now, || format!("node {node}: is damaged and repairs its log"));
                     if self.hosts.get(&node).is_some_and(|h| h.maimed.is_none()) {
-                        return Err(format!("node {node} finds its log damaged, and its disk is sound"));
+                        return Err(format!("node {node} finds its log damaged although its disk is sound"));
                     }
                     return self.nurse(node);
                 }
@@ -258,7 +259,7 @@ impl World {
         }
     }
 
-    /// A replica takes part.
+    /// A replica begins to take part.
     fn begins(&mut self, node: NodeId) -> Check {
         self.after_damage(node)?;
         let others = self.hosts.values().filter(|h| h.node != node);
@@ -271,7 +272,7 @@ impl World {
         Ok(())
     }
 
-    /// Cuts the power of a host, which comes back after a while.
+    /// Cuts the power of a host, which starts again after a while.
     pub(super) fn cut_power(&mut self, node: NodeId, back_after: Duration) -> Check {
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let unanswered = host.cut_power(&mut self.rng);
@@ -279,7 +280,7 @@ impl World {
         self.lost(unanswered)
     }
 
-    /// Kills the process of a host, which comes back after a while.
+    /// Kills the process of a host, which starts again after a while.
     pub(super) fn kill(&mut self, node: NodeId, back_after: Duration) -> Check {
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let unanswered = host.kill();
@@ -287,7 +288,7 @@ impl World {
         self.lost(unanswered)
     }
 
-    /// Nobody will answer these.
+    /// These requests will get no answer.
     pub(super) fn lost(&mut self, attempts: Vec<u64>) -> Check {
         for attempt in attempts {
             self.give_up(attempt)?;
@@ -297,7 +298,7 @@ impl World {
 
     // ---- events ----
 
-    /// Takes the next event. False when there is none before `until`.
+    /// Processes the next event. False if there is none before `until`.
     pub(super) fn step(&mut self) -> Check<bool> {
         let Some(event) = self.schedule.next() else { return Ok(false) };
         let now = self.now();
@@ -351,12 +352,12 @@ impl World {
             host.deliver(envelope);
         }
         let now = self.schedule.now();
-        self.story.tell(now, || format!("node {node}: goes on after a pause"));
+        self.story.tell(now, || format!("node {node}: resumes after a pause"));
         self.wake_all(node);
         Ok(())
     }
 
-    /// What follows from what a machine did: messages, a sync, news, answers, the next turn.
+    /// Processes the results of a machine's step: messages, a sync, events for the story, answers, the next step.
     pub(super) fn after_step(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
@@ -399,9 +400,9 @@ impl World {
         Ok(())
     }
 
-    // ---- questions ----
+    // ---- requests ----
 
-    /// Asks a machine. None: there is none, or it refused at once; then the error.
+    /// Sends a request to a machine. `None`: no process runs; or the error, if it refused at once.
     pub(super) fn ask(
         &mut self,
         asker: Asker,
@@ -427,7 +428,7 @@ impl World {
         Some(Ok(attempt))
     }
 
-    /// Asks a machine on behalf of a scenario, which looks at the ticket itself.
+    /// Sends a request for a scenario, which polls the ticket itself.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn hand(&mut self, node: NodeId, request: Request) -> Check<Ticket> {
         let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };
@@ -436,7 +437,7 @@ impl World {
         ticket.map_err(|e| format!("node {node} refuses at once: {e}"))
     }
 
-    /// Nobody waits for this answer any more.
+    /// The answer to this attempt is not needed any more.
     pub(super) fn forget(&mut self, attempt: u64) {
         if let Some(Attempt { node, .. }) = self.attempts.remove(&attempt)
             && let Some(host) = self.hosts.get_mut(&node)
@@ -462,7 +463,7 @@ impl World {
             .collect();
         for (attempt, asker, result) in answers {
             if !self.attempts.contains_key(&attempt) {
-                continue; // an answer before it has made the asker give up on this one
+                continue; // an earlier answer made the sender give up this one
             }
             self.forget(attempt);
             let told = result.as_ref().map_or_else(|e| u64::from(e.kind().code()) << 32, |a| a.first.0);

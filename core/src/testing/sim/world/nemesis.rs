@@ -1,8 +1,8 @@
-//! Nemesis: makes trouble of the kinds that the plan allows, and mends what does not mend itself.
+//! Nemesis: injects the faults that the plan allows, and ends the lasting ones.
 //!
-//! Trouble stays within what the log promises to survive. Any number of hosts may be cut off, slow, stopped or
-//! without power. Data may be lost at one member at a time, which is then replaced or repaired; and while a disk that was set
-//! back is in use, or one that has lost its last vote, nothing else happens, since the memory of the others is needed.
+//! Faults stay within what the log promises to survive. Any number of hosts may be isolated, slow, stopped or without
+//! power. Only one member at a time may lose data; it is then replaced or repaired. While a disk that was set back is
+//! in use, or a replica has lost its last vote, there is no other fault, since the memory of the others is needed.
 
 use super::admin::Task;
 use super::{Check, Event, World};
@@ -19,7 +19,7 @@ use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Something that lasts until it is mended.
+/// A fault that lasts until it is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     Weather,
@@ -37,11 +37,11 @@ pub(in crate::testing::sim) struct Nemesis {
     kinds: Vec<Fault>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
-    /// No new trouble.
+    /// There are no new faults.
     pub(in crate::testing::sim) over: bool,
     /// Members whose data was lost, until they are replaced.
     pub(in crate::testing::sim) maimed: BTreeSet<NodeId>,
-    /// Nothing else happens until this one has left.
+    /// There is no other fault until this member has left or this time has come.
     hold: Option<(NodeId, Moment)>,
 }
 
@@ -89,17 +89,17 @@ impl Nemesis {
         }
     }
 
-    /// Nothing else happens until this member is whole again, or has left, or enough time has passed.
+    /// Injects no other fault until this member is whole again, or has left, or enough time has passed.
     pub(super) fn hold(&mut self, node: NodeId, now: Moment) {
         self.hold = Some((node, now.plus(HOLD_MAX)));
     }
 
-    /// Whether no trouble lasts.
+    /// Whether no fault lasts.
     pub(in crate::testing::sim) fn is_quiet(&self) -> bool {
         self.troubles.is_empty()
     }
 
-    /// All that lasts.
+    /// The lasting faults.
     pub(super) fn lasting(&self) -> impl Iterator<Item = &Trouble> {
         self.troubles.values()
     }
@@ -115,7 +115,8 @@ impl Nemesis {
     }
 }
 
-/// A disk set back, or one that has lost a vote, is given so long to be found and replaced or repaired.
+/// How long it may take until a disk that was set back, or a replica that has lost a vote, is found and replaced or
+/// repaired.
 const HOLD_MAX: Duration = Duration::from_secs(30);
 
 impl World {
@@ -190,7 +191,7 @@ impl World {
         true
     }
 
-    /// A trouble is over.
+    /// Ends a lasting fault.
     pub(in crate::testing::sim) fn mend(&mut self, id: u64) -> Check {
         let Some(trouble) = self.nemesis.troubles.remove(&id) else { return Ok(()) };
         let now = self.now();
@@ -226,7 +227,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends all trouble that lasts, and lets everything come back.
+    /// Ends all lasting faults, and starts all hosts.
     pub(in crate::testing::sim) fn mend_all(&mut self) -> Check {
         for (_, trouble) in std::mem::take(&mut self.nemesis.troubles) {
             self.undo(trouble)?;
@@ -311,7 +312,7 @@ impl World {
         self.lasts(Trouble::Walls, 300, 12_000)
     }
 
-    /// Little passes from one replica, mostly the leader, to one of the others or to all.
+    /// Slows the links from one replica, mostly the leader, to one of the others or to all.
     fn slow_link(&mut self, node: NodeId) -> bool {
         let node = self.leader().filter(|_| self.nemesis.rng.permille(700)).unwrap_or(node);
         let bytes = self.nemesis.rng.between(2_000, 60_000);
@@ -420,16 +421,17 @@ impl World {
         self.lasts(Trouble::Full(node), 1_000, 10_000)
     }
 
-    /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other one has.
+    /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other member has
+    /// lost data.
     pub(super) fn may_maim(&mut self, node: NodeId) -> bool {
-        // One that is paused, or the next leader, can know of a change already.
+        // A paused node, or the next leader, can know of a change already.
         let committed = |m: &Machine| m.glance().committed_raft;
         let most = self.hosts.values().filter_map(|h| h.machine.as_ref().map(committed)).max();
         let leads = self.leader().and_then(|n| self.hosts.get(&n)?.machine.as_ref().map(committed));
         if leads < most {
             return false;
         }
-        // Those that were taken away cannot stand in for it.
+        // Members that were removed for good cannot replace it.
         let present = self.present();
         let voters: Vec<NodeId> = self.voters().into_iter().filter(|n| present.contains(n)).collect();
         self.nemesis.maimed.is_empty()
@@ -456,7 +458,7 @@ impl World {
         let log = self.log;
         if let Some(host) = self.hosts.get_mut(&node) {
             host.loses(fresh_disk(chance), Maimed::Wiped);
-            // Somebody may even make it a new replica, under its old name.
+            // An operator may even make it a new replica, with its old number.
             host.bootstrap = match log {
                 Some(log) if rejoins => Bootstrap::Join(log),
                 _ => Bootstrap::Existing,
@@ -474,7 +476,7 @@ impl World {
         let mut rng = self.nemesis.rng.fork();
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        // The first time copies are made, the second time one is put back.
+        // The first time a copy of the disk is made, the second time it is put back.
         let Some(old) = host.old.take() else {
             for host in self.hosts.values_mut().filter(|h| h.is_up()) {
                 host.old = Some(host.disk.state());
@@ -495,13 +497,13 @@ impl World {
         self.replace(node)
     }
 
-    /// A bit turns over in a segment that does not grow any more. The replica may notice or not; what it must not do is
-    /// to serve it, or to lead others astray.
+    /// Flips a bit in a segment that does not grow any more. The replica may notice or not; it must not return the
+    /// bytes to clients or send them to others.
     fn rot(&mut self, node: NodeId) -> Check {
         let Some(host) = self.hosts.get(&node) else { return Ok(()) };
         let mut segments: Vec<String> = host.disk.visible().names().map(str::to_owned).collect();
         segments.retain(|name| name.ends_with(".seg"));
-        // The last ones grow, or are prepared and empty.
+        // The last ones are growing, or prepared and empty.
         segments.truncate(segments.len().saturating_sub(4));
         let Some(name) = self.nemesis.rng.pick(&segments).cloned() else { return Ok(()) };
         if !self.may_maim(node) {
@@ -555,7 +557,7 @@ impl World {
         Ok(())
     }
 
-    /// Voters are removed until one or two are left; after a while there are three again, mostly.
+    /// Removes voters until one or two are left; after a while there are three again, mostly.
     fn shrink(&mut self) -> Check {
         let mut voters = self.voters();
         let Some(log) = self.log else { return Ok(()) };
@@ -582,7 +584,7 @@ impl World {
         Ok(())
     }
 
-    /// A member is away while all other voters leave and new ones come. It may know those as learners.
+    /// A member is away while all other voters leave and new ones are added. It may know the new ones as learners.
     fn long_absence(&mut self) -> Check {
         let Some(log) = self.log else { return Ok(()) };
         let up = self.up();
@@ -590,7 +592,7 @@ impl World {
         let voters = self.voters();
         let is_member = voters.contains(&away)
             || self.leader().and_then(|l| self.machine(l)).is_some_and(|m| m.learners().contains(&away));
-        // Those that stay have to be a majority of the voters.
+        // The members that stay have to be a majority of the voters.
         let least = if voters.contains(&away) { 3 } else { 2 };
         let fits = (least..=5).contains(&voters.len()) && self.present().len() <= 7;
         if !self.admin.is_idle() || !self.nemesis.maimed.is_empty() || !is_member || !fits {
@@ -642,7 +644,7 @@ impl World {
             return self.after_damage(node);
         }
         if !faulty {
-            return Err(format!("node {node} does not start, although its disk can be used: {error:?}"));
+            return Err(format!("node {node} does not start although its disk works: {error:?}"));
         }
         host.disk.heal();
         let unanswered = host.kill();
@@ -651,12 +653,12 @@ impl World {
         Ok(())
     }
 
-    /// A host is taken away for good.
+    /// Removes a host for good.
     pub(in crate::testing::sim) fn retire(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.state != State::Gone) else { return Ok(()) };
         let unanswered = host.retire();
-        self.story.tell(now, || format!("node {node}: taken away"));
+        self.story.tell(now, || format!("node {node}: removed for good"));
         self.lost(unanswered)
     }
 }

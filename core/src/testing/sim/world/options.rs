@@ -1,7 +1,7 @@
-//! Options: somebody changes the options of the log now and then, at whoever leads, whatever else happens.
+//! Options: changes options of the log now and then, at the current leader, whatever else happens.
 //!
-//! Only those are changed to other values that no judge has to know of: how many batches of a session are remembered (more
-//! than any client has in flight), and limits that are never met.
+//! Two kinds of options get other values, because no check has to know of them: how many batches of a session are
+//! remembered (always more than a client has in flight), and limits that are never reached.
 
 use super::{Asker, Check, Event, World};
 use crate::error::Result as LogResult;
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 /// How long a change waits for the members.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Values from here on are never met.
+/// Values from here on are never reached.
 const NEVER: u64 = 1 << 40;
 
 impl World {
-    /// Changes some options of the log, and comes again later.
+    /// Changes some options of the log, and schedules the next change.
     pub(in crate::testing::sim) fn options_wake(&mut self) -> Check {
         if self.nemesis.over {
             return Ok(());
@@ -40,8 +40,8 @@ impl World {
                 })
                 .collect();
             let now = self.now();
-            self.story.tell(now, || format!("the log's options are to be changed at {leader}: {changes:?}"));
-            // What becomes of it shows in the log.
+            self.story.tell(now, || format!("the log's options are changed at node {leader}: {changes:?}"));
+            // The log shows the outcome.
             drop(self.ask(Asker::Options, leader, Request::SetOptions(changes), PATIENCE));
         }
         let next = Duration::from_millis(self.options_rng.between(300, 2_500));

@@ -1,8 +1,8 @@
-//! Process: the threads of a host run, sync, fail and end; a process is closed while appends are under way.
+//! Process: the threads of a host run, sync, fail and end; a process is closed while appends are in flight.
 //!
-//! Judged when a process has been closed:
-//! - every call that was handed in is answered;
-//! - no append that was handed in before is refused, if a majority lived, was connected and had sound disks.
+//! Checked when a process has been closed:
+//! - every request that was submitted is answered;
+//! - no append that was submitted before is refused, if a majority ran, was connected and had sound disks.
 
 use super::{Asker, Check, Event, World};
 use crate::cluster::options::Role;
@@ -19,16 +19,16 @@ use crate::types::NodeId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Work that arrives is looked at after at most this: some gathers, as behind a busy thread.
+/// A thread wakes within this time after work has arrived; more work gathers meanwhile, as behind a busy thread.
 const TURN_DELAY_MAX: Duration = Duration::from_micros(100);
-/// How often a thread stops between the turn and what follows, in thousandths.
+/// How often a thread stops between the step under the node lock and the work after it, in thousandths.
 const LINGERS: u32 = 150;
-/// Appends that are handed in right before a close.
+/// How many appends are submitted right before a close.
 const BURST_MAX: u64 = 40;
-/// The client that hands them in.
+/// The number of the client that submits them.
 const CLOSER: u32 = 901;
 
-/// Appends that are handed in right before a close, and their calls in the history.
+/// Appends that are submitted right before a close, and their calls in the history.
 #[derive(Debug, Default)]
 pub(in crate::testing::sim) struct Burst {
     calls: BTreeMap<u64, usize>,
@@ -36,12 +36,12 @@ pub(in crate::testing::sim) struct Burst {
 }
 
 impl World {
-    /// When a thread that is woken has the turn.
+    /// The delay until a woken thread runs.
     fn turn_delay(&mut self) -> Duration {
         Duration::from_nanos(self.rng.between(1_000, TURN_DELAY_MAX.as_nanos() as u64))
     }
 
-    /// Lets the threads go on that the queue has called.
+    /// Wakes the threads that the queue has notified.
     pub(super) fn wake_called(&mut self, node: NodeId) {
         if self.hosts.get(&node).is_some_and(|h| h.patient.is_some()) {
             let delay = self.turn_delay();
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Lets all threads go on: a thread may wake without a reason.
+    /// Wakes all threads: a thread may wake without a reason.
     pub(super) fn wake_all(&mut self, node: NodeId) {
         for thread in 0..THREADS {
             let delay = self.turn_delay();
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// A thread runs at this time, and not at another one.
+    /// Lets a thread run at this time, and at no other.
     pub(super) fn run_at(&mut self, node: NodeId, thread: usize, at: Moment) {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return };
         let at = at.max(host.busy_until);
@@ -72,7 +72,7 @@ impl World {
         self.schedule.at(at, Event::Turn { node, life: host.life, thread });
     }
 
-    /// A thread goes on.
+    /// Runs a thread.
     pub(super) fn turn(&mut self, node: NodeId, thread: usize) -> Check {
         let now = self.now();
         let linger = self.rng.permille(LINGERS);
@@ -115,7 +115,7 @@ impl World {
     pub(super) fn synced(&mut self, node: NodeId, life: u32, thread: usize) -> Check {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.life == life) else { return Ok(()) };
         if host.state == State::Paused {
-            // The disk goes on; the process learns of it when it wakes.
+            // The disk continues; the process learns of it when it resumes.
             self.schedule.after(Duration::from_millis(10), Event::Synced { node, life, thread });
             return Ok(());
         }
@@ -130,19 +130,20 @@ impl World {
         self.settle(node)
     }
 
-    /// After a machine has done something: it may have lost its disk's power, have failed, or have ended.
+    /// After a step of a machine: the power of its disk may have failed, the machine may have failed, or it may have
+    /// ended.
     pub(super) fn settle(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         if host.disk.is_off() {
             self.counts.add(Fault::PowerCutInside);
-            self.story.tell(now, || format!("node {node}: the power failed in the midst of a call"));
+            self.story.tell(now, || format!("node {node}: the power failed during a call to the disk"));
             let after = self.rng.between(100, 4000);
             return self.cut_power(node, Duration::from_millis(after));
         }
         let Some(machine) = host.running() else { return Ok(()) };
         let (failure, over) = (machine.failure(), machine.is_over());
-        // The last word is said by the first thread that ends.
+        // The first thread that ends reports the error.
         let Some(error) = failure.filter(|_| machine.is_poisoned()) else {
             self.after_step(node)?;
             return if over { self.has_ended(node) } else { Ok(()) };
@@ -157,7 +158,7 @@ impl World {
 
     // ---- closing ----
 
-    /// Closes a process, mostly the leader's, with appends under way.
+    /// Closes a process, mostly the leader's, with appends in flight.
     pub(super) fn close(&mut self, node: NodeId) -> Check {
         let node = self.leader().filter(|_| self.nemesis.rng.permille(700)).unwrap_or(node);
         if self.hosts.get(&node).is_none_or(|h| h.closing.is_some()) {
@@ -169,7 +170,7 @@ impl World {
         let now = self.now();
         let well = self.is_free_of_trouble(node);
         self.story.tell(now, || {
-            format!("TROUBLE close at node {node}{}", if well { ", all else is well" } else { "" })
+            format!("TROUBLE close at node {node}{}", if well { ", the cluster is healthy" } else { "" })
         });
         self.counts.add(Fault::Close);
         let lives = self.hosts.values().filter(|h| h.is_up()).map(|h| (h.node, h.life)).collect();
@@ -183,7 +184,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether this one leads a cluster in which nothing keeps it from committing.
+    /// Whether this node leads a cluster in which nothing prevents it from committing.
     fn is_free_of_trouble(&mut self, node: NodeId) -> bool {
         let voters = self.voters();
         let sound = |w: &Self, n: &NodeId| {
@@ -200,7 +201,8 @@ impl World {
                 glance.is_some_and(|o| o.term == g.term && o.leader == Some(node))
             })
         });
-        // A log that is closed gives up what no majority can be seen to commit: the others need the time to answer again.
+        // A log that is closed gives up appends that no majority seems to commit: the others need time to answer
+        // again.
         let (now, answers) = (self.now(), self.plan.heartbeat * 4);
         let reached = self.watch.untroubled_since().is_some_and(|since| now.since(since) >= answers);
         follow
@@ -214,7 +216,7 @@ impl World {
             && self.drill.is_none()
     }
 
-    /// An append that nobody waits for but the judge.
+    /// Submits an append whose answer only the check at the end needs.
     fn hand_in(&mut self, node: NodeId) -> Check {
         let now = self.now();
         self.burst.records += 1;
@@ -269,7 +271,7 @@ impl World {
             && now.since(closing.began) < self.plan.election_timeout;
         if well {
             return Err(format!(
-                "node {node} was closed {:?} ago, with all others well, and did not carry out an append that it had: {error:?}",
+                "node {node} was closed {:?} ago in a healthy cluster, and did not commit an append that it had: {error:?}",
                 now.since(closing.began)
             ));
         }

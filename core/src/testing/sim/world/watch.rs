@@ -1,14 +1,15 @@
-//! Watch: a cluster is never stuck while a majority is alive and connected.
+//! Watch: checks that a cluster is never stuck while a majority is alive and connected.
 //!
-//! Looks once a heartbeat. When a majority of the voters has been well for a while, with nothing between them, then
-//! - one of all leads, and what it has ordered is committed;
+//! It checks once per heartbeat. When a majority of the voters has been well for a while, and they reach each other,
+//! then
+//! - one member leads, and the entries that it has ordered are committed;
 //! - appends that clients wait for are acknowledged;
-//! - if the network is sound, every member that has been well for as long is as far as the cluster was when that began,
-//!   those that came back included.
+//! - if the network is sound, every member that has been well for as long has all entries that the cluster had when
+//!   that time began, also after a restart.
 //!
-//! A host is well while its process runs, its disk is neither slow nor full nor damaged, and no message is lost on its way.
-//! Memberships count by the newest committed change. The one before it counts as well, until the change is in force for
-//! good: until then its leader may need a majority of both.
+//! A host is well while its process runs, its disk is neither slow nor full nor damaged, and no message to or from it
+//! is lost. The membership is that of the newest committed change. The membership before it counts as well, until the
+//! change is in force for good: until then its leader may need a majority of both.
 
 use super::nemesis::Trouble;
 use super::{Check, Event, World};
@@ -21,41 +22,41 @@ use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// A client's attempts can take so long, one after the other, until one meets the leader.
+/// How long a client's attempts can take, one after another, until one reaches the leader.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Default)]
 pub(in crate::testing::sim) struct Watch {
-    /// Since when each host has been well, and in which life of its process.
+    /// When each host became well, and the life of its process.
     well: BTreeMap<NodeId, (u32, Moment)>,
-    /// Walls and weather, and since when they have been as they are.
+    /// The digest of walls and weather, and when it changed last.
     network: Option<(u64, Moment)>,
-    /// The newest committed membership, and since when it has been known.
+    /// The newest committed membership, and when it became known.
     config: Option<(Config, Moment)>,
-    /// Memberships before it that may be in force still.
+    /// Earlier memberships that may still be in force.
     earlier: Vec<Config>,
-    /// How many entries were committed, and when one of all led last and had something newly committed or nothing to commit.
+    /// How many entries were committed, and when a leader last committed an entry or had none to commit.
     commits: (usize, Moment),
-    /// How many entries were committed when, for as long as it matters.
+    /// Numbers of committed entries at past times, for as long as they are needed.
     past: VecDeque<(Moment, usize)>,
-    /// How often appends were judged, and members.
+    /// How often appends were checked, and members.
     pub(in crate::testing::sim) judged: (u64, u64),
 }
 
 impl Watch {
-    /// A change was told to be in force: memberships before it count no more.
+    /// A change was reported to be in force: earlier memberships no longer count.
     pub(in crate::testing::sim) fn told(&mut self) {
         self.earlier.clear();
     }
 
-    /// Since when nothing was seen to keep replicas apart; None: something does.
+    /// When the last fault between replicas ended. `None`: there is one now.
     pub(super) fn untroubled_since(&self) -> Option<Moment> {
         self.network.filter(|(signature, _)| *signature == 0).map(|(_, since)| since)
     }
 }
 
 impl World {
-    /// How long a cluster may take from when all that it needs is there.
+    /// How long a cluster may take, once everything that it needs is there.
     fn bound(&self) -> Duration {
         self.plan.election_timeout * 6 + Duration::from_secs(1)
     }
@@ -82,7 +83,7 @@ impl World {
         if signature == 0 { self.judge_members(now, bound, &config, &well) } else { Ok(()) }
     }
 
-    /// Takes note of how all is.
+    /// Records the state of all hosts.
     fn observe(&mut self, now: Moment) {
         let signature = self.network.signature();
         if self.watch.network.is_none_or(|(s, _)| s != signature) {
@@ -128,14 +129,14 @@ impl World {
         }
     }
 
-    /// A majority has been well for as long as it may take.
+    /// Checks appends: a majority has been well for the time allowed.
     fn judge_appends(&mut self, now: Moment, bound: Duration, well: &BTreeSet<NodeId>) -> Check {
         self.watch.judged.0 += 1;
         let (entries, since) = self.watch.commits;
         if now.since(since) >= bound {
             let ails = self.ails();
             return Err(format!(
-                "stuck: {well:?} have been well for {bound:?}; since {since} nobody has led, or no entry beyond {entries} was \
+                "stuck: {well:?} have been well for {bound:?}; since {since} there was no leader, or no entry beyond {entries} was \
                  committed: {ails}"
             ));
         }
@@ -157,12 +158,12 @@ impl World {
         }
         let ails = self.ails();
         Err(format!(
-            "stuck: {still:?} have been well for longer than {bound:?}, and an append that was asked for at {oldest} is not \
+            "stuck: {still:?} have been well for longer than {bound:?}, and an append that was requested at {oldest} is not \
              answered: {ails}"
         ))
     }
 
-    /// Nothing is between the hosts: all members that are well are as far as the cluster was.
+    /// Checks members: all members that are well have the entries that the cluster had.
     fn judge_members(
         &mut self,
         now: Moment,
@@ -190,7 +191,7 @@ impl World {
     }
 }
 
-/// Whether nothing is wrong with a host, as far as it is known outside the nemesis.
+/// Whether a host has no fault, as far as this is known outside the nemesis.
 fn is_well(host: &Host) -> bool {
     let slow = host.limp > 1 || host.prepares_late || (host.slow_sync && host.syncing.is_some());
     let poisoned = host.machine.as_ref().is_some_and(Machine::is_poisoned);
@@ -198,7 +199,7 @@ fn is_well(host: &Host) -> bool {
 }
 
 impl super::Nemesis {
-    /// Hosts whose disk is full.
+    /// Hosts with a full disk.
     pub(in crate::testing::sim) fn full(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.lasting().filter_map(|t| if let Trouble::Full(node) = t { Some(*node) } else { None })
     }

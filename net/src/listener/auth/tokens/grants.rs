@@ -1,4 +1,4 @@
-//! Grants: who gets room next, and the lines of those who wait for it.
+//! Grants: which caller gets room next, and the lines of waiting callers.
 //!
 //! Must not know: what is counted; futures.
 
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
-/// The parts of their caps that a caller's accounts hold, in 1/2^64; the largest first. None: it comes before the others.
+/// The parts of their caps that a caller's accounts hold, in 1/2^64; the largest first. None comes before all others.
 pub(super) type Standing = Option<[Part; TIERS - 1]>;
-/// The smaller comes first. The number tells the age.
+/// The smaller one comes first. The number is the age.
 pub(super) type Rank = (Standing, u64);
 
 /// The tiers whose accounts order the callers of one token.
@@ -22,8 +22,8 @@ impl Accounts {
         (cap, self.reserves[resource as usize].load(Ordering::Relaxed).min(cap))
     }
 
-    /// The amount that a share becomes: the one that is wanted, or all of it; else the account that lacks room. Takes
-    /// nothing then.
+    /// Returns the new amount of a share: the wanted one, or the total; otherwise the account that lacks room, and
+    /// takes nothing.
     fn attempt(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
         let (mut is_ample, mut lacks) = (true, None);
         for (tier, slot) in present(slots) {
@@ -50,8 +50,8 @@ impl Accounts {
         Ok(amount)
     }
 
-    /// The same for a caller that comes now: those in line that come before it keep their place. With what it got, its
-    /// accounts hold more, and another caller may be the next one there: those that are served then, to be woken.
+    /// The same for a new caller: callers in line that come before it keep their place. Its accounts hold more after a
+    /// grant, so another caller may be next there: returns the callers that are served then and must be woken.
     pub(super) fn arrive(
         &self,
         state: &mut State,
@@ -70,13 +70,13 @@ impl Accounts {
         Ok((amount, self.serve(state, slots, ask.resource)))
     }
 
-    /// The share that a caller has already, as lines know it.
+    /// The share that a caller has already, in the form that lines use.
     pub(super) fn holding(&self, slots: &Slots, ask: Ask) -> Option<Holding> {
         let part = |tier: Tier| slots[tier as usize].map_or(0, |_| self.part(tier, ask.resource, ask.held));
         (ask.held > 0).then(|| Holding { parts: ORDERING.map(part), size: Size::of(ask.held) })
     }
 
-    /// The parts of their caps that the accounts of a caller hold, except its own share; the fullest first.
+    /// The parts of their caps that the accounts of a caller hold, without its own share; the fullest first.
     pub(super) fn standing(
         &self,
         state: &State,
@@ -98,13 +98,13 @@ impl Accounts {
         Some(parts)
     }
 
-    /// So much as a part of the cap of accounts of this tier, in 1/2^64.
+    /// This amount as a part of the cap of accounts of this tier, in 1/2^64.
     fn part(&self, tier: Tier, resource: Resource, amount: usize) -> Part {
         let (cap, _) = self.cap(resource, tier as usize);
         ((amount.min(cap) as u128) << 64).checked_div(cap as u128).unwrap_or(0)
     }
 
-    /// Where the caller stands whose turn is next in a line.
+    /// The rank of the next caller of a line.
     pub(super) fn first_in_line(&self, state: &State, slot: usize, resource: Resource) -> Option<Rank> {
         let line = &state.accounts[slot].meters[resource as usize].line;
         match line.first_in_the_end() {
@@ -118,7 +118,7 @@ impl Accounts {
         line.candidates().filter_map(rank).min()
     }
 
-    /// A caller joins the line of an account.
+    /// Adds a caller to the line of an account.
     pub(super) fn join(&self, state: &mut State, slot: usize, caller: Caller, resource: Resource) {
         let [connection, address] = ORDERING.map(|tier| {
             let own = caller.slots[tier as usize];
@@ -128,7 +128,7 @@ impl Accounts {
         state.count_order(&caller, slot, resource, |count| count + 1);
     }
 
-    /// The order of the lines in which callers of these accounts wait follows what the accounts hold.
+    /// Updates the order of the lines in which callers of these accounts wait, after an account's amount changed.
     fn reorder(&self, state: &mut State, slots: &Slots, resource: Resource) {
         if state.waiting[resource as usize].is_empty() {
             return;
@@ -146,7 +146,7 @@ impl Accounts {
         }
     }
 
-    /// These accounts hold less of a share: that of its connection, and those that others share. Serves those in
+    /// Reduces a share in these accounts: that of its connection, and those that others share. Serves the callers in
     /// line there.
     pub(super) fn release(
         &self,
@@ -168,15 +168,15 @@ impl Accounts {
         served.iter().for_each(|granted| granted.waker.wake());
     }
 
-    /// Serves those in line at these accounts, as far as there is room. Of the first callers of these lines the one that comes
-    /// first is next, whichever line it stands in. None passes the first one of all connections: where that lacks room, those
-    /// that come after it join its line.
+    /// Serves the callers in line at these accounts, as far as there is room. Of the first callers of these lines, the
+    /// one with the lowest rank is next, whichever line it is in. No caller passes the first one of all connections: if
+    /// that one lacks room, the later ones join its line.
     pub(super) fn serve(&self, state: &mut State, slots: &Slots, resource: Resource) -> Vec<Arc<Granted>> {
         let mut served = Vec::new();
         if state.waiting[resource as usize].is_empty() {
             return served;
         }
-        // The accounts that the first caller of their own line finds full.
+        // The accounts that were full for the first caller of their line.
         let mut blocked: Vec<usize> = Vec::new();
         loop {
             let first = |(tier, slot): (usize, usize)| {
@@ -201,7 +201,7 @@ impl Accounts {
                         waiter.granted.amount.store(amount, Ordering::Release);
                         served.push(waiter.granted);
                     }
-                    // With what it got, another caller can come first in these lines, one that needs less.
+                    // After this grant another caller can be first in these lines, one that needs less.
                     blocked.retain(|slot| !caller.slots.contains(&Some(*slot)));
                 }
                 Err(lacks) if lacks == slot => blocked.push(slot),
@@ -216,15 +216,15 @@ impl Accounts {
 }
 
 impl State {
-    /// The caller leaves the line of an account, if it stands there.
+    /// Removes the caller from the line of an account, if it is there.
     pub(super) fn leave(&mut self, caller: &Caller, slot: usize, resource: Resource) {
         if self.meter(slot, resource).line.remove(caller) {
             self.count_order(caller, slot, resource, |count| count - 1);
         }
     }
 
-    /// Callers of one connection compare alike in its own line, and those of one address in that of the address, whatever
-    /// these hold: such a line is not told of it.
+    /// In a connection's own line its callers compare equal, whatever it holds; so do those of one address in the
+    /// address's line. Such a line needs no update.
     fn count_order(
         &mut self,
         caller: &Caller,

@@ -1,4 +1,5 @@
-//! Line: the callers that wait for room in one account, in an order that is kept while what their accounts hold changes.
+//! Line: the callers that wait for room in one account. Their order stays correct while the amounts of their accounts
+//! change.
 //!
 //! ```text
 //! line ── token ──┬── address ──┬── connection ── callers that hold nothing, by age
@@ -6,17 +7,17 @@
 //!                 └── address …
 //! ```
 //!
-//! Callers compare by the parts of their caps that connection, address and token hold, the fullest first. Among callers of one
-//! token the token makes no difference, and among those of one address as well the connection alone does. So each level
-//! keeps the order of the next one, and a change of what a connection or an address holds moves one entry.
+//! Callers compare by the parts of their caps that connection, address and token hold, the fullest first. Among callers
+//! of one token, the token makes no difference; among those of one address, only the connection does. So each level
+//! keeps the order of the next one, and a change of a connection or an address moves one entry.
 //!
-//! Callers that hold something compare without their own share. Of these the oldest of each address and token stands for the
-//! others. Its own parts are taken from those of its connection and its address, in the order as well. Of its token
-//! its [`Size`] is taken, which many callers have in common: the order is kept for each size.
+//! Callers that hold something compare without their own share. The oldest of them for each address and token
+//! represents the others. Its own parts are subtracted from those of its connection and its address, in the order as
+//! well. From its token its [`Size`] is subtracted, which many callers share: there is one order per size.
 //!
-//! A look at a line costs one step per token, and one per token and size of what a caller holds: 16 for messages of up to
-//! 32 MiB. How many connections and addresses wait makes no difference. With 4,000 connections in line, a grant took some milliseconds
-//! under the lock of all accounts, when each look compared all connections.
+//! Reading the first caller of a line takes one step per token, plus one per token and size of held amounts: 16 for
+//! messages of up to 32 MiB. The number of waiting connections and addresses makes no difference. When each read
+//! compared all connections, a grant with 4,000 of them took several milliseconds under the lock of all accounts.
 //!
 //! Must not know: caps, amounts.
 
@@ -30,7 +31,7 @@ pub(super) type Part = u128;
 /// An account, if the caller has one of this tier.
 type Slot = Option<usize>;
 
-/// About how much a caller holds: the power of two from its amount on.
+/// The approximate amount that a caller holds: a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Size(u32);
 
@@ -39,7 +40,7 @@ impl Size {
         Self(amount.checked_next_power_of_two().map_or(usize::BITS - 1, usize::ilog2))
     }
 
-    /// At least the amounts of this size.
+    /// The lower bound of the amounts of this size.
     pub(super) fn amount(self) -> usize {
         1 << self.0
     }
@@ -53,14 +54,14 @@ pub(super) struct Holding {
     pub(super) size: Size,
 }
 
-/// A caller in line. The smaller number is the older one.
+/// A caller in line. A smaller number is older.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     pub(super) number: u64,
     pub(super) slots: Slots,
     /// None: it holds nothing.
     pub(super) holding: Option<Holding>,
-    /// From then on it comes before those that hold less.
+    /// From this time it comes before callers that hold less.
     pub(super) first_at: Option<Instant>,
 }
 
@@ -74,7 +75,7 @@ impl Caller {
 #[derive(Debug, Default)]
 pub(super) struct Line {
     tokens: BTreeMap<Slot, OfToken>,
-    /// Those whose turn comes in the end.
+    /// The callers with a time from which they come first.
     firsts: BTreeMap<u64, Instant>,
     count: usize,
 }
@@ -82,13 +83,13 @@ pub(super) struct Line {
 #[derive(Debug, Default)]
 struct OfToken {
     addresses: BTreeMap<Slot, OfAddress>,
-    /// The first caller of each address that holds nothing, by what its address and connection hold.
+    /// The first caller of each address that holds nothing, ordered by the amounts of its address and connection.
     order: BTreeSet<(Key, Slot)>,
-    /// The same of callers that hold something, by size.
+    /// The same for callers that hold something, by size.
     holding: BTreeMap<Size, BTreeSet<(Key, Slot)>>,
 }
 
-/// The parts that address and connection hold, the fuller first; then the caller's number.
+/// The parts of address and connection, the fuller first; then the caller's number.
 type Key = ([Part; 2], u64);
 
 fn key(address: Part, connection: Part, number: u64) -> Key {
@@ -99,22 +100,22 @@ fn key(address: Part, connection: Part, number: u64) -> Key {
 struct OfAddress {
     part: Part,
     connections: BTreeMap<Slot, OfConnection>,
-    /// The oldest caller of each connection that holds nothing, by what the connection holds.
+    /// The oldest caller of each connection that holds nothing, ordered by the amount of the connection.
     order: BTreeSet<(Part, u64)>,
     /// Callers that hold something, with their connections.
     holding: BTreeMap<u64, (Slot, Holding)>,
-    /// Where it stands in the orders of its token.
+    /// Its positions in the orders of its token.
     keys: Keys,
 }
 
-/// Those of the first caller that holds nothing, and of the first one that holds something.
+/// The keys of the first caller that holds nothing, and of the first one that holds something.
 type Keys = (Option<Key>, Option<(Size, Key)>);
 
 #[derive(Debug, Default)]
 struct OfConnection {
     part: Part,
     callers: BTreeSet<u64>,
-    /// So many more hold something.
+    /// The number of further callers that hold something.
     holding: usize,
 }
 
@@ -125,7 +126,7 @@ impl OfConnection {
 }
 
 impl OfAddress {
-    /// Changes the callers of a connection, or what it holds, and its place in the order with it.
+    /// Changes the callers of a connection, or its amount, and moves it in the order.
     fn change<T>(&mut self, connection: Slot, change: impl FnOnce(&mut OfConnection) -> T) -> T {
         let of = self.connections.entry(connection).or_default();
         let before = of.key();
@@ -155,7 +156,7 @@ impl OfAddress {
 }
 
 impl OfToken {
-    /// Changes what stands under an address, and its place in the orders with it.
+    /// Changes the entries of an address, and moves it in the orders.
     fn change<T>(&mut self, address: Slot, change: impl FnOnce(&mut OfAddress) -> T) -> T {
         let of = self.addresses.entry(address).or_default();
         let changed = change(of);
@@ -186,7 +187,7 @@ impl OfToken {
 }
 
 impl Line {
-    /// One more caller, with the parts that its connection and its address hold.
+    /// Adds a caller, with the parts of its connection and its address.
     pub(super) fn insert(&mut self, caller: &Caller, connection: Part, address: Part) {
         let of_token = self.tokens.entry(caller.slot(Tier::Token)).or_default();
         of_token.change(caller.slot(Tier::Address), |of| {
@@ -205,7 +206,7 @@ impl Line {
         self.count += 1;
     }
 
-    /// Whether the caller was in line.
+    /// Removes the caller. Returns whether it was in line.
     pub(super) fn remove(&mut self, caller: &Caller) -> bool {
         let token = caller.slot(Tier::Token);
         let Some(of_token) = self.tokens.get_mut(&token) else { return false };
@@ -226,7 +227,7 @@ impl Line {
         was_there
     }
 
-    /// The connection of callers that wait here holds another part now; or their address, where `tier` says so.
+    /// Updates the part of a connection whose callers wait here, or of their address, depending on `tier`.
     pub(super) fn moved(&mut self, slots: &Slots, token: Slot, tier: Tier, part: Part) {
         let [connection, address] = [Tier::Connection, Tier::Address].map(|tier| slots[tier as usize]);
         let Some(of_token) = self.tokens.get_mut(&token) else { return };
@@ -243,12 +244,12 @@ impl Line {
         self.count
     }
 
-    /// The oldest of those whose turn comes in the end, and when it does.
+    /// The oldest caller with a time from which it comes first, and that time.
     pub(super) fn first_in_the_end(&self) -> Option<(u64, Instant)> {
         self.firsts.first_key_value().map(|(number, at)| (*number, *at))
     }
 
-    /// The callers one of which comes first.
+    /// The callers that can be first.
     pub(super) fn candidates(&self) -> impl Iterator<Item = u64> {
         self.tokens.values().flat_map(|of_token| {
             let orders = of_token.holding.values().chain([&of_token.order]);

@@ -1,34 +1,36 @@
-//! Accounts: what a server holds for its clients (bytes of requests, bytes of answers, streams), counted in all and for
-//! each of those who share it.
+//! Accounts: the resources that clients use (bytes of requests, bytes of answers, streams), counted in total and per
+//! connection, address and token.
 //!
 //! ```text
 //!            all
 //!        ┌────┴────┐
-//!     address    token      each with its share of what there is in all
+//!     address    token      each with its share of the total
 //!        └────┬────┘
 //!        connection
 //! ```
 //!
-//! A [`Share`] is taken from every account of its [`Payer`] at once, or from none. A caller that finds no room waits in the
-//! line of the first account that lacks it; callers with other accounts pass. A share can grow as bytes arrive. The last
-//! `reserve` of each account is given only to a caller that takes all it will ever need, so that it waits for nothing more.
+//! A [`Share`] is taken from every account of its [`Payer`] at once, or from none. A caller without room waits in the
+//! line of the first full account; callers with other accounts pass it. A share can grow as bytes arrive. The last
+//! `reserve` of each account goes only to a caller that takes its total need, so that it waits for nothing more.
 //!
-//! Grants are fair. The next one goes to the caller whose accounts hold least, its own share not counted: the fullest of its
-//! accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes before
-//! the connections of its address that hold something. Equal callers are served by age, and so are those of one address and
-//! token whose shares hold something already. (Of the token, the own share counts as the next power of two: line.rs says why.)
+//! Grants are fair. The next one goes to the caller whose accounts hold least, without its own share. The fullest of
+//! its accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes
+//! before connections of its address that hold something. Equal callers are served by age, as are callers of one
+//! address and token whose shares hold something already. (For the token, the own share counts as the next power of
+//! two; line.rs explains why.)
 //!
-//! Newcomers that hold less do not pass for ever. A caller whose wait has an end and whose share holds something already
-//! comes first once half of its time is over; such callers are served by age. So a message of which a part has come stands
-//! behind newcomers for at most half of `inflight_wait`.
+//! Newcomers that hold less cannot pass forever. A caller with a time limit whose share holds something comes first
+//! once half of its time is over; these callers are served by age. So a message that has partly arrived waits behind
+//! newcomers for at most half of `inflight_wait`.
 //!
 //! Invariants:
-//! - no account ever holds more than its cap; a need beyond the cap counts as the cap, and is met when the account is empty;
-//! - what is not held, with what is held by those who wait for nothing more, is at least the reserve: one of those who
-//!   wait can always be served once these are done. Shares that grow cannot block each other for ever;
-//! - in a line, the oldest caller that waited for half of its time with something in its hands comes first, then the one
-//!   whose accounts hold least; a new caller passes only those that come after it;
-//! - an account of an address or a token exists while somebody pays from it.
+//! - no account ever holds more than its cap; a need beyond the cap counts as the cap, and is met when the account is
+//!   empty;
+//! - the free amount, plus the amount held by callers that wait for nothing more, is at least the reserve. Once those
+//!   callers are done, one of the waiting ones can always be served. So growing shares cannot block each other forever;
+//! - in a line, the oldest caller that has waited for half of its time while holding something comes first, then the
+//!   one whose accounts hold least; a new caller passes only those that come after it;
+//! - an account of an address or a token exists while a payer uses it.
 //!
 //! Must not know: what is counted; sockets.
 
@@ -46,22 +48,22 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The things that are counted.
+/// The counted resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Pieces of messages that came.
+    /// Pieces of received messages.
     Requests,
-    /// Pieces of answers that are made.
+    /// Pieces of answers.
     Answers,
     /// Calls.
     Streams,
-    /// Turns to read the disk or to unpack. Taken by [`in_turn`](crate::service::turn::in_turn) alone.
+    /// Turns to read the disk or to decompress. Taken by [`in_turn`](crate::service::turn::in_turn) alone.
     Turns,
-    /// Places for work that is paced. Taken by [`paced`](crate::service::turn::paced) alone.
+    /// Places for paced work. Taken by [`paced`](crate::service::turn::paced) alone.
     Paced,
-    /// Connections on which a token is shown.
+    /// Connections on which a token is used.
     Connections,
-    /// Calls that need no token, where there are tokens.
+    /// Calls that need no token, if there are tokens.
     Tokenless,
 }
 
@@ -79,7 +81,7 @@ pub(crate) enum Tier {
 const TIERS: usize = 4;
 
 impl Tier {
-    /// As messages name it.
+    /// The name in messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Connection => "of this connection",
@@ -90,10 +92,10 @@ impl Tier {
     }
 }
 
-/// How much of one thing the accounts may hold, by tier.
+/// The caps of one resource, by tier.
 pub(crate) type Caps = [usize; TIERS];
 
-/// An address or a token, all connections of which share an account.
+/// An address or a token, whose connections share an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Name {
     Address(IpAddr),
@@ -104,7 +106,7 @@ enum Name {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     caps: [Caps; RESOURCES],
-    /// So much is given only to those that wait for nothing more. Grows only.
+    /// The amount that only callers get that wait for nothing more. Only grows.
     reserves: [AtomicUsize; RESOURCES],
     state: Mutex<State>,
 }
@@ -113,7 +115,7 @@ pub(crate) struct Accounts {
 struct State {
     accounts: Slab<Account>,
     named: HashMap<Name, usize>,
-    /// Those that wait, by resource and number.
+    /// The waiting callers, by resource and number.
     waiting: [BTreeMap<u64, Waiter>; RESOURCES],
     next: u64,
 }
@@ -128,23 +130,23 @@ struct Account {
 #[derive(Debug, Default)]
 struct Meter {
     used: usize,
-    /// Those that wait for room here.
+    /// The callers that wait for room here.
     line: Line,
-    /// The lines whose order depends on what this account holds, each with a token of callers there, and how many these are.
+    /// The lines whose order depends on this account's amount, each with a token of callers there, and their number.
     orders: BTreeMap<(usize, Option<usize>), usize>,
 }
 
 type Slots = [Option<usize>; TIERS];
 
-/// The amounts that a share is to become.
+/// The amounts of a request for a share.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     resource: Resource,
-    /// So much it is.
+    /// The current amount.
     held: usize,
-    /// So much it has to be now.
+    /// The amount needed now.
     want: usize,
-    /// So much it will be in the end.
+    /// The final amount.
     total: usize,
 }
 
@@ -156,7 +158,7 @@ struct Waiter {
     tally: Arc<Tally>,
 }
 
-/// The amount that a waiter was given; 0: nothing yet.
+/// The amount that a waiting caller was granted; 0: nothing yet.
 #[derive(Debug, Default)]
 struct Granted {
     amount: AtomicUsize,
@@ -166,7 +168,7 @@ struct Granted {
 const ALL: usize = 0;
 
 impl Accounts {
-    /// With these bounds, by resource.
+    /// Creates accounts with these caps, by resource.
     pub(crate) fn new(caps: [Caps; RESOURCES]) -> Arc<Self> {
         let mut accounts = Slab::new();
         let all = accounts.insert(Account { name: None, payers: 1, meters: Default::default() });
@@ -175,7 +177,7 @@ impl Accounts {
         Arc::new(Self { caps, reserves: Default::default(), state: Mutex::new(state) })
     }
 
-    /// The largest share of a thing that grows bit by bit: so much is given to those only who wait for nothing more.
+    /// Reserves the largest growing share of a resource for callers that wait for nothing more.
     pub(crate) fn reserve(&self, resource: Resource, largest: usize) {
         self.reserves[resource as usize].fetch_max(largest, Ordering::Relaxed);
     }
@@ -185,24 +187,24 @@ impl Accounts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The amount of it that is held in all.
+    /// The amount of the resource in use.
     pub(crate) fn used(&self, resource: Resource) -> usize {
         self.state().accounts.get(ALL).map_or(0, |all| all.meters[resource as usize].used)
     }
 
-    /// How many callers wait for it.
+    /// The number of callers that wait for the resource.
     pub(crate) fn waiting(&self, resource: Resource) -> usize {
         self.state().waiting[resource as usize].len()
     }
 
-    /// A payer of no connection that is known.
+    /// A payer without a known connection.
     pub(crate) fn anybody(self: &Arc<Self>) -> Arc<Payer> {
         let slots = [None, None, None, Some(ALL)];
         self.state().accounts[ALL].payers += 1;
         Payer::new(self.clone(), slots)
     }
 
-    /// The payer of a new connection from there.
+    /// The payer of a new connection from this address.
     pub(crate) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Payer> {
         let mut state = self.state();
         let own = state.accounts.insert(Account { name: None, payers: 1, meters: Default::default() });
@@ -224,7 +226,7 @@ impl State {
         &mut self.accounts[slot].meters[resource as usize]
     }
 
-    /// The account of this name, with one payer more.
+    /// Returns the account of this name, and counts one more payer.
     fn named(&mut self, name: Name) -> usize {
         let slot = match self.named.get(&name) {
             Some(slot) => *slot,

@@ -1,6 +1,6 @@
-//! Share: the amount that one call holds, and its accounts; how it waits for more.
+//! Share: the amount that one call holds, its accounts, and its wait for more.
 //!
-//! Invariant: a share gives back what it holds when it is dropped, also while its caller waits for more.
+//! Invariant: a share is returned when it is dropped, also while its caller waits for more.
 
 use super::line::Caller;
 use super::{Account, Accounts, Ask, Granted, Name, RESOURCES, Resource, Slots, Tier, Waiter, present};
@@ -12,24 +12,24 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-/// Those accounts that one call takes from, and what it holds of them.
+/// The accounts that one call uses, and the amounts that it holds.
 #[derive(Debug)]
 pub(crate) struct Payer {
     accounts: Arc<Accounts>,
     slots: Slots,
     tally: Arc<Tally>,
-    /// One small message may go out that no account counts.
+    /// One small message may be sent that no account counts.
     spare: Semaphore,
-    /// Of all calls of the connection one at a time waits for a place ([`Resource::Paced`]).
+    /// Only one call of a connection at a time waits for a place ([`Resource::Paced`]).
     pacing: Arc<Semaphore>,
 }
 
-/// The amounts that a call holds and waits for. Counted when it is granted, not when its caller hears of it: a client that takes
-/// nothing keeps the caller from hearing.
+/// The amounts that a call holds and waits for. Counted when they are granted, not when the caller sees the grant: a
+/// client that reads nothing keeps the caller from running.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     held: [AtomicUsize; RESOURCES],
-    /// Since the call began; wraps.
+    /// Since the start of the call; wraps.
     given_back: [AtomicUsize; RESOURCES],
     waiting: [AtomicUsize; RESOURCES],
 }
@@ -57,7 +57,7 @@ impl Tally {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pressure {
     pub(crate) held: usize,
-    /// Since the call began; wraps.
+    /// Since the start of the call; wraps.
     pub(crate) given_back: usize,
 }
 
@@ -86,27 +86,27 @@ impl Payer {
         Self::with_pacing(self.accounts.clone(), slots, self.pacing.clone())
     }
 
-    /// A share of nothing yet.
+    /// Returns an empty share.
     pub(crate) fn nothing(self: &Arc<Self>, resource: Resource) -> Share {
         Share { payer: self.clone(), resource, amount: 0, wide: 0 }
     }
 
-    /// So much of it now.
+    /// Takes this amount now.
     ///
     /// # Errors
-    /// The account whose limit has no room.
+    /// The account that has no room.
     pub(crate) fn try_take(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Share, Tier> {
         let mut share = self.nothing(resource);
         share.try_grow(amount, amount)?;
         Ok(share)
     }
 
-    /// So much of it, once it can be had.
+    /// Takes this amount as soon as there is room.
     pub(crate) async fn take(self: &Arc<Self>, resource: Resource, amount: usize) -> Share {
         self.nothing(resource).grow(amount, amount).await
     }
 
-    /// The amount that the call holds, if callers of other calls wait for what its accounts hold.
+    /// The amount that the call holds, if other calls wait for room in its accounts.
     pub(crate) fn pressure(&self, resource: Resource) -> Option<Pressure> {
         let read = |of: &[AtomicUsize; RESOURCES]| of[resource as usize].load(Ordering::Relaxed);
         let held = read(&self.tally.held);
@@ -123,12 +123,12 @@ impl Payer {
             .then(|| Pressure { held, given_back: read(&self.tally.given_back) })
     }
 
-    /// The right to wait for a place, when the calls of this connection that came before have theirs.
+    /// Waits for the right to wait for a place, behind earlier calls of this connection.
     pub(crate) async fn first_of_connection(&self) -> Option<SemaphorePermit<'_>> {
         self.pacing.acquire().await.ok() // it is never closed
     }
 
-    /// The right to send one small message that no account counts, once the last such message is gone.
+    /// Waits for the right to send one small message that no account counts, until the previous one was sent.
     pub(crate) async fn spare(self: &Arc<Self>) -> Spare {
         // It is never closed.
         if let Ok(permit) = self.spare.acquire().await {
@@ -162,7 +162,7 @@ impl Drop for Payer {
     }
 }
 
-/// The right to one small message of a call that no account counts. Given back when dropped.
+/// The right to send one small uncounted message. Returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Spare {
     payer: Arc<Payer>,
@@ -174,39 +174,39 @@ impl Drop for Spare {
     }
 }
 
-/// An amount that somebody holds. Given back when dropped.
+/// An amount that a call holds. Returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     payer: Arc<Payer>,
     resource: Resource,
-    /// The account of its connection holds so much.
+    /// The amount in the account of its connection.
     amount: usize,
-    /// The accounts that it has in common with other connections hold so much.
+    /// The amount in the accounts that it shares with other connections.
     wide: usize,
 }
 
 impl Share {
-    /// How much it is.
+    /// The amount of the share.
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }
 
     fn ask(&self, want: usize, total: usize) -> Ask {
-        debug_assert_eq!(self.amount, self.wide, "a message in the log's queue grows no more");
+        debug_assert_eq!(self.amount, self.wide, "a message in the log's queue never grows");
         let want = want.max(self.amount);
         Ask { resource: self.resource, held: self.amount, want, total: total.max(want) }
     }
 
-    /// It was granted so much.
+    /// The share was granted this amount.
     fn granted(&mut self, amount: usize) {
         self.payer.tally.holds_more(self.resource, amount - self.amount);
         (self.amount, self.wide) = (amount, amount);
     }
 
-    /// Makes it at least `want` now; it will be `total` in the end.
+    /// Grows it to at least `want` now; its final amount will be `total`.
     ///
     /// # Errors
-    /// The account whose limit has no room; nothing changed.
+    /// The account that has no room; nothing changed.
     pub(crate) fn try_grow(&mut self, want: usize, total: usize) -> Result<(), Tier> {
         if want <= self.amount {
             return Ok(());
@@ -219,12 +219,13 @@ impl Share {
         Ok(())
     }
 
-    /// Makes it at least `want`, once that can be had; it will be `total` in the end. Given up, it is given back.
+    /// Grows it to at least `want` once there is room; its final amount will be `total`. Dropping the future returns
+    /// the share.
     pub(crate) async fn grow(self, want: usize, total: usize) -> Self {
         self.grow_first_at(None, want, total).await
     }
 
-    /// The same for at most so long; the share is given back then. Once half of that is over, one that holds something
+    /// The same for up to `patience`; the share is returned then. After half of that time, a share that holds something
     /// comes before those that hold less.
     pub(crate) async fn grow_within(self, patience: Duration, want: usize, total: usize) -> Option<Self> {
         let first_at = if self.amount > 0 { Instant::now().checked_add(patience / 2) } else { None };
@@ -275,12 +276,12 @@ impl Share {
         .await
     }
 
-    /// Gives back what is beyond `to`.
+    /// Returns the amount above `to`.
     pub(crate) fn shrink(&mut self, to: usize) {
         self.give_back(to, to);
     }
 
-    /// From now on, only its connection holds more than one piece of it.
+    /// From now on only the account of its connection holds more than one piece of it.
     pub(crate) fn keep_to_connection(&mut self) {
         self.give_back(self.amount, 1);
     }
@@ -304,11 +305,11 @@ impl Drop for Share {
     }
 }
 
-/// A place in line.
+/// A place in a line.
 struct Wait {
     number: u64,
     granted: Arc<Granted>,
-    /// None: it was given to its caller.
+    /// None: the caller has it.
     share: Option<Share>,
 }
 
@@ -320,14 +321,14 @@ impl Drop for Wait {
         let Some(Waiter { caller, .. }) = state.waiting[share.resource as usize].remove(&self.number) else {
             drop(state);
             let amount = self.granted.amount.load(Ordering::Acquire);
-            (share.amount, share.wide) = (amount, amount); // given back when dropped
+            (share.amount, share.wide) = (amount, amount); // returned when dropped
             return;
         };
         for (_, slot) in present(&slots) {
             state.leave(&caller, slot, share.resource);
         }
         share.payer.tally.waits_no_more(share.resource);
-        // Those behind it may find room at once.
+        // Callers behind it may find room at once.
         let served = accounts.serve(&mut state, &slots, share.resource);
         drop(state);
         served.iter().for_each(|granted| granted.waker.wake());

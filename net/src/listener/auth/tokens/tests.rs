@@ -45,11 +45,11 @@ fn each_account_has_its_cap_and_holders_give_back() {
     assert_eq!(accounts.used(R), 0);
     drop((a, b, c, t, u));
     let state = accounts.state();
-    assert_eq!((state.accounts.len(), state.named.len()), (1, 0), "nothing is remembered");
+    assert_eq!((state.accounts.len(), state.named.len()), (1, 0), "no account is left");
 }
 
 #[test]
-fn a_need_beyond_the_cap_is_met_alone() {
+fn need_beyond_the_cap_is_granted_alone() {
     let accounts = accounts([4; TIERS], 0);
     let payer = from(&accounts, 1);
     let large = payer.try_take(R, 100).unwrap();
@@ -60,7 +60,7 @@ fn a_need_beyond_the_cap_is_met_alone() {
 }
 
 #[test]
-fn callers_in_line_are_served_in_order_and_others_pass() {
+fn waiting_callers_are_served_in_order_and_others_pass() {
     let accounts = accounts([2, UNBOUND, UNBOUND, 10], 0);
     let (a, b) = (from(&accounts, 1), from(&accounts, 2));
     let held = a.try_take(R, 2).unwrap();
@@ -71,7 +71,7 @@ fn callers_in_line_are_served_in_order_and_others_pass() {
     let other = b.try_take(R, 2).unwrap();
     drop(held);
     let large = poll(&mut large).unwrap();
-    assert!(poll(&mut small).is_none(), "the oldest comes first");
+    assert!(poll(&mut small).is_none(), "the oldest is served first");
     drop(large);
     let small = poll(&mut small).unwrap();
     drop((small, other));
@@ -79,7 +79,7 @@ fn callers_in_line_are_served_in_order_and_others_pass() {
 }
 
 #[test]
-fn a_caller_that_gives_up_lets_those_behind_it_go() {
+fn caller_that_gives_up_unblocks_those_behind_it() {
     let accounts = accounts([4; TIERS], 0);
     let payer = from(&accounts, 1);
     let held = payer.try_take(R, 3).unwrap();
@@ -87,8 +87,8 @@ fn a_caller_that_gives_up_lets_those_behind_it_go() {
     let mut small = Box::pin(payer.take(R, 1));
     assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
     drop(large);
-    let small = poll(&mut small).expect("there is room for it");
-    // Given up after it was served, and not looked at since.
+    let small = poll(&mut small).expect("there is room");
+    // Dropped after the grant, before the next poll.
     let mut late = Box::pin(payer.take(R, 4));
     assert!(poll(&mut late).is_none());
     drop((held, small));
@@ -97,7 +97,7 @@ fn a_caller_that_gives_up_lets_those_behind_it_go() {
     assert_eq!(accounts.used(R), 0);
 }
 
-/// Messages that come in together and each wait for the rest of their share would wait for ever.
+/// Messages that arrive together and each wait for the rest of their share would wait forever.
 #[test]
 fn shares_that_grow_never_block_each_other() {
     for seed in 0..200 {
@@ -105,7 +105,7 @@ fn shares_that_grow_never_block_each_other() {
         let (message, cap) = (16, 16 + random.usize(0..48));
         let accounts = accounts([cap.min(24), cap.min(40), UNBOUND, cap], message);
         let payers: Vec<_> = (0..6).map(|n| from(&accounts, n / 2)).collect();
-        // Each wants a message, a few pieces at a time; what waits is polled until something moves.
+        // Each needs a message's size, a few pieces at a time; waiting ones are polled until something moves.
         let mut open: Vec<(Option<Share>, usize)> =
             (0..12).map(|n| (Some(payers[n % payers.len()].nothing(R)), random.usize(1..=message))).collect();
         let mut waiting: Vec<Option<Pin<Box<dyn Future<Output = Share>>>>> =
@@ -113,7 +113,7 @@ fn shares_that_grow_never_block_each_other() {
         let (mut done, mut turns) = (0, 0);
         while done < open.len() {
             turns += 1;
-            assert!(turns < 100_000, "seed {seed}: nobody goes on");
+            assert!(turns < 100_000, "seed {seed}: nothing moves");
             let n = random.usize(0..open.len());
             let total = open[n].1;
             if let Some(future) = &mut waiting[n] {
@@ -123,7 +123,7 @@ fn shares_that_grow_never_block_each_other() {
             }
             let Some(share) = open[n].0.take() else { continue };
             if share.amount() >= total {
-                done += 1; // it is complete, and leaves
+                done += 1; // it is complete and is dropped
                 continue;
             }
             let want = (share.amount() + random.usize(1..=4)).min(total);
@@ -135,7 +135,7 @@ fn shares_that_grow_never_block_each_other() {
 }
 
 #[test]
-fn what_is_queued_holds_its_connection_s_share_and_a_piece() {
+fn queued_amount_counts_for_its_connection_and_one_piece_for_others() {
     let accounts = accounts([4, 4, 4, 4], 0);
     let payer = from(&accounts, 1);
     let mut kept = payer.try_take(R, 3).unwrap();
@@ -151,7 +151,8 @@ fn what_is_queued_holds_its_connection_s_share_and_a_piece() {
     assert_eq!(accounts.used(R), 0);
 }
 
-/// Memory went to the one that had waited longest: a reader stood behind every stream of a client that read nothing.
+/// Memory went to the caller that had waited longest: a reader waited behind every stream of a client that read
+/// nothing.
 #[test]
 fn next_grant_goes_to_the_connection_that_holds_least() {
     let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
@@ -162,19 +163,19 @@ fn next_grant_goes_to_the_connection_that_holds_least() {
     let mut late = Box::pin(other.take(R, 1));
     assert!(poll(&mut late).is_none());
     drop(held.pop());
-    let first = poll(&mut late).expect("nobody holds less");
-    // It holds one, the other one seven: its next one comes first again.
+    let first = poll(&mut late).expect("no caller holds less");
+    // It holds one, the other one seven: its next request comes first again.
     let mut again = Box::pin(other.take(R, 1));
     assert!(poll(&mut again).is_none());
     drop(held.pop());
     let second = poll(&mut again).expect("it still holds less");
     drop(held.pop());
     let served: Vec<_> = line.iter_mut().map(poll).collect();
-    assert!(served[0].is_some() && served[1..].iter().all(Option::is_none), "the rest goes by age");
+    assert!(served[0].is_some() && served[1..].iter().all(Option::is_none), "the rest is served by age");
     drop((first, second));
 }
 
-/// The same of addresses and tokens, whatever number of connections there are.
+/// The same for addresses and tokens, whatever their number of connections.
 #[test]
 fn next_grant_goes_to_the_address_and_the_token_that_hold_least() {
     for by_token in [false, true] {
@@ -198,7 +199,7 @@ fn next_grant_goes_to_the_address_and_the_token_that_hold_least() {
     }
 }
 
-/// What is given back goes to the caller that waits longest, whichever line it stands in.
+/// Returned room goes to the caller that waits longest, whichever line it is in.
 #[test]
 fn callers_in_different_lines_are_served_by_age() {
     for by_token in [true, false] {
@@ -210,13 +211,14 @@ fn callers_in_different_lines_are_served_by_age() {
         let mut again = Box::pin(busy.take(R, 1));
         assert!(poll(&mut waits).is_none() && poll(&mut again).is_none());
         drop(held);
-        assert!(poll(&mut again).is_none(), "it came later");
-        drop(poll(&mut waits).expect("nobody waits for longer"));
+        assert!(poll(&mut again).is_none(), "it is younger");
+        drop(poll(&mut waits).expect("no caller has waited longer"));
         assert!(poll(&mut again).is_some());
     }
 }
 
-/// Small callers of an address took what it gave back, before a large one of another address that held nothing.
+/// Small callers of an address took the room that it returned, before a large caller of another address that held
+/// nothing.
 #[test]
 fn callers_of_an_address_do_not_pass_those_that_hold_less() {
     let accounts = accounts([UNBOUND, 4, UNBOUND, 8], 0);
@@ -237,22 +239,22 @@ fn callers_of_an_address_do_not_pass_those_that_hold_less() {
     assert!(poll(&mut small).is_some());
 }
 
-/// A caller that needs little and holds nothing stood behind one that needs much and holds much.
+/// A caller that needs little and holds nothing waited behind one that needs much and holds much.
 #[test]
-fn new_caller_passes_those_that_hold_more() {
+fn newcomer_passes_callers_that_hold_more() {
     let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
     let (greedy, other) = (from(&accounts, 1), from(&accounts, 1));
     let held = greedy.try_take(R, 6).unwrap();
     let mut large = Box::pin(greedy.take(R, 6));
     assert!(poll(&mut large).is_none());
     assert!(other.try_take(R, 1).is_ok());
-    assert!(greedy.try_take(R, 1).is_err(), "it would pass its own");
+    assert!(greedy.try_take(R, 1).is_err(), "it would pass an equal caller of its own connection");
     drop(held);
 }
 
-/// Half of a message had come; each newcomer held less, and the rest of it waited until its time was over.
+/// Half of a message had arrived; each newcomer held less, and the rest of it waited until its time was over.
 #[tokio::test(start_paused = true)]
-async fn message_that_has_begun_is_not_passed_for_ever() {
+async fn partly_received_message_is_not_passed_forever() {
     let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
     let (busy, patience) = (from(&accounts, 1), Duration::from_secs(4));
     let _other = busy.try_take(R, 1).unwrap();
@@ -280,30 +282,30 @@ async fn message_that_has_begun_is_not_passed_for_ever() {
     assert_eq!(whole.amount(), 4);
 }
 
-/// A newcomer passed a large caller, which then stood behind a small one: that one was not served until somebody gave
-/// something back.
+/// A newcomer passed a large caller, which then waited behind a small one: the small one was not served until some room
+/// was returned.
 #[test]
-fn grant_to_a_newcomer_serves_the_one_that_is_next_then() {
+fn grant_to_a_newcomer_serves_the_next_caller() {
     let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 10], 0);
     let (first, second) = (from(&accounts, 1), from(&accounts, 2));
     let held = (first.try_take(R, 3).unwrap(), second.try_take(R, 4).unwrap());
     let mut large = Box::pin(first.take(R, 6));
     let mut small = Box::pin(second.take(R, 1));
     assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
-    // Of the address of the first one: another connection that holds nothing.
+    // Another connection of the first one's address, which holds nothing.
     let _newcomer = from(&accounts, 1).try_take(R, 2).unwrap();
     assert!(poll(&mut small).is_some(), "its address holds less now");
     drop(held);
 }
 
-/// A slow reader was ended for the memory that another call of its connection held.
+/// A slow reader was ended because of memory that another call of its connection held.
 #[test]
-fn call_is_pressed_for_what_it_holds_itself() {
+fn call_is_judged_by_its_own_memory() {
     let accounts = accounts([4; TIERS], 0);
     let connection = from(&accounts, 1);
     let [holds, holds_nothing] = [connection.for_call(None), connection.for_call(None)];
     let mut share = holds.try_take(R, 4).unwrap();
-    assert_eq!(holds.pressure(R), None, "nobody waits");
+    assert_eq!(holds.pressure(R), None, "no call waits");
     let mut own = Box::pin(holds.take(R, 1));
     assert!(poll(&mut own).is_none());
     assert_eq!(holds.pressure(R), None, "no other call waits");
@@ -315,15 +317,15 @@ fn call_is_pressed_for_what_it_holds_itself() {
     drop(own);
     share.shrink(3);
     assert_eq!(holds.pressure(R), None);
-    // It was granted, and counts although its caller has not heard of it.
+    // It was granted, and counts although its caller has not polled yet.
     let mut third = Box::pin(holds_nothing.take(R, 1));
     assert!(poll(&mut third).is_none());
     assert_eq!(waits.pressure(R), Some(Pressure { held: 1, given_back: 0 }));
 }
 
-/// A look at a line compared all connections that wait there: with 4,000 of them a grant took milliseconds.
+/// Reading the first of a line compared all connections that wait there: with 4,000 of them a grant took milliseconds.
 #[test]
-fn look_at_a_line_takes_one_step_per_token() {
+fn finding_the_first_caller_takes_one_step_per_token() {
     let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 1], 0);
     let payers: Vec<_> =
         (0..100).map(|n| from(&accounts, n).for_call(n.is_multiple_of(2).then_some([7; 32]))).collect();
@@ -339,9 +341,9 @@ fn look_at_a_line_takes_one_step_per_token() {
     assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
 }
 
-/// A look at a line compared all addresses of which a message had come in part.
+/// Reading the first of a line compared all addresses of which a message had partly arrived.
 #[test]
-fn look_at_a_line_takes_one_step_per_size_of_what_callers_hold() {
+fn finding_the_first_caller_takes_one_step_per_size() {
     let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 4500], 0);
     let begun: Vec<_> =
         (0..200).map(|n| from(&accounts, n).try_take(R, 1 + usize::from(n) % 40).unwrap()).collect();
@@ -358,9 +360,9 @@ fn look_at_a_line_takes_one_step_per_size_of_what_callers_hold() {
     assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
 }
 
-/// Each look at the metrics went through all that wait for anything.
+/// Each read of the metrics went through all waiting callers.
 #[test]
-fn callers_in_line_are_counted_by_what_they_wait_for() {
+fn waiting_callers_are_counted_by_resource() {
     let accounts = accounts([1; TIERS], 0);
     let payer = from(&accounts, 1);
     let held = [Resource::Answers, R].map(|resource| payer.try_take(resource, 1).unwrap());
@@ -374,7 +376,7 @@ fn callers_in_line_are_counted_by_what_they_wait_for() {
     assert_eq!(count(), [0; 3]);
 }
 
-/// The one that comes first in a line, by looking at all that wait there.
+/// The first of a line, by comparing all callers there.
 fn first_of_all(accounts: &Accounts, state: &State, slot: usize) -> Option<Rank> {
     let line = &state.accounts[slot].meters[R as usize].line;
     let callers = || state.waiting[R as usize].values().map(|w| w.caller).filter(|caller| line.has(caller));
@@ -392,7 +394,7 @@ fn first_of_all(accounts: &Accounts, state: &State, slot: usize) -> Option<Rank>
 }
 
 #[tokio::test(start_paused = true)]
-async fn lines_keep_their_order_while_what_is_held_changes() {
+async fn lines_keep_their_order_while_amounts_change() {
     const PATIENCE: Duration = Duration::from_millis(40);
     let mut firsts = 0;
     for seed in 0..300 {
@@ -448,7 +450,7 @@ async fn lines_keep_their_order_while_what_is_held_changes() {
         drop((held, waiting, payers));
         let state = accounts.state();
         let is_empty = state.waiting.iter().all(BTreeMap::is_empty);
-        assert_eq!((state.accounts.len(), is_empty), (1, true), "nothing is remembered");
+        assert_eq!((state.accounts.len(), is_empty), (1, true), "no account is left");
     }
-    assert!(firsts > 1000, "{firsts} came first for their age");
+    assert!(firsts > 1000, "{firsts} were first because of their age");
 }

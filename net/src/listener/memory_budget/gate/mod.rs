@@ -1,19 +1,19 @@
-//! Gate: a request's body that lets a message in when there is memory for it.
+//! Gate: a request's body that lets a message in once there is memory for it.
 //!
 //! ```text
 //! body:  5 bytes: compressed?, length │ message │ 5 bytes │ message …
-//!                                       └─ take what is there of it, then let it pass
+//!                                       └─ take a share for what has arrived, then let it pass
 //! ```
 //!
 //! Invariants:
 //! - an empty message of an append holds one piece;
-//! - a message holds no more than arrived of it, in pieces; it is granted whole only where little is left
-//!   ([`accounts`](crate::listener::auth::tokens));
-//! - bytes that have no share yet are not let through, those before them are;
-//! - no share is held for ever: for the rest of a message its sender is waited for at most [`STALL`], and the time that
-//!   the bytes which did come may take at [`BYTES_PER_SECOND_MIN`].
+//! - a message holds a share of its received bytes only, in pieces; when little is left, it is granted its whole size
+//!   at once ([`accounts`](crate::listener::auth::tokens));
+//! - bytes without a share do not pass; the bytes before them do;
+//! - no share is held forever: the rest of a message is awaited for at most [`STALL`], plus the time that the received
+//!   bytes take at [`BYTES_PER_SECOND_MIN`].
 //!
-//! Must not know: what is in a message.
+//! Must not know: the contents of messages.
 
 use super::{FAR, Held, Ledger, pieces};
 use crate::listener::auth::tokens::{Payer, Resource, Share, Tier};
@@ -31,55 +31,55 @@ use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-/// A message that is coming in may pause for so long, all in all.
+/// The total time for which an incoming message may pause.
 const STALL: Duration = Duration::from_secs(30);
-/// It comes in no slower than this, its pauses not counted.
+/// The minimal speed of a message, without its pauses.
 const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
 
-/// The bytes that stand before each message.
+/// The size of the head before each message.
 const HEAD_BYTES: usize = 5;
 
-/// The share, or that there was no room in time.
+/// The share; None: there was no room in time.
 type Waiting = Pin<Box<dyn Future<Output = Option<Share>> + Send>>;
 
-/// A request's body that lets a message in when there is memory for it.
+/// A request's body that lets a message in once there is memory for it.
 pub(super) struct Gate {
     inner: Body,
     refusals: Arc<Refusals>,
-    /// The payer of the bytes that come, and how long they may wait for room. None: it needs no share.
+    /// The payer of incoming bytes, and how long they may wait for room. None: no share is needed.
     paying: Option<(Arc<Payer>, Duration)>,
     pub(super) message_bytes_max: usize,
-    /// The first message may have so many bytes.
+    /// The size limit of the first message.
     pub(super) first_bytes_max: usize,
-    /// A message has come whole.
+    /// A complete message has arrived.
     begun: bool,
-    /// Several messages may come. Otherwise the body has to end after the first one, in time.
+    /// Several messages are allowed. Otherwise the body must end after the first one, in time.
     pub(super) has_many: bool,
     ledger: Ledger,
-    /// The bytes so far of the head that is coming in.
+    /// The received bytes of the current head.
     head: Vec<u8>,
-    /// Bytes still to be let through of the message that is coming in, and all that it has.
+    /// The bytes of the current message that have not passed yet, and its size.
     left: usize,
     length: usize,
-    /// Its share so far; None: nothing, or its share waits.
+    /// Its current share; None: there is none, or it is waiting.
     share: Option<Share>,
-    /// Bytes that came in and were not let through.
+    /// Received bytes that have not passed.
     rest: Bytes,
-    /// The message at the start of `rest` waits for its share, which lacked room there.
+    /// The wait of the message at the start of `rest` for its share, and the tier that lacked room.
     waiting: Option<(Waiting, Tier)>,
-    /// The message that is coming in is not all there yet.
+    /// The current message is incomplete.
     slow: Option<Slow>,
     /// Nothing more is let in.
     refused: Option<Status>,
 }
 
-/// A sender that is waited for in the middle of a message.
+/// The wait for a sender in the middle of a message.
 struct Slow {
-    /// So many bytes were still to come when it was first waited for.
+    /// The number of missing bytes at the start of the wait.
     missing: usize,
-    /// So long it was waited for.
+    /// The time waited so far.
     waited: Duration,
-    /// Since when it is waited for again, if it is.
+    /// The start of the current wait, if there is one.
     since: Option<Instant>,
     pause: Pin<Box<Sleep>>,
 }
@@ -112,7 +112,7 @@ impl Gate {
         }
     }
 
-    /// How much of `rest` may pass. Zero: what stands at its start has to wait, or is refused.
+    /// Returns how much of `rest` may pass. Zero: the bytes at its start must wait, or are rejected.
     fn scan(&mut self) -> usize {
         let mut at = 0;
         while at < self.rest.len() {
@@ -148,7 +148,7 @@ impl Gate {
             }
             (self.left, self.length) = (length as usize, length as usize);
             if length == 0 && !self.covers(0) {
-                // With its last byte the message would be whole. That byte waits for the share.
+                // With its last byte the message would be complete. That byte waits for the share.
                 self.head.truncate(HEAD_BYTES - 1);
                 return at - 1;
             }
@@ -168,7 +168,7 @@ impl Gate {
         }
     }
 
-    /// Whether the message that is coming in holds its share of so many bytes. If not, it waits for it.
+    /// Whether the current message holds a share of this size. If not, it waits for the share.
     fn covers(&mut self, bytes: usize) -> bool {
         let Some((payer, wait)) = &self.paying else { return true };
         let mut share = self.share.take().unwrap_or_else(|| payer.nothing(Resource::Requests));
@@ -186,8 +186,8 @@ impl Gate {
         }
     }
 
-    /// Nothing has come. The wait is bounded in the middle of a message, before the first message of a call that is no
-    /// append, and before the end of a body that has one message.
+    /// Nothing has arrived. The wait is bounded in three places: within a message, before the first message of a call
+    /// that is not an append, and before the end of a body with one message.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
         let is_awaited = self.paying.is_none() && !(self.begun && self.has_many);
         if self.left == 0 && !is_awaited {
@@ -201,7 +201,7 @@ impl Gate {
             pause: Box::pin(sleep_until(now)),
         });
         if slow.since.is_none() {
-            // Before, the other side of this gate was not ready for more.
+            // Until now the other side of this gate was not ready for more.
             slow.since = Some(now);
             let earned = slow.missing.saturating_sub(left) as u64 / BYTES_PER_SECOND_MIN;
             let earned = Duration::from_secs(earned);
@@ -209,12 +209,11 @@ impl Gate {
         }
         ready!(slow.pause.as_mut().poll(context));
         self.refusals.count(Refusal::Stalled);
-        let what =
-            "the rest of a request did not come in time; the memory set aside for it is wanted by others";
+        let what = "the rest of the request did not arrive in time, and other requests need the memory reserved for it";
         Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
     }
 
-    /// Something has come, or nothing will.
+    /// Something has arrived, or the body has ended.
     fn came(&mut self) {
         if let Some(slow) = &mut self.slow
             && let Some(since) = slow.since.take()
@@ -225,7 +224,7 @@ impl Gate {
 
     fn too_large(&self, length: u32) -> Status {
         self.refusals.count(Refusal::MessageBytes);
-        let what = format!("a message of {length} bytes; {} are allowed", self.message_bytes_max);
+        let what = format!("the message has {length} bytes; the limit is {}", self.message_bytes_max);
         let mut status = Status::new(Code::OutOfRange, what);
         status.metadata_mut().insert(KIND, MetadataValue::from(ErrorKind::TooLarge.code()));
         status
@@ -240,7 +239,7 @@ impl Gate {
 }
 
 fn one_message() -> Status {
-    let what = "this call has one request message: end the request after it";
+    let what = "this call takes one request message; end the request after it";
     to_status(&Error::new(ErrorKind::InvalidArgument, what), None)
 }
 

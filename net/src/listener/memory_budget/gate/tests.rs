@@ -49,7 +49,7 @@ fn message(length: usize) -> Vec<u8> {
     [&[0], &(length as u32).to_be_bytes()[..], &vec![7; length]].concat()
 }
 
-/// All that passes now, and the status that it ends with.
+/// Everything that passes now, and the final status.
 fn pull(gate: &mut Gate) -> (Vec<u8>, Option<Status>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut passed = Vec::new();
@@ -63,7 +63,7 @@ fn pull(gate: &mut Gate) -> (Vec<u8>, Option<Status>) {
 }
 
 #[tokio::test]
-async fn a_message_waits_for_its_share_and_lets_those_before_it_pass() {
+async fn message_waits_for_its_share_and_earlier_ones_pass() {
     let all = [message(1000), message(0), message(3000), message(10)].concat();
     for size in [1, 3, 7, 1000, all.len()] {
         let budget = budget(3);
@@ -86,7 +86,7 @@ async fn a_message_waits_for_its_share_and_lets_those_before_it_pass() {
 }
 
 #[tokio::test]
-async fn the_largest_message_passes_and_one_byte_more_is_refused_before_it_comes() {
+async fn message_above_the_limit_is_rejected_before_it_arrives() {
     let budget = budget(2000);
     let (passed, status) = pull(&mut gate([Bytes::from(message(1 << 20))], &budget, None));
     assert!(status.is_none() && passed.len() == 5 + (1 << 20));
@@ -100,9 +100,9 @@ async fn the_largest_message_passes_and_one_byte_more_is_refused_before_it_comes
     assert_eq!(left(&budget, 2000), 2000);
 }
 
-/// Full to the last byte, all is let in; with one byte more it waits, and is refused when its time is up.
+/// At the limit exactly, everything is let in; one byte more waits, and is rejected when its time is over.
 #[tokio::test(start_paused = true)]
-async fn at_the_limit_a_message_waits_and_is_then_refused() {
+async fn message_above_the_limit_waits_and_is_then_rejected() {
     let bytes = 4 * PIECE_BYTES;
     for is_own in [false, true] {
         let budget = limited(if is_own { 8 } else { 4 }, 4);
@@ -120,7 +120,7 @@ async fn at_the_limit_a_message_waits_and_is_then_refused() {
         let of = if own.is_some() { "of this connection" } else { "of all" };
         assert!(status.message().contains(of), "{status}");
         assert_eq!(budget.refusals.read(Refusal::InflightBytes), 1);
-        // Another connection has room where only this one's is used up.
+        // Another connection has room if only this connection's share is used up.
         let elsewhere = connection(&budget);
         let mut third = gate([Bytes::from(message(1))], &budget, Some(&elsewhere));
         assert_eq!(pull(&mut third).0.len() == 6, own.is_some());
@@ -133,7 +133,7 @@ async fn at_the_limit_a_message_waits_and_is_then_refused() {
 
 /// In the log's queue, a message holds its connection's share, and one piece of what others share.
 #[tokio::test]
-async fn what_is_in_the_queue_holds_the_connection_s_share_and_a_piece() {
+async fn message_in_the_queue_holds_its_connections_share_and_a_piece() {
     let budget = budget(4);
     let own = connection(&budget);
     let mut gate = gate([Bytes::from(message(3072))], &budget, Some(&own));
@@ -148,9 +148,9 @@ async fn what_is_in_the_queue_holds_the_connection_s_share_and_a_piece() {
     assert!(has(4));
 }
 
-/// A limit of `Duration::MAX` was a panic.
+/// A limit of `Duration::MAX` caused a panic.
 #[tokio::test]
-async fn for_ever_is_a_time_to_wait() {
+async fn longest_duration_is_a_valid_wait() {
     let budget = budget(1);
     let mut gate = gate([Bytes::from([message(1), message(1)].concat())], &budget, None);
     gate.paying.as_mut().unwrap().1 = Duration::MAX;
@@ -159,9 +159,9 @@ async fn for_ever_is_a_time_to_wait() {
     assert_eq!(pull(&mut gate).0.len(), 1);
 }
 
-/// A head that announced 64 MiB took a share for ever; sixteen of them, 80 bytes, took all there is.
+/// A head that announced 64 MiB took a share forever; sixteen of them, 80 bytes, took all memory.
 #[tokio::test(start_paused = true)]
-async fn a_message_that_does_not_come_gives_its_share_back() {
+async fn stalled_message_returns_its_share() {
     let (sender, chunks) = tokio::sync::mpsc::unbounded_channel();
     let frames = tokio_stream::wrappers::UnboundedReceiverStream::new(chunks);
     let budget = budget(3);
@@ -174,8 +174,8 @@ async fn a_message_that_does_not_come_gives_its_share_back() {
     let all = message(2000);
     send(&all[..10]);
     assert_eq!(next(&mut gate).await.unwrap().unwrap().into_data().unwrap().len(), 10);
-    assert_eq!(left(), 2, "what was announced is not held");
-    // Slow is not stalled; and what is late because nobody asked for it is not slow.
+    assert_eq!(left(), 2, "announced bytes are not held");
+    // A slow message is not a stalled one; and a message that is late because it was not read is not slow.
     let begun = Instant::now();
     tokio::time::sleep(STALL * 2).await;
     for part in all[10..].chunks(200) {
@@ -197,7 +197,7 @@ async fn a_message_that_does_not_come_gives_its_share_back() {
 
 /// A head of 5 bytes held the 30 MiB that it announced.
 #[tokio::test]
-async fn a_message_holds_what_arrived() {
+async fn message_holds_only_received_bytes() {
     let budget = budget(100);
     let all = message(60 << 10);
     let mut gate = gate(all.chunks(5000).map(Bytes::copy_from_slice), &budget, None);
@@ -214,7 +214,7 @@ async fn a_message_holds_what_arrived() {
 }
 
 #[tokio::test]
-async fn requests_that_are_no_appends_are_small() {
+async fn requests_other_than_appends_are_small() {
     let budget = budget(1);
     let largest = message(SMALL_BYTES_MAX);
     let small = |bytes: Vec<u8>| {
@@ -226,7 +226,7 @@ async fn requests_that_are_no_appends_are_small() {
     assert_eq!((refused.code(), budget.used_bytes()), (Code::OutOfRange, 0));
 }
 
-/// A body whose frames come from somebody.
+/// A body whose frames the test sends.
 fn fed(gate: &mut Gate) -> impl Fn(&[u8]) + use<> {
     let (sender, chunks) = tokio::sync::mpsc::unbounded_channel();
     let frames = tokio_stream::wrappers::UnboundedReceiverStream::new(chunks);
@@ -234,7 +234,7 @@ fn fed(gate: &mut Gate) -> impl Fn(&[u8]) + use<> {
     move |bytes| sender.send(Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)))).unwrap()
 }
 
-/// When the gate ends, after what it lets pass.
+/// When the gate ends, after everything that it lets pass.
 async fn end_of(gate: &mut Gate) -> (Duration, Status) {
     let begun = Instant::now();
     loop {
@@ -247,7 +247,7 @@ async fn end_of(gate: &mut Gate) -> (Duration, Status) {
 
 /// The time for all of a large message was granted in advance: an announcement alone kept 64 MiB for nine minutes.
 #[tokio::test(start_paused = true)]
-async fn time_has_to_be_earned() {
+async fn message_time_grows_with_received_bytes() {
     let budget = budget(70 << 10);
     let mut gate = Gate { message_bytes_max: 64 << 20, first_bytes_max: 64 << 20, ..gate([], &budget, None) };
     let send = fed(&mut gate);
@@ -256,7 +256,7 @@ async fn time_has_to_be_earned() {
     assert!(took >= STALL && took < STALL * 2, "{took:?}");
     assert_eq!(status.code(), Code::ResourceExhausted);
     drop(gate);
-    // A client that sends something has more.
+    // A client that sends something gets more time.
     let mut gate = Gate {
         message_bytes_max: 64 << 20,
         first_bytes_max: 64 << 20,
@@ -278,9 +278,9 @@ async fn time_has_to_be_earned() {
     assert!(took > STALL * 3 && took < STALL * 5, "{took:?}");
 }
 
-/// A request that was announced, or not even that, was waited for without end: each took a stream and its memory.
+/// A request that was announced, or not even that, was awaited without limit: each took a stream and its memory.
 #[tokio::test(start_paused = true)]
-async fn a_small_request_comes_in_time() {
+async fn small_request_must_arrive_in_time() {
     for begun in [&[][..], &[0, 0], &[0, 0, 0, 0, 9, 1, 2]] {
         let budget = budget(1);
         let mut gate = Gate { paying: None, ..gate([], &budget, None) };
@@ -301,7 +301,7 @@ async fn a_small_request_comes_in_time() {
 
 /// A health check whose request never ended stayed open, and its connection with it.
 #[tokio::test(start_paused = true)]
-async fn a_request_of_one_message_ends_in_time() {
+async fn request_of_one_message_must_end_in_time() {
     let budget = budget(1);
     let mut gate = Gate { paying: None, has_many: false, ..gate([], &budget, None) };
     let send = fed(&mut gate);
@@ -314,7 +314,7 @@ async fn a_request_of_one_message_ends_in_time() {
 
 /// Each message had an entry of 48 bytes in a ledger that only appends claim from.
 #[tokio::test]
-async fn ledger_stays_empty_for_calls_that_pay_nothing() {
+async fn ledger_stays_empty_for_calls_without_shares() {
     let budget = budget(1);
     let empty = Bytes::from(message(0).repeat(1000));
     let chunks = [Bytes::from(message(3))].into_iter().chain((0..1000).map(|_| empty.clone()));
@@ -325,7 +325,7 @@ async fn ledger_stays_empty_for_calls_that_pay_nothing() {
 }
 
 #[tokio::test]
-async fn request_of_one_message_is_refused_when_it_goes_on() {
+async fn second_message_of_a_single_request_is_rejected() {
     let budget = budget(1);
     for (first, size) in [(0, 1), (0, 5000), (3, 7), (3, 5000)] {
         let all = [message(first), message(0).repeat(1000)].concat();
@@ -354,9 +354,9 @@ async fn empty_messages_hold_a_piece_each() {
     }
 }
 
-/// A stranger could announce a gigabyte to the port for replicas before it had said who it was.
+/// A stranger could announce a gigabyte at the port for replicas before it had identified itself.
 #[tokio::test]
-async fn who_is_not_known_says_little() {
+async fn unknown_peer_may_send_only_small_messages() {
     let budget = budget(1);
     let first = |length| {
         let chunks = [Bytes::from(message(length)), Bytes::from(message(1 << 20))];

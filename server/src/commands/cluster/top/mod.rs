@@ -1,7 +1,7 @@
 //! `chiplog top`: a cluster at work, once a second.
 //!
-//! Figures that grow are asked twice, and what they grew by is shown. What was asked before is kept here; the servers
-//! are only read.
+//! A rate is the growth of a counter between two rounds of queries. The counters of the round before are kept
+//! here; the servers are only read.
 
 mod screen;
 mod view;
@@ -21,32 +21,39 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use view::{Replica, View};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   chiplog top log1:7411
       Until q or Ctrl-C.
   chiplog top log1:7411 --json --count 60 > minute.jsonl
-      A minute for a script, one object a second.
-  chiplog top log1:7411 --json | jq -c '[.leader, .records_per_second, [.replicas[].lag]]'";
+      A minute for a script, one object per second.
+  chiplog top log1:7411 --json | jq -c '[.leader, .records_per_second, [.replicas[].lag]]'
+
+Columns:
+  RECORDS/S  records committed, as far as the replica knows
+  WRITTEN/S  bytes of blocks that the replica wrote, headers included
+  SYNC       median and 99th percentile of all syncs since the server was started
+  appends/s in the first line: batches that the leader accepted
+
+JSON fields, one object per line:
+  time (ms), log_id, leader (its node; null: none), appends_per_second, records_per_second,
+  replicas, for each:
+    node, role (as in `chiplog status`), voter, client, zone, term, first, last, lag,
+    records_per_second, written_bytes_per_second, bytes_used, bytes_capacity, disk_bytes,
+    disk_free_bytes, sync_median_micros, sync_p99_micros, damaged, repaired, poison, error
+  Unknown values are null, as are all rates on the first line.";
 
 /// Watch a cluster at work: replicas, rates, lag, syncs and disks, once a second.
 ///
-/// One server that answers is enough: it names the others, which are asked as well. On a terminal the view is drawn over
-/// the one before, what matters less is left out where it is narrow, and the last view stays; elsewhere one follows the
-/// other. q or Ctrl-C ends it (status 0). Status 5 when no server answers at first.
+/// One server that answers is enough: it names the others, and the command asks them as well.
 ///
-/// Records/s are records committed, as the replica knows; written/s are bytes of blocks that it wrote, headers included;
-/// appends/s are batches that the leader took. SYNC are half and 99 in 100 of all syncs since the server was started.
-///
-/// Fields of --json, one object a line: time (ms), log_id, leader (node; null: nobody), appends_per_second,
-/// records_per_second, replicas: each {"node", "role", "voter", "client", "zone", "term", "first", "last", "lag",
-/// "records_per_second", "written_bytes_per_second", "bytes_used", "bytes_capacity", "disk_bytes", "disk_free_bytes",
-/// "sync_median_micros", "sync_p99_micros", "damaged", "repaired", "poison", "error"}. What is not known is null, as
-/// rates are on the first line; role is as in `chiplog status`.
+/// On a terminal each view replaces the one before, and the last one stays; a narrow terminal gets fewer
+/// columns. Elsewhere the views follow each other. q or Ctrl-C ends the command (status 0). Status 5: no
+/// server answered the first query.
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = HELP)]
 pub(crate) struct Top {
-    /// Servers, by the address for clients: one that runs is enough, A,B,C are tried in turn.
+    /// Servers, by their address for clients. One that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,
 
@@ -59,10 +66,10 @@ pub(crate) struct Top {
 }
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A server that does not answer for so long is shown as one that does not.
+/// How long a server may take to answer before it is shown as unreachable.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// Two rounds, and the time between them.
+/// Two rounds of answers, and the time between them.
 struct Rounds<'a> {
     before: Option<&'a Found>,
     now: &'a Found,
@@ -70,7 +77,8 @@ struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    /// What a replica said in the round before, if it was the same one and has not been started again since.
+    /// The answer of a replica in the round before, if it is the same replica and has not been restarted
+    /// since.
     fn before(&self, now: &StatusResponse) -> Option<&StatusResponse> {
         let same = |s: &&StatusResponse| {
             s.node == now.node && s.directory == now.directory && s.written_bytes <= now.written_bytes
@@ -78,7 +86,7 @@ impl Rounds<'_> {
         self.before?.answers.iter().map(|(_, s)| s).find(same)
     }
 
-    /// By how much a figure of a replica grew a second.
+    /// The growth per second of a replica's counter.
     fn rate(&self, now: &StatusResponse, figure: impl Fn(&StatusResponse) -> u64) -> Option<f64> {
         let grown = figure(now).checked_sub(figure(self.before(now)?))?;
         Some(format::rate(grown, self.passed))
@@ -145,14 +153,14 @@ impl Rounds<'_> {
     }
 }
 
-/// Where views go.
+/// The destination of the views.
 enum Output {
     Json,
-    /// One after the other.
+    /// Views follow each other.
     Pages {
         drawn: bool,
     },
-    /// One over the other; the last one stays.
+    /// Each view replaces the one before; the last one stays.
     Screen {
         screen: Screen,
         last: String,
@@ -184,7 +192,7 @@ impl Output {
         }
     }
 
-    /// The end that was asked for.
+    /// Ends the output in order: leaves the screen and prints the last view.
     fn end(self) -> Result<()> {
         if let Self::Screen { screen, last } = &self {
             screen.leave();
@@ -205,7 +213,7 @@ impl Drop for Output {
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
     let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
-    // Before the terminal is taken: who sees nothing but an error should see it where it belongs.
+    // Query once before taking the terminal: an error has to be visible on the normal screen.
     let mut began = Instant::now();
     let mut now = asker.wait(survey.round(PATIENCE)).somebody()?;
     let mut output = Output::new(ui)?;
@@ -219,7 +227,7 @@ pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
         screen.on_q(move || _ = stop.send(()));
     }
     signals::on_stop(move || {
-        // At once: a second signal ends the process.
+        // Leave at once: a second signal ends the process.
         screen.iter().for_each(Screen::leave);
         let _ = stop.send(());
     })?;
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_growth_and_a_server_that_was_started_again_has_none() {
+    fn rates_are_growth_and_a_restarted_server_has_none() {
         let (first, second) = (round(1000, 10), round(5000, 30));
         let rates = |before: &Found, now: &Found| {
             let view = Rounds { before: Some(before), now, passed: Duration::from_secs(2) }.view();

@@ -1,4 +1,4 @@
-//! View: one moment of a cluster: its figures, and the words for them, as wide as there is room.
+//! View: one moment of a cluster, as figures and as text that fits the terminal.
 
 use crate::commands::cluster::replicas::{complaints, number, or_dash, title};
 use crate::common::format;
@@ -41,7 +41,8 @@ pub(super) struct Replica {
     pub(super) error: Option<String>,
 }
 
-/// A column: its head, what it shows, and its rank: of what does not fit, the highest goes first. 0 stays.
+/// A column: its head, its cells, and its rank. If the table is too wide, the highest rank is dropped first;
+/// rank 0 stays.
 type Column = (&'static str, fn(&Replica) -> String, u8);
 
 const COLUMNS: [Column; 13] = [
@@ -61,13 +62,14 @@ const COLUMNS: [Column; 13] = [
 ];
 
 impl View {
-    /// All of it.
+    /// The whole view as text.
     pub(super) fn words(&self) -> String {
         let (log, leader) = self.title();
         format!("{}  {log}; {leader}; {}\n{}", self.at(), self.rates(), self.below(&COLUMNS))
     }
 
-    /// What fits into lines of this width: what changes comes first, and columns that matter less are left out.
+    /// The view in lines of at most `width`. Changing values come first, and less important columns are left
+    /// out.
     pub(super) fn narrow_words(&self, width: usize) -> String {
         let (log, leader) = self.title();
         let head = format!("{}  {leader}; {}; {log}", self.at(), self.rates());
@@ -133,7 +135,7 @@ fn used(bytes: Option<u64>, capacity: Option<u64>) -> String {
     }
 }
 
-/// How full a disk is.
+/// The used part of a disk, in percent.
 fn disk(bytes: Option<u64>, free: Option<u64>) -> String {
     let (Some(bytes), Some(free)) = (bytes, free) else { return "-".into() };
     format!("{}%", bytes.saturating_sub(free) * 100 / bytes.max(1))
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_most_fits_a_narrow_terminal() {
+    fn narrow_terminal_shows_the_most_important_columns() {
         let replica = |node| Replica {
             node: Some(node),
             role: "unreachable",

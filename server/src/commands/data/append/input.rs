@@ -1,4 +1,4 @@
-//! Where the records come from: a stream of bytes, and how records are marked off in it.
+//! The input: a stream of bytes, and how records are separated in it.
 
 use super::too_large;
 use crate::common::failure::{Failure, Result};
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// How records are marked off.
+/// How records are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// A newline ends a record and is not part of it; the last one needs none.
+    /// A newline ends a record and is not part of it. The last record needs no newline.
     Lines,
     /// Each record follows its length, 32 bits little-endian.
     LengthPrefixed,
@@ -24,14 +24,14 @@ pub(super) struct Input {
     framing: Framing,
     name: String,
     record_bytes_max: u32,
-    /// Its length, if it is a file.
+    /// The input's length, if it is a file.
     total: Option<u64>,
-    /// Records given out.
+    /// The number of records returned so far.
     records: u64,
 }
 
 impl Input {
-    /// Opens a file; none, or `-`, is standard input.
+    /// Opens a file. None or `-` is standard input.
     pub(super) fn open(path: Option<&Path>, framing: Framing, record_bytes_max: u32) -> Result<Self> {
         let path = path.filter(|path| *path != Path::new("-"));
         let (source, name, total): (Box<dyn Read + Send>, _, _) = match path {
@@ -53,12 +53,12 @@ impl Input {
         Ok(Self { reader, framing, name, record_bytes_max, total, records: 0 })
     }
 
-    /// How many bytes it has in all, if that is known.
+    /// The input's size in bytes, if known.
     pub(super) fn bytes_total(&self) -> Option<u64> {
         self.total
     }
 
-    /// Whether the next record is there without waiting for the source.
+    /// Whether the next record can be read without waiting for the source.
     pub(super) fn is_ready(&self) -> bool {
         let buffer = self.reader.buffer();
         match self.framing {
@@ -69,10 +69,10 @@ impl Input {
         }
     }
 
-    /// Reads the next record into `record`. False at the end of the input.
+    /// Reads the next record into `record`. Returns false at the end of the input.
     ///
     /// # Errors
-    /// `Io`; `TooLarge`, before more than the limit is in memory; `InvalidArgument` when the input ends inside
+    /// `Io`. `TooLarge`, before more than the limit is in memory. `InvalidArgument` if the input ends inside
     /// a length-prefixed record.
     pub(super) fn next(&mut self, record: &mut Vec<u8>) -> Result<bool> {
         record.clear();
@@ -100,7 +100,7 @@ impl Input {
             if bytes > u64::from(self.record_bytes_max) {
                 let (n, max) = (self.records + 1, self.record_bytes_max);
                 let why =
-                    format!("record {n} of {} is longer than the {max} bytes a record can have", self.name);
+                    format!("record {n} of {} is longer than {max} bytes, the limit of a record", self.name);
                 return Err(Failure::new(chiplog::ErrorKind::TooLarge, why));
             }
             record.extend_from_slice(part);
@@ -131,7 +131,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Reads until `buffer` is full or the input ends; how many bytes there were.
+    /// Reads until `buffer` is full or the input ends. Returns the number of bytes read.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -148,7 +148,7 @@ impl Input {
     fn cut_off(&self, part: &str) -> Failure {
         let record = self.records + 1;
         Failure::usage(format!(
-            "{} ends inside record {record}, in {part}: is it length-prefixed, and whole?",
+            "{} ends inside record {record}, in {part}: check that it is length-prefixed and complete",
             self.name
         ))
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_marked_off_by_newlines_alone() {
+    fn only_newlines_separate_lines() {
         let lines = |bytes| records(bytes, Framing::Lines).unwrap();
         assert_eq!(lines(b"one\n\ntwo\r\nlast"), [&b"one"[..], b"", b"two\r", b"last"]);
         assert_eq!(lines(b"one\n"), [b"one"]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn length_prefixed_records_may_hold_anything() {
+    fn length_prefixed_records_hold_any_bytes() {
         let prefixed = |bytes| records(bytes, Framing::LengthPrefixed);
         assert_eq!(prefixed(b"\x02\0\0\0a\n\0\0\0\0\x01\0\0\0z").unwrap(), [&b"a\n"[..], b"", b"z"]);
         assert!(prefixed(b"").unwrap().is_empty());

@@ -1,21 +1,21 @@
-//! Journal: what a session file holds, so that a command that broke off can be given again and goes on where it stopped.
+//! Journal: the session file, which lets an interrupted command continue where it stopped.
 //!
 //! ```text
-//! chiplog session 1                        the form of the file
+//! chiplog session 1                        the format of the file
 //! session 42 31f0…                         a session of this log; its batches are numbered from 1
-//! cut 1 1000 5c1f…                         batch 1 holds the input up to record 1000; what all that sums up to
+//! cut 1 1000 5c1f…                         batch 1 ends at record 1000 of the input; checksum of the input up to there
 //! cut 2 1400 09ab…
 //! acked 1                                  batch 1 is in the log
-//! session 57 31f0…                         another one: what was cut in the one before is all in the log
+//! session 57 31f0…                         a new session: every batch of the one before is in the log
 //! ```
 //!
-//! A batch is cut, written down and synced before it is sent: whatever becomes of this process, the next one sends the
-//! same records under the same number, and the log takes them once.
+//! A batch is cut, written to the file and synced before it is sent. If this process dies, the next one sends
+//! the same records under the same number, and the log stores them once.
 //!
 //! Invariants:
 //! - Batches are cut in the order of the input, 1, 2, 3 …, and acknowledged in that order.
-//! - One process at a time has the file.
-//! - A last line that was not written to its end counts as not written: it is only synced lines that anything was sent for.
+//! - One process at a time holds the file.
+//! - An incomplete last line counts as not written: a batch is sent only after its line was synced.
 //!
 //! Must not know: servers.
 
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 const FORM: &str = "chiplog session 1";
 
-/// A batch that was cut: up to which record of the input, and what the input up to there sums up to.
+/// A cut batch: its last record in the input, and the checksum of the input up to there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) number: u64,
@@ -38,19 +38,19 @@ pub(super) struct Cut {
     sum: u64,
 }
 
-/// What a file says.
+/// The contents of a session file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct State {
     session: Option<(SessionId, LogId)>,
     /// The newest batch that is in the log.
     acked: Option<Cut>,
-    /// Those cut behind it.
+    /// The batches cut after it.
     open: VecDeque<Cut>,
-    /// Of the last batch of any session that is in the log: records, and their sum.
+    /// The records, and their checksum, up to the last batch of any session that is in the log.
     done: (u64, u64),
 }
 
-/// A session file that this process has.
+/// A session file that this process has locked.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
@@ -58,7 +58,7 @@ pub(super) struct Journal {
     state: State,
 }
 
-/// Sums up the input as it is read: the records and where each ends.
+/// The running checksum of the input: of the records and of where each ends.
 #[derive(Debug)]
 pub(super) struct Sum {
     digest: Digest,
@@ -126,10 +126,10 @@ impl State {
 }
 
 impl Journal {
-    /// Opens the file, or makes it, and reads what it says.
+    /// Opens or creates the file and reads it.
     ///
     /// # Errors
-    /// `Locked`: another process has it. `InvalidArgument`: it is no session file. `Io`.
+    /// `Locked`: another process holds it. `InvalidArgument`: it is not a session file. `Io`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let io = |doing: &str, e: &std::io::Error| Failure::io(doing, path, e);
         let mut file = OpenOptions::new()
@@ -141,20 +141,20 @@ impl Journal {
             .map_err(|e| io("open", &e))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
             rustix::io::Errno::WOULDBLOCK => {
-                let what = format!("another process appends with session file {}", path.display());
+                let what = format!("another process is appending with session file {}", path.display());
                 Failure::new(ErrorKind::Locked, what)
             }
             e => io("lock", &e.into()),
         })?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|e| io("read", &e))?;
-        // What stands behind the last newline was not written to its end.
+        // Text after the last newline was not written completely.
         let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
         let text = std::str::from_utf8(&bytes[..whole]).unwrap_or("?");
         let begun = FORM.as_bytes().starts_with(&bytes);
         let state = if whole == 0 && begun { State::read(FORM) } else { State::read(text) };
         let Some(state) = state else {
-            let what = format!("{} is no session file, or it is damaged", path.display());
+            let what = format!("{} is not a session file, or it is damaged", path.display());
             return Err(Failure::usage(what));
         };
         file.set_len(whole as u64).map_err(|e| io("cut", &e))?;
@@ -170,33 +170,34 @@ impl Journal {
         self.file.write_all(text.as_bytes()).map_err(|e| Failure::io("write", &self.path, &e))
     }
 
-    /// Makes durable what was written.
+    /// Makes all written lines durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|e| Failure::io("sync", &self.path, &e))
     }
 
-    /// How many records of the input are in the log.
+    /// The number of records of the input that are in the log.
     pub(super) fn done(&self) -> u64 {
         self.state.done.0
     }
 
-    /// The session to go on in, of this log, and the number of the batch to come; None: all that was cut is in the log,
-    /// so that a new one does as well, and is not too old.
+    /// The session to continue, of this log, and the number of its next batch. None: every cut batch is in
+    /// the log, so a new session works as well and cannot have expired.
     ///
     /// # Errors
-    /// `InvalidArgument`: the file is about another log.
+    /// `InvalidArgument`: the file belongs to another log.
     pub(super) fn session(&self, log: LogId) -> Result<Option<(SessionId, u64)>> {
         let Some((session, known)) = self.state.session else { return Ok(None) };
         if known != log {
             let hex = |id: LogId| chiplog_net::wire::ids::to_hex(id.get());
             let (path, known, log) = (self.path.display(), hex(known), hex(log));
-            let what = format!("session file {path} is about log {known}, and these servers have log {log}");
+            let what =
+                format!("session file {path} belongs to log {known}, but these servers have log {log}");
             return Err(Failure::usage(what));
         }
         Ok(self.state.open.front().map(|cut| (session, cut.number)))
     }
 
-    /// Goes on in a new session. Durable when it returns.
+    /// Starts a new session. Durable when it returns.
     pub(super) fn begin(&mut self, session: SessionId, log: LogId) -> Result<()> {
         let log_hex = chiplog_net::wire::ids::to_hex(log.get());
         self.write(&format!("session {session} {log_hex}\n"))?;
@@ -205,22 +206,22 @@ impl Journal {
         Ok(())
     }
 
-    /// The batches that were cut before and are not known to be in the log, in their order.
+    /// The batches that were cut earlier and are not known to be in the log, in order.
     pub(super) fn open_cuts(&self) -> Vec<Cut> {
         self.state.open.iter().copied().collect()
     }
 
-    /// Whether the input so far is what it was when this batch was cut.
+    /// Whether the input so far equals the input when this batch was cut.
     pub(super) fn is_as_before(cut: &Cut, sum: &Sum) -> bool {
         (cut.records, cut.sum) == (sum.records, sum.value())
     }
 
-    /// The same of all that is in the log.
+    /// Whether the input so far equals the part that is in the log.
     pub(super) fn is_done_as_before(&self, sum: &Sum) -> bool {
         self.state.done == (sum.records, sum.value())
     }
 
-    /// Cuts a batch behind what was read. Durable when it returns: now it may be sent.
+    /// Cuts a batch after the records read so far. Durable when it returns: the batch may then be sent.
     pub(super) fn cut(&mut self, sum: &Sum) -> Result<()> {
         let before = self.state.open.back().or(self.state.acked.as_ref());
         let number = before.map_or(1, |cut| cut.number + 1);
@@ -231,7 +232,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The oldest batch that was open is in the log.
+    /// Records that the oldest open batch is in the log.
     pub(super) fn acked(&mut self) -> Result<()> {
         let Some(cut) = self.state.open.pop_front() else {
             return Err(Failure::new(ErrorKind::Io, "more batches were confirmed than were sent"));
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_and_confirmed_comes_back() {
+    fn cuts_and_acknowledgements_survive_a_reopen() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("session");
         let mut journal = Journal::open(&path).unwrap();
@@ -276,12 +277,15 @@ mod tests {
         assert!(journal.is_done_as_before(&sum(&["a"])) && !journal.is_done_as_before(&sum(&["A"])));
         let open = journal.open_cuts();
         assert!(open.len() == 1 && Journal::is_as_before(&open[0], &sum(&["a", "b", "c"])));
-        assert!(!Journal::is_as_before(&open[0], &sum(&["a", "bc", ""])), "where records end counts");
+        assert!(
+            !Journal::is_as_before(&open[0], &sum(&["a", "bc", ""])),
+            "the checksum includes where records end"
+        );
         journal.cut(&sum(&["a", "b", "c", "d"])).unwrap();
         journal.acked().unwrap();
         journal.acked().unwrap();
         assert!(journal.acked().is_err());
-        // All is in the log: a new session, whose batches count from 1.
+        // Every batch is in the log: a new session starts, whose batches count from 1.
         assert_eq!((journal.done(), journal.session(LOG).unwrap()), (4, None));
         journal.begin(SessionId(43), LOG).unwrap();
         journal.cut(&sum(&["a", "b", "c", "d", "e"])).unwrap();
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_short_was_never_written_and_nonsense_is_refused() {
+    fn incomplete_last_line_is_ignored_and_nonsense_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("session");
         let mut journal = Journal::open(&path).unwrap();

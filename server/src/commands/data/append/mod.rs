@@ -1,11 +1,11 @@
-//! `chiplog append`: records from standard input or a file, durably, and where they went.
+//! `chiplog append`: appends records from standard input or a file durably, and reports their indexes.
 //!
 //! ```text
 //! input thread: bytes -> records -> batches --(bounded channel)--> N worker threads: submit, wait -> tally
 //! ```
 //!
-//! A batch is handed on when it is full, and before the input would have to be waited for: `tail -f | chiplog
-//! append` confirms each line as it comes, a file goes in batches.
+//! The input thread passes a batch on when it is full, and also before it would have to wait for input: `tail
+//! -f | chiplog append` confirms each line at once, while a file is appended in large batches.
 
 mod input;
 mod journal;
@@ -39,43 +39,45 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   chiplog append ./log < app.log
-      Every line becomes a record, without its newline. Makes the log if there is none; a directory that is given
-      without a slash, as `log`, has to be there, for that can be the name of a server, too.
+      Each line becomes a record, without its newline. Makes the log if there is none. A directory
+      written without a slash, as `log`, has to exist, because it can also be a server's name.
   tail -F /var/log/syslog | chiplog append ./log
-      Each line is durable as soon as it comes.
+      Each line becomes durable as soon as it arrives.
   chiplog append ./log --lines data.csv --codec zstd --batch 10000
-      Large compressed batches: small on disk, read back one by one all the same.
+      Large compressed batches: small on disk, and still read record by record.
   producer | chiplog append ./log --length-prefixed
       Binary records, each after its length (32 bits, little-endian).
   chiplog append log1:7411,log2:7411 --lines app.log
       To a cluster, over the network: each record once, whatever fails on the way.
   until chiplog append log1:7411 --lines app.log --session-file app.session; do sleep 1; done
-      The same, and each record once even when this machine fails: the command goes on where it stopped.
+      The same, with each record once even if this machine fails: the command continues where it
+      stopped.
   chiplog append ./log --lines data.csv --json | jq .last
       The index of the last record, for a script.";
 
 /// Append records: one a line, or length-prefixed; report where they went.
 ///
-/// Ends when the input does. All records are durable then, and the indexes of the first and the last are
-/// printed. If it fails before, the message says how many records are durable and under which indexes.
+/// Ends with the input. All records are durable then, and the first and last index are printed. If the
+/// command fails earlier, the message says how many records are durable, and their indexes.
 ///
-/// With one thread the records stand in the log in the order of the input. With more, those of one batch stay
-/// together and in order; batches come in any order.
+/// With one thread the records keep the order of the input. With several threads, the records of a batch stay
+/// together and in order, but batches can come in any order.
 ///
-/// To servers each thread has a connection and a session: what is sent again after a failure is in the log once, and
-/// the order stays. Status 5: no leader was found, nothing was appended; status 6: the servers went silent, and what is not
-/// reported as durable may be in the log or not. A command that is given again appends again, unless it has a session
-/// file.
+/// Servers: each thread has a connection and a session, so a record that is sent again after a failure is in
+/// the log once and in order. Status 5: no leader was found, nothing was appended. Status 6: the servers
+/// stopped answering; what is not reported as durable may or may not be in the log. Running the command again
+/// appends the input again, unless it has a session file.
 ///
-/// With --session-file the command can be given again, with the same input and the same file, after it was killed, after
-/// status 5 or 6, or when the input has grown: it goes on with the first record that is not in the log, and what was sent
-/// and not confirmed is in the log once. The input is read from its beginning; that it is the same is checked by a sum.
-/// Every batch costs a sync of the file before it is sent: large ones go faster. What was sent and not confirmed has to be
-/// sent again before its session expires, log.session_idle_max_seconds of the servers (a day).
+/// With --session-file the command can be run again with the same input and the same file: after it was
+/// killed, after status 5 or 6, or when the input has grown. It continues with the first record that is not
+/// in the log, and each record is in the log once. The input is read from its beginning; a checksum verifies
+/// that it is the same. Each batch needs a sync of the file before it is sent, so large batches are faster.
+/// Unconfirmed records have to be sent again before their session expires: log.session_idle_max_seconds of
+/// the servers (a day).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Append {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
@@ -83,24 +85,24 @@ pub(crate) struct Append {
     #[arg(long, value_name = "FILE", conflicts_with = "length_prefixed")]
     lines: Option<PathBuf>,
 
-    /// Read records that each follow their length, 32 bits little-endian, from standard input or FILE.
+    /// Read length-prefixed records (32 bits, little-endian) from standard input or FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     length_prefixed: Option<PathBuf>,
 
-    /// Of servers: write down here what was sent and confirmed, so that the same command can be given again and appends
-    /// each record once. Made if it is not there. Not with several --threads.
+    /// For servers: record in this file what was sent and confirmed, so that the same command can be run
+    /// again and appends each record once. The file is created if missing. Not with several --threads.
     #[arg(long, value_name = "FILE")]
     session_file: Option<PathBuf>,
 
-    /// Append from so many threads.
+    /// The number of threads that append.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: u16,
 
-    /// Put up to N records into a batch: it becomes durable as a whole and is compressed as a whole.
+    /// Put up to N records into a batch. A batch becomes durable and is compressed as a whole.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_RECORDS_MAX)))]
     batch: u32,
 
-    /// Let each thread have up to N batches under way before it waits for the first one.
+    /// The number of batches that each thread may have in flight.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     in_flight: u16,
 
@@ -115,19 +117,19 @@ pub(crate) struct Append {
     connect: Connect,
 }
 
-/// What was appended: the JSON of a success, and the detail `durable` of a failure.
+/// The result: the JSON of a success, and the detail `durable` of a failure.
 #[derive(Serialize)]
 struct Summary {
     records: u64,
     bytes: u64,
     batches: u64,
-    /// None when nothing was appended.
+    /// None if nothing was appended.
     first: Option<u64>,
     last: Option<u64>,
     seconds: f64,
     records_per_second: f64,
     bytes_per_second: f64,
-    /// With a session file: records of the input that were in the log before this run.
+    /// With a session file: the number of records of the input that were in the log before this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<u64>,
 }
@@ -177,7 +179,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
         (None, path) => (path.as_ref(), Framing::Lines),
     };
     let options = args.log.options();
-    // The input first: a wrong file name makes no log.
+    // Open the input first: a wrong file name must not create a log.
     let mut input = Input::open(path.map(PathBuf::as_path), framing, options.record_bytes_max)?;
     let mut plan = Plan {
         threads: args.threads.into(),
@@ -190,7 +192,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     let (mut log, mut skipped) = (None, None);
     let sink: Arc<dyn Sink> = match &args.target {
         Target::Directory(_) if args.session_file.is_some() => {
-            return Err(Failure::usage("--session-file is for servers"));
+            return Err(Failure::usage("--session-file works only with servers"));
         }
         Target::Directory(dir) => {
             if !args.log.creates() {
@@ -206,15 +208,15 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
         }
         Target::Servers(servers) => {
             if let Some(option) = args.log.given() {
-                return Err(Failure::usage(format!("{option} is for directories: servers have their own")));
+                return Err(Failure::usage(format!(
+                    "{option} works only with directories: servers have their own options"
+                )));
             }
             let remote = Remote::connect(servers, &args.connect, ui)?;
             let sink: Arc<dyn Sink> = match &args.session_file {
                 None => Arc::new(Servers::new(remote, &plan)),
                 Some(_) if args.threads > 1 => {
-                    return Err(Failure::usage(
-                        "--session-file keeps the order of one thread: leave out --threads",
-                    ));
+                    return Err(Failure::usage("--session-file works with one thread: leave out --threads"));
                 }
                 Some(path) => {
                     let journal = Journal::open(path)?;
@@ -245,7 +247,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// Reads what is in the log already, and sums it up.
+/// Reads the records that are in the log already, and computes their checksum.
 fn skip(input: &mut Input, journal: &Journal) -> Result<Sum> {
     let (mut sum, mut record) = (Sum::new(), Vec::new());
     while sum.records < journal.done() {
@@ -257,20 +259,20 @@ fn skip(input: &mut Input, journal: &Journal) -> Result<Sum> {
     Ok(sum)
 }
 
-/// What is sure, in words, when not all was appended.
+/// Says what is durable when not everything was appended.
 fn durable(tally: &Tally) -> String {
     let ranges = tally.ranges();
     if ranges.is_empty() {
         return "no record was confirmed".into();
     }
     let spans: Vec<String> = ranges.iter().take(5).map(|(a, b)| format!("{a} to {b}")).collect();
-    let more = if ranges.len() > spans.len() { " and further ones" } else { "" };
+    let more = if ranges.len() > spans.len() { " and more" } else { "" };
     let records = format::many(tally.records(), "record is", "records are");
     format!("{records} durable, index {}{more}", spans.join(", "))
 }
 
-/// The batch that cannot be taken, as an error of the input.
+/// The error of a record that is too large.
 fn too_large(name: &str, record: u64, bytes: u64, max: u32) -> Failure {
-    let why = format!("record {record} of {name} has {bytes} bytes; a record has at most {max}");
+    let why = format!("record {record} of {name} has {bytes} bytes; the limit is {max}");
     Failure::new(ErrorKind::TooLarge, why)
 }

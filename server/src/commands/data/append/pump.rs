@@ -1,9 +1,10 @@
-//! Moves batches from the input to the log: one thread that reads, some that append, all ending in order.
+//! Moves batches from the input to the log: one thread reads, several append, and all end in order.
 //!
 //! Invariants:
-//! - what is in the [`Tally`] is durable;
-//! - memory is bounded: batches wait in a channel of fixed size, and each worker has so many under way at most;
-//! - the input's thread may wait for a source that never comes; nobody waits for that thread.
+//! - Everything counted in the [`Tally`] is durable.
+//! - Memory is bounded: batches wait in a channel of fixed size, and each worker has a limited number in
+//!   flight.
+//! - The input's thread may wait for a source forever; no other thread waits for that thread.
 
 use super::input::Input;
 use crate::common::exit::Exit;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// How to go about it.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) threads: usize,
@@ -25,24 +26,25 @@ pub(super) struct Plan {
     pub(super) batch_records: u32,
     pub(super) batch_bytes: usize,
     pub(super) codec: Codec,
-    /// How many records the first batches have to have: they were cut before.
+    /// The numbers of records of the first batches, which were cut in an earlier run.
     pub(super) cuts: VecDeque<u64>,
 }
 
-/// A batch is handed on at this size, however few records it has: one block should not wait for one batch.
+/// A batch is passed on at this size, however few records it has, so that a block does not wait for one
+/// batch.
 const BATCH_BYTES_TARGET: usize = 1 << 20;
 
-/// What is durable so far.
+/// The records that are durable so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     batches: AtomicU64,
     bytes: AtomicU64,
-    /// First index to last index, as few ranges as can be.
+    /// The durable indexes, as few ranges (first to last) as possible.
     ranges: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Tally {
-    /// Counts what is durable; `batch_ends`: and a batch with it.
+    /// Counts durable records. `batch_ends`: they complete a batch.
     pub(super) fn add(&self, appended: Appended, bytes: u64, batch_ends: bool) {
         self.batches.fetch_add(batch_ends.into(), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
@@ -81,22 +83,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a worker takes.
+/// A message to a worker.
 pub(super) enum Work {
-    /// A batch, and how many bytes its records have.
+    /// A batch, and the size of its records in bytes.
     Batch(Batch, u64),
-    /// There is no more: one for each worker.
+    /// The end: one for each worker.
     End,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 pub(super) struct Shared {
     pub(super) tally: Tally,
     work: Sender<Work>,
     threads: usize,
     stop: AtomicBool,
     interrupted: AtomicBool,
-    /// Something was sent of which nobody knows whether it is in the log.
+    /// Whether something was sent that may or may not be in the log.
     in_doubt: AtomicBool,
     /// The first reason to stop early.
     failure: Mutex<Option<Failure>>,
@@ -108,11 +110,11 @@ impl Shared {
         self.stop_early();
     }
 
-    /// Makes every worker finish what it has under way and take nothing more.
+    /// Makes every worker finish what it has in flight and take nothing more.
     fn stop_early(&self) {
         self.stop.store(true, Relaxed);
         for _ in 0..self.threads {
-            // A full channel needs no message: nobody sleeps on it, and all see the flag.
+            // A full channel needs no message: no worker sleeps on it, and all see the flag.
             let _ = self.work.try_send(Work::End);
         }
     }
@@ -125,14 +127,14 @@ impl Shared {
         self.in_doubt.store(true, Relaxed);
     }
 
-    /// How it ended.
+    /// How the run ended.
     fn ended(&self) -> Result<Exit> {
         let in_doubt = self.in_doubt.load(Relaxed);
         match lock(&self.failure).take() {
             Some(failure) if in_doubt => Err(failure.with_exit(Exit::Unknown)),
             Some(failure) => Err(failure),
             None if in_doubt => {
-                let what = "the servers did not answer in time: some records may be in the log or not";
+                let what = "the servers did not answer in time: some records may or may not be in the log";
                 Err(Failure::new(ErrorKind::Timeout, what).with_exit(Exit::Unknown))
             }
             None if self.interrupted.load(Relaxed) => Ok(Exit::Interrupted),
@@ -141,20 +143,21 @@ impl Shared {
     }
 }
 
-/// Where batches go.
+/// The destination of batches.
 pub(super) trait Sink: Send + Sync + 'static {
-    /// A worker's life: takes batches until the end, or until it is stopped; returns when all it took is settled.
+    /// The main loop of a worker: takes batches until the end or a stop; returns when everything it took is
+    /// settled.
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar);
 }
 
-/// A log of this process.
+/// A log that this process has open.
 pub(super) struct Local {
     pub(super) log: Log,
-    /// Batches under way at a time, for each worker.
+    /// The number of batches in flight per worker.
     pub(super) in_flight: usize,
 }
 
-/// Appends all of `input`. The outer error: nothing was begun.
+/// Appends all of `input`. The outer error: the run did not start.
 pub(super) fn run(
     sink: Arc<dyn Sink>,
     input: Input,
@@ -195,7 +198,7 @@ pub(super) fn run(
         if let Err(failure) = feed(&feeder, input, plan) {
             lock(&feeder.failure).get_or_insert(failure);
         }
-        // What was read before goes in, whether the input ended well or not.
+        // Records read before an error are appended too.
         (0..feeder.threads).for_each(|_| drop(feeder.work.send(Work::End)));
     });
     if let Err(e) = reader {
@@ -204,7 +207,7 @@ pub(super) fn run(
     drop(jobs);
     for worker in workers {
         if worker.join().is_err() {
-            shared.fail(Failure::new(ErrorKind::Io, "a thread that appends has panicked"));
+            shared.fail(Failure::new(ErrorKind::Io, "an appending thread panicked"));
         }
     }
     let tally = Tally {
@@ -258,7 +261,7 @@ fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
     }
     if let Some(records) = cuts.front() {
         let what = format!(
-            "the input has ended {} records before the end of what was sent before: give the same input again",
+            "the input ends {} records before the end of what was sent earlier: give the same input again",
             records - u64::from(builder.count())
         );
         return Err(Failure::usage(what));
@@ -272,7 +275,7 @@ impl Sink for Local {
     }
 }
 
-/// Submits batches, waits for the oldest when enough are under way or nothing else is to do.
+/// Submits batches. Waits for the oldest one when enough are in flight or when there is nothing else to do.
 fn append(shared: &Shared, log: &Log, jobs: &Receiver<Work>, in_flight: usize, bar: &ProgressBar) {
     let mut waiting: VecDeque<(Ticket, u64)> = VecDeque::with_capacity(in_flight);
     loop {
@@ -306,7 +309,7 @@ fn settle(shared: &Shared, (ticket, bytes): (Ticket, u64), bar: &ProgressBar) {
     match ticket.wait() {
         Ok(appended) => {
             shared.tally.add(appended, bytes, true);
-            bar.inc(bytes + u64::from(appended.count)); // a newline each
+            bar.inc(bytes + u64::from(appended.count)); // one newline each
         }
         Err(error) => shared.fail(error),
     }
@@ -318,7 +321,7 @@ mod tests {
     use chiplog::Index;
 
     #[test]
-    fn ranges_grow_together_in_any_order() {
+    fn ranges_merge_in_any_order() {
         let tally = Tally::default();
         for (first, count) in [(1, 2), (5, 2), (9, 1), (3, 2), (7, 2)] {
             tally.add(Appended { first: Index(first), count }, 10, true);

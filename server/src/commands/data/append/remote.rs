@@ -1,5 +1,5 @@
-//! Append to servers: each worker has a producer, which is a session and a connection of its own: what a failure leaves
-//! open is sent again, and is in the log once.
+//! Appends to servers. Each worker has a producer, which is a session and a connection of its own: what is
+//! unconfirmed after a failure is sent again, and is in the log once.
 
 use super::pump::{Shared, Sink, Work};
 use crate::connect::remote::{Remote, failure};
@@ -10,14 +10,14 @@ use indicatif::ProgressBar;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A record that no server took for so long ends the command.
+/// If no server accepts a record within this time, the command ends.
 pub(super) const DELIVERY: Duration = Duration::from_secs(60);
-/// How often a wait looks whether it should end.
+/// How often a wait checks whether it should end.
 pub(super) const STOP_CHECK: Duration = Duration::from_millis(250);
-/// What is under way when the command is to end has so long.
+/// How long batches in flight have when the command is to end.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Where the records go.
+/// The servers that the records go to.
 pub(super) struct Servers {
     pub(super) remote: Remote,
     pub(super) options: ProducerOptions,
@@ -51,7 +51,7 @@ impl Sink for Servers {
             }
         }
         while producer.buffered_bytes() > 0 && !shared.stopped() {
-            // Whatever fails is told to the record that it concerns.
+            // Every failure is reported through the record that it concerns.
             let _ = self.remote.wait(producer.flush(STOP_CHECK));
         }
         let closed = self.remote.wait(producer.close(LAST_WORDS));
@@ -61,7 +61,7 @@ impl Sink for Servers {
     }
 }
 
-/// Gives a batch's records to the producer, one after the other. It waits while there is no room.
+/// Passes a batch's records to the producer one by one. Waits while there is no room.
 async fn send(
     producer: &Producer,
     batch: &Batch,
@@ -76,10 +76,10 @@ async fn send(
             let settled = move |result: chiplog::Result<_>| match result {
                 Ok(first) => {
                     to.tally.add(Appended { first, count: 1 }, bytes, last);
-                    bar.inc(bytes + 1); // a newline
+                    bar.inc(bytes + 1); // one newline
                 }
                 Err(error) => {
-                    // No answer came: it may have been carried out.
+                    // No answer arrived: the append may have been carried out.
                     if error.kind() == ErrorKind::Timeout {
                         to.doubt();
                     }

@@ -1,7 +1,7 @@
-//! Append with a session file: as to servers, and a command that broke off goes on where it stopped when it is given again.
+//! Append with a session file: an interrupted command continues where it stopped when it is run again.
 //!
-//! One worker, one session. Each batch is written down in the [`Journal`] before it is sent, and when it is acknowledged;
-//! see there for why that is enough.
+//! One worker, one session. Each batch is written to the [`Journal`] before it is sent and again when it is
+//! acknowledged; the journal explains why that is enough.
 
 use super::journal::{Cut, Journal, Sum};
 use super::pump::{Plan, Shared, Sink, Work};
@@ -16,19 +16,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::remote::{DELIVERY, LAST_WORDS, STOP_CHECK};
 
-/// Where the records go, and what is known of those that went before.
+/// The servers that the records go to, and the journal of earlier records.
 pub(super) struct Resuming {
     remote: Remote,
     options: ProducerOptions,
     journal: Arc<Mutex<Journal>>,
-    /// The worker's; there is one.
+    /// The state of the only worker.
     place: Mutex<Option<Place>>,
 }
 
-/// Where in the input the worker is.
+/// The worker's position in the input.
 struct Place {
     sum: Sum,
-    /// Batches that were cut before and are sent again.
+    /// Batches that were cut in an earlier run and are sent again.
     again: VecDeque<Cut>,
 }
 
@@ -37,10 +37,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Resuming {
-    /// `sum`: of the input up to [`Journal::done`], which was read and left out.
+    /// `sum`: the checksum of the input up to [`Journal::done`], which was read and skipped.
     ///
     /// # Errors
-    /// The file is about another input or another log; those of the servers.
+    /// The file belongs to another input or another log. Errors of the servers.
     pub(super) fn new(remote: Remote, mut journal: Journal, sum: Sum, plan: &mut Plan) -> Result<Self> {
         if !journal.is_done_as_before(&sum) {
             return Err(other_input(journal.done()));
@@ -72,7 +72,7 @@ impl Resuming {
         Ok(Self { remote, options, journal: Arc::new(Mutex::new(journal)), place })
     }
 
-    /// Sends a batch as the next of the session. False: it was stopped meanwhile.
+    /// Sends a batch as the next one of the session. False: the run was stopped meanwhile.
     async fn send(
         &self,
         producer: &Producer,
@@ -98,7 +98,7 @@ impl Resuming {
                         to.tally.add(Appended { first, count }, bytes, true);
                         true
                     }
-                    // In the log since an earlier run, so long ago that nobody knows where.
+                    // In the log since an earlier run; its index is no longer known.
                     Err(error) if error.kind() == ErrorKind::SequenceForgotten => true,
                     Err(error) => {
                         to.doubt();
@@ -107,7 +107,7 @@ impl Resuming {
                     }
                 };
                 if there {
-                    bar.inc(bytes + u64::from(count)); // a newline each
+                    bar.inc(bytes + u64::from(count)); // one newline each
                     if let Err(failed) = lock(&journal).acked() {
                         to.fail(failed);
                     }
@@ -147,13 +147,14 @@ impl Sink for Resuming {
             }
         }
         while producer.buffered_bytes() > 0 && !shared.stopped() {
-            // Whatever fails is told to the batch that it concerns.
+            // Every failure is reported through the batch that it concerns.
             let _ = self.remote.wait(producer.flush(STOP_CHECK));
         }
-        // The session ends with the producer, when all of it is in the log: what is to be sent again has to be known.
+        // The producer ends the session when every batch is in the log. Until then the session has to stay,
+        // so that batches can be sent again.
         if let Err(failed) = lock(&self.journal).sync() {
             shared.fail(failed);
-            std::mem::forget(producer); // or the session would end, which the next run needs
+            std::mem::forget(producer); // dropping it would end the session, which the next run needs
             return;
         }
         let closed = self.remote.wait(producer.close(LAST_WORDS));
@@ -163,7 +164,7 @@ impl Sink for Resuming {
     }
 }
 
-/// The input is not the one that the file is about.
+/// The input is not the one that the session file belongs to.
 pub(super) fn other_input(records: u64) -> Failure {
     let what = format!(
         "the first {records} records of the input are not those that were appended with this session file: give the same input again, or another file"
@@ -171,15 +172,15 @@ pub(super) fn other_input(records: u64) -> Failure {
     Failure::usage(what)
 }
 
-/// A batch of which nobody knows whether it is in the log, and what to do.
+/// The error of a batch that may or may not be in the log, with advice.
 fn doubtful(error: chiplog::Error) -> Failure {
     let source = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<chiplog::Error>());
     let advice = match source.unwrap_or(&error).kind() {
         ErrorKind::SessionExpired => {
-            "; what was sent and not confirmed may be in the log or not: look at its end, and go on with another session file and the rest of the input"
+            "; what was sent and not confirmed may or may not be in the log: look at the end of the log, then append the rest of the input with a new session file"
         }
         ErrorKind::Timeout | ErrorKind::Closed | ErrorKind::Unavailable => {
-            "; give the same command again: it goes on where this one stopped"
+            "; run the same command again: it continues where this one stopped"
         }
         _ => "",
     };

@@ -1,6 +1,6 @@
-//! `chiplog read`: records, raw or formatted, from anywhere in the log, and on at its end.
+//! `chiplog read`: prints records, raw or formatted, from any index, and follows the end of the log.
 //!
-//! Opens the log read-only, so it works beside a program that appends, and never disturbs it.
+//! It opens the log read-only, so it works beside a program that appends and never disturbs it.
 
 mod record_format;
 mod remote;
@@ -32,19 +32,19 @@ Examples:
   chiplog read ./log
       All records, each followed by a newline.
   chiplog read ./log --last 10 --follow
-      The newest ten, then every new one as it becomes durable, until Ctrl-C.
+      The newest ten, then each new one as it becomes durable, until Ctrl-C.
   chiplog read ./log --from 1000 --limit 5 --format '%i %t %e\\n'
       Five records from index 1000, with index and time, unprintable bytes escaped.
   chiplog read ./log --since 15m --json | jq -r .data
-      What the last quarter of an hour brought, as JSON.
+      The records of the last 15 minutes, as JSON.
   chiplog read log1:7411 --follow
-      From a cluster; goes on at another server when one fails.
+      From a cluster; continues at another server when one fails.
   chiplog read log1:7411 --stale --length-prefixed | chiplog append ./saved --length-prefixed
-      What is left of a cluster that has lost its majority.
+      Save the records of a cluster that has lost its majority.
   chiplog read ./old --length-prefixed | chiplog append ./new --length-prefixed
-      A copy, whatever the records hold.
+      A copy, whatever bytes the records hold.
   chiplog read ./damaged --salvage --length-prefixed | chiplog append ./new --length-prefixed
-      What a damaged log still holds; records after a gap get new indexes.
+      The sound records of a damaged log; records after a gap get new indexes.
 
 Format:
   %i index    %t time (RFC 3339, UTC)     %T time (milliseconds since 1970)
@@ -53,26 +53,26 @@ Format:
 
 /// Print records: all, from an index, the last N, or since a time; follow the log's end.
 ///
-/// Shows what is durable, beside a running writer too (a few milliseconds behind it). Every record's checksum
-/// is verified before it is printed. A closed pipe ends it quietly with status 0.
+/// Prints durable records. Beside a running writer it is a few milliseconds behind. Every record's checksum
+/// is verified before it is printed. A closed pipe ends the command quietly with status 0.
 ///
-/// From servers: everything that was confirmed before the command began is there, which a majority has to say. --stale
-/// asks for no majority.
+/// Servers: prints every record that was confirmed before the command began, which needs a majority. --stale
+/// needs none.
 ///
-/// With --json each record is one line: {"index", "timestamp" (ms), "time", "size", and "data" (text) or,
-/// when that is not UTF-8, "data_base64"}.
+/// With --json each record is one line: {"index", "timestamp" (ms), "time", "size", and "data" (text) or, if
+/// that is not UTF-8, "data_base64"}.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Read {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
-    /// Start at this index. It must not be discarded.
+    /// Start at this index. The record must not be discarded.
     #[arg(long, value_name = "INDEX", group = "start", value_parser = clap::value_parser!(u64).range(1..))]
     from: Option<u64>,
 
-    /// Start N records before the end; 0 shows only what comes with --follow.
+    /// Start N records before the end; 0 prints only new records, with --follow.
     #[arg(long, value_name = "N", group = "start")]
     last: Option<u64>,
 
@@ -81,7 +81,7 @@ pub(crate) struct Read {
     #[arg(long, value_name = "TIME", group = "start")]
     since: Option<String>,
 
-    /// At the end of the log wait for more, until Ctrl-C (status 0).
+    /// Wait for more records at the end of the log, until Ctrl-C (status 0).
     #[arg(short, long)]
     follow: bool,
 
@@ -89,33 +89,34 @@ pub(crate) struct Read {
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u64>,
 
-    /// Print only how many records there are.
+    /// Print only the number of records.
     #[arg(short, long, conflicts_with_all = ["follow", "format", "length_prefixed"])]
     count: bool,
 
-    /// Print each record in this form, see below. Nothing is added: end it with \n.
+    /// Print each record in this format, see below. No newline is added: end the format with \n.
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 
-    /// Give every sound record of a damaged log, also of one that does not open.
+    /// Print every sound record of a damaged log, even of one that does not open.
     ///
-    /// Reads the files themselves, goes on past what is bad and names it on standard error (with --json as
-    /// {"skipped": fault} or {"tail": tail}, see verify); status 3 if anything but the tail was left out.
+    /// Reads the files themselves and skips damaged parts. Each is reported on standard error (with --json as
+    /// {"skipped": fault} or {"tail": tail}, see verify). Status 3 if anything but the tail was skipped.
     #[arg(long, conflicts_with_all = ["follow", "last"])]
     salvage: bool,
 
-    /// Go on behind batches that do not unpack.
+    /// Skip batches that cannot be unpacked.
     ///
-    /// Such a batch is as it was appended: its program was wrong, every replica has it so, and reading ends there without
-    /// this option. Each one is named on standard error (with --json as {"undecodable": text}); the status stays 0.
+    /// Such a batch is stored as it was appended: the program that appended it was wrong, and every replica
+    /// has the same bytes. Without this option reading ends there. Each batch is reported on standard error
+    /// (with --json as {"undecodable": text}); the status stays 0.
     #[arg(long)]
     skip_undecodable: bool,
 
-    /// Print each record after its length, 32 bits little-endian; what `append --length-prefixed` reads.
+    /// Print each record after its length, 32 bits little-endian, as `append --length-prefixed` reads it.
     #[arg(long, conflicts_with = "format")]
     length_prefixed: bool,
 
-    /// Of servers: what the replicas have that answer, without a majority that says whether there is more.
+    /// For servers: read what the answering replicas have, without asking a majority whether there is more.
     #[arg(long, conflicts_with = "salvage")]
     stale: bool,
 
@@ -123,16 +124,16 @@ pub(crate) struct Read {
     connect: Connect,
 }
 
-/// How often a follower looks whether it should end. New records wake it at once.
+/// How often --follow checks whether it should end. New records wake it at once.
 const STOP_CHECK: Duration = Duration::from_millis(250);
 
-/// How records are written.
+/// How records are printed.
 enum Form<'a> {
     Raw,
     LengthPrefixed,
     Json,
     Custom(&'a Format),
-    /// Not at all: they are counted.
+    /// Records are counted, not printed.
     Counted,
 }
 
@@ -168,7 +169,7 @@ impl Form<'_> {
         let written = match self {
             Self::Raw => out.write_all(record.data).and_then(|()| out.write_all(b"\n")),
             Self::LengthPrefixed => {
-                // A record is smaller than 4 GiB: the format has 32 bits for it too.
+                // A record is smaller than 4 GiB: the log's format has 32 bits for its length, too.
                 let length = record.data.len() as u32;
                 out.write_all(&length.to_le_bytes()).and_then(|()| out.write_all(record.data))
             }
@@ -182,7 +183,9 @@ impl Form<'_> {
 
 pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
     if ui.json && (args.format.is_some() || args.length_prefixed) {
-        return Err(Failure::usage("--json is a form of its own: leave out --format and --length-prefixed"));
+        return Err(Failure::usage(
+            "--json is a format of its own: leave out --format and --length-prefixed",
+        ));
     }
     let start = start(args)?;
     let form = match &args.format {
@@ -210,19 +213,19 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
     };
     if args.count {
         let words = |_: &_| count.to_string();
-        // The number is what was asked for: it is printed even when quiet.
+        // The number is the result: it is printed even with --quiet.
         Ui { quiet: false, ..*ui }.result(&json!({ "count": count }), words)?;
     }
     Ok(exit)
 }
 
-/// Reads through a view of the log, which a writer may extend meanwhile.
+/// Reads through a read-only view of the log, which a writer may extend meanwhile.
 fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<u64> {
     let read_only = open_log::view(dir)?;
     let mut reader = read_only.reader(start)?;
     let stop = stop_flag(args)?;
     let copied = copy(args, &mut reader, form, &stop, ui);
-    // When the view met damage, that is why it ended.
+    // If the view met damage, that is why it ended.
     if let Some(error) = read_only.failure() {
         return Err(error.into());
     }
@@ -233,7 +236,7 @@ fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Resu
     Ok(count)
 }
 
-/// Set by Ctrl-C, if that is how the command ends.
+/// The flag that Ctrl-C sets with --follow.
 fn stop_flag(args: &Read) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     if args.follow {
@@ -243,13 +246,13 @@ fn stop_flag(args: &Read) -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Says on standard error that records follow which are not shown.
+/// Reports on standard error that further records exist which are not shown.
 fn note(records: u64, ui: &Ui) {
     if records == 0 || ui.quiet {
         return;
     }
     let mut stderr = io::stderr().lock();
-    // Nobody to tell is no reason to fail.
+    // A closed standard error is no reason to fail.
     let _ = if ui.json {
         writeln!(stderr, "{}", json!({ "unproven": records }))
     } else {
@@ -257,15 +260,15 @@ fn note(records: u64, ui: &Ui) {
     };
 }
 
-/// Where records come from.
+/// A source of records.
 trait Source {
-    /// Gives the next record to `take`. False: at the end.
+    /// Passes the next record to `take`. Returns false at the end.
     fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool>;
 
-    /// Goes on behind a batch that the last step found undecodable.
+    /// Skips the batch that the last step found undecodable.
     fn skip_batch(&mut self) -> Result<()>;
 
-    /// Waits at the end for more, at most so long. True: there is more.
+    /// Waits at the end for up to `time`. Returns true if there is more.
     fn wait(&mut self, time: Duration) -> Result<bool>;
 }
 
@@ -296,7 +299,8 @@ fn start(args: &Read) -> Result<Start> {
     })
 }
 
-/// Whether nobody reads the pipe behind standard output any more: with nothing to write, no error says so.
+/// Whether the reader of the pipe behind standard output is gone. If nothing is written, no error reports
+/// that.
 fn output_is_gone() -> bool {
     let out = io::stdout();
     let mut fds = [PollFd::new(&out, PollFlags::empty())];
@@ -304,18 +308,18 @@ fn output_is_gone() -> bool {
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 
-/// Whether reading goes on behind what the failure names.
+/// Whether reading continues after this failure.
 fn is_skipped(args: &Read, failure: &Failure) -> bool {
     args.skip_undecodable && failure.kind() == ErrorKind::Undecodable
 }
 
-/// Says on standard error what is left out.
+/// Reports on standard error what is skipped.
 fn say_skipped(failure: &Failure, ui: &Ui) {
     if ui.quiet {
         return;
     }
     let mut stderr = io::stderr().lock();
-    // Nobody to tell is no reason to fail.
+    // A closed standard error is no reason to fail.
     let _ = if ui.json {
         writeln!(stderr, "{}", json!({ "undecodable": failure.to_string() }))
     } else {
@@ -323,7 +327,7 @@ fn say_skipped(failure: &Failure, ui: &Ui) {
     };
 }
 
-/// Writes records until the end, the limit, or a signal; how many there were.
+/// Writes records until the end, the limit or a signal. Returns their number.
 fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool, ui: &Ui) -> Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut count = 0;
@@ -341,7 +345,7 @@ fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool
                 continue;
             }
             Err(failure) => {
-                // What came before the fault is sound: it goes out.
+                // The records before the fault are sound: print them.
                 out.flush().map_err(|e| Failure::output(&e))?;
                 return Err(failure);
             }

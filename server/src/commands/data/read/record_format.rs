@@ -1,4 +1,4 @@
-//! `--format`: a text with places for parts of a record.
+//! `--format`: text with placeholders for the parts of a record.
 
 use crate::common::format;
 use chiplog::Record;
@@ -61,8 +61,8 @@ fn percent(c: Option<char>) -> Result<Piece, String> {
         Some('e') => Piece::Escaped,
         Some('x') => Piece::Hex,
         Some('%') => Piece::Text(b"%".to_vec()),
-        Some(c) => return Err(format!("%{c} means nothing; there are %i %t %T %s %d %e %x and %%")),
-        None => return Err("the format ends in %; for a percent sign write %%".into()),
+        Some(c) => return Err(format!("%{c} is unknown; known are %i %t %T %s %d %e %x and %%")),
+        None => return Err("the format ends in %; write %% for a percent sign".into()),
     })
 }
 
@@ -73,8 +73,8 @@ fn backslash(c: Option<char>) -> Result<u8, String> {
         Some('t') => b'\t',
         Some('0') => 0,
         Some('\\') => b'\\',
-        Some(c) => return Err(format!("\\{c} means nothing; there are \\n \\r \\t \\0 and \\\\")),
-        None => return Err("the format ends in a backslash; for one write \\\\".into()),
+        Some(c) => return Err(format!("\\{c} is unknown; known are \\n \\r \\t \\0 and \\\\")),
+        None => return Err("the format ends in a backslash; write \\\\ for a backslash".into()),
     })
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use chiplog::{Index, Timestamp};
 
     #[test]
-    fn every_place_is_filled() {
+    fn every_placeholder_is_filled() {
         let format: Format = "é %i|%t|%T|%s|%d|%e|%x|%%\\t\\\\\\0\\n".parse().unwrap();
         let mut out = Vec::new();
         let record = Record { index: Index(7), timestamp: Timestamp(1_700_000_000_123), data: b"a\n" };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn unknown_placeholders_are_refused() {
         for bad in ["%", "%q", "\\", "\\q"] {
             assert!(bad.parse::<Format>().is_err(), "{bad}");
         }

@@ -1,5 +1,6 @@
-//! Reads from servers: any replica that has all that was acknowledged before the command began (stale: that any replica
-//! which answers knows of); another one when it fails, at the next record.
+//! Reads from servers: from any replica that has everything acknowledged before the command began (with
+//! --stale: everything that any answering replica has). If a replica fails, another one continues at the next
+//! record.
 
 use super::Source;
 use crate::common::failure::Result;
@@ -13,7 +14,7 @@ use std::time::Duration;
 pub(super) struct Servers {
     remote: Remote,
     reader: RemoteReader,
-    /// Records that came, and how many of them were given out.
+    /// Received records, and how many of them were returned.
     batch: Option<(RecordBatch, u32)>,
     follow: bool,
 }

@@ -1,5 +1,5 @@
-//! `chiplog read --salvage`: every sound record of a log that may be damaged anywhere, even so that it does not
-//! open. Goes through the files themselves, past what is bad.
+//! `chiplog read --salvage`: every sound record of a log that may be damaged anywhere, even if it does not
+//! open. Reads the files themselves and skips damage.
 
 use super::{Form, Read};
 use crate::commands::files::verify::{JsonFault, JsonTail};
@@ -12,13 +12,13 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// What was given out, and whether anything had to be left out.
+/// The number of printed records, and whether anything had to be skipped.
 pub(super) struct Salvaged {
     pub(super) count: u64,
     pub(super) damaged: bool,
 }
 
-/// Writes all sound records that are not discarded, from `start` on.
+/// Writes all sound records that are not discarded, beginning at `start`.
 pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<Salvaged> {
     let inspector = Inspector::open(dir)?;
     let first = first_kept(&inspector)?;
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
         let written = match event {
             Event::Block(block) if block.timestamp() >= since => {
                 block.batches().iter().try_for_each(|(first, batch)| {
-                    // One that does not unpack is told of as a fault.
+                    // An undecodable record is reported as a fault.
                     let Ok(records) = batch.records() else { return Ok(()) };
                     for (data, index) in records.iter().zip(first.get()..).map(|(d, i)| (d, Index(i))) {
                         if index >= from && count < limit {
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
     Ok(Salvaged { count, damaged: report.corrupt > 0 })
 }
 
-/// The first record that was not discarded, as far as the files tell.
+/// The first record that is not discarded, as far as the files show.
 fn first_kept(inspector: &Inspector) -> Result<Index> {
     let mut first = Index(1);
     inspector.walk(&mut |event| {
@@ -84,7 +84,7 @@ fn first_kept(inspector: &Inspector) -> Result<Index> {
     Ok(first)
 }
 
-/// Says on standard error where the end is left out: it may have been confirmed, and nothing tells.
+/// Reports on standard error that the tail is left out: it may have been confirmed, and nothing proves it.
 fn say_tail(tail: &Tail, ui: &Ui) {
     if ui.quiet {
         return;
@@ -96,18 +96,18 @@ fn say_tail(tail: &Tail, ui: &Ui) {
         let Tail { file, offset, .. } = tail;
         writeln!(
             stderr,
-            "chiplog: the end is left out: {file} at offset {offset}: an unfinished or damaged write; nothing proves that it was durable"
+            "chiplog: the tail is left out: {file} at offset {offset}: an unfinished or damaged write; nothing proves that it was durable"
         )
     };
 }
 
-/// Says on standard error what is left out.
+/// Reports on standard error what is skipped.
 fn say(fault: &Fault, ui: &Ui) {
     if ui.quiet || !matches!(fault.severity, Severity::Corrupt | Severity::Undecodable) {
         return;
     }
     let mut stderr = io::stderr().lock();
-    // Nobody to tell is no reason to stop.
+    // A closed standard error is no reason to stop.
     let _ = if ui.json {
         writeln!(stderr, "{}", json!({ "skipped": JsonFault::from(fault) }))
     } else {

@@ -1,5 +1,5 @@
-//! `chiplog verify`: reads every byte of a log's files and reports all that is wrong: of a directory here, of servers by
-//! each replica itself.
+//! `chiplog verify`: reads every byte of a log's files and reports all damage. For servers, each replica
+//! checks its own files.
 
 mod servers;
 
@@ -19,48 +19,60 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   chiplog verify ./log && echo sound
   chiplog verify ./log --json | jq '.faults[] | {file, offset, record_first, record_last}'
   chiplog verify log1:7411
       Every replica of the cluster checks its own files, all at the same time.
   chiplog verify log1:7411 --records --json | jq .records
-      The same, and then all records come over the network and are checked again here.";
+      The same, and then all records are read over the network and checked here.
 
-/// Check every byte of a log's files; go on past what is bad and report all of it.
+Faults:
+  corrupt      records that may have been confirmed cannot be read (status 3)
+  harmless     only a shortcut is damaged, every record can be read (status 0)
+  undecodable  a batch is stored as it was appended, but cannot be unpacked. It is not damaged, and
+               the same on every replica; none of its records can be read (status 0; see
+               `chiplog read --skip-undecodable`)
+  An unfinished or damaged write at the very end, which nothing proves to have been durable, is
+  not a fault but the tail: the next opening cuts it off. If the machine did not crash while it
+  was written, it may have been confirmed and damaged later.
+
+JSON fields of a directory:
+  ok, segments, blocks, batches, records, bytes, first, last, discarded (of these records),
+  corrupt, harmless, undecodable, seconds, faults_left_out
+  tail    {\"file\", \"offset\", \"bytes\"} or null
+  faults  each {\"file\", \"offset\", \"bytes\", \"severity\", \"what\", \"raft_first\", \"raft_last\",
+          \"record_first\", \"record_last\"}, null where unknown
+
+JSON fields of servers:
+  ok, log_id, seconds
+  replicas  each {\"node\" (null: unknown), \"client\", \"role\", \"bytes\", \"corrupt\", \"harmless\",
+            \"undecodable\", \"findings\" (texts), \"findings_left_out\", \"error\" (null: all was read)}
+  records   {\"records\", \"bytes\", \"first\", \"last\" (null: none), \"error\" (null: all are sound)};
+            null without --records";
+
+/// Check every byte of a log's files; continue after damage and report all of it.
 ///
-/// Reads the files themselves, not through the engine, so it also works on a log that does not open. Safe
-/// beside a running writer. Checks headers, every block's and batch's checksum, that compressed batches
-/// unpack, that indexes follow each other without a gap, and each segment's block index and footer.
+/// Reads the files themselves, so it works on a log that does not open, and beside a running writer. Checks
+/// headers, the checksums of all blocks and batches, that compressed batches can be unpacked, that indexes
+/// have no gap, and each segment's block index and footer.
 ///
-/// A fault is "corrupt" when records that may have been confirmed cannot be read (status 3), "harmless" when
-/// only a shortcut is spoilt (status 0), "undecodable" when a batch is as it was appended and does not unpack: no damage,
-/// the same on every replica, and no record of it can be read (status 0; see `chiplog read --skip-undecodable`). A write at the very end that is unfinished or damaged, and that nothing
-/// proves to have been durable, is no fault: it is shown as the tail, and the next opening cuts it off. If the
-/// machine did not crash while it was written, it may have been confirmed, and damaged since.
+/// Of a backup it checks the log inside. Use `chiplog restore --check` to verify that no file of the backup
+/// was changed, added or lost.
 ///
-/// Of a backup it checks the log in it; that no file was changed, added or lost since it was made, `chiplog restore --check` proves.
-///
-/// Of servers: every replica that answers checks its own files, beside its work; the status is 3 when any of them is
-/// corrupt, 5 when none is and a replica could not be asked. --records also reads all records as a client does, and
-/// checks that they are whole and follow each other. What a replica finds damaged it fetches from the others on its own,
-/// sooner or later; `chiplog status` counts it.
-///
-/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, discarded (of these records), corrupt, harmless, undecodable,
-/// seconds, tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
-/// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out. Of servers: ok,
-/// log_id, replicas (each {"node" (null: not known), "client", "role", "bytes", "corrupt", "harmless", "undecodable",
-/// "findings" (texts), "findings_left_out", "error" (null: all was read)}), records ({"records", "bytes", "first", "last" (null:
-/// none), "error" (null: all is sound)}, null without --records), seconds.
+/// Servers: every replica that answers checks its own files while it keeps working. Status 3: one of them is
+/// corrupt. Status 5: none is corrupt, but a replica could not be asked. --records also reads all records as
+/// a client does, and checks that they are sound and without a gap. A replica later fetches its damaged
+/// blocks from the others on its own; `chiplog status` counts them.
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = HELP)]
 pub(crate) struct Verify {
-    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    /// The log's directory, or servers of a cluster: one that runs is enough; A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
-    /// Of servers: read all records over the network as well, and check each.
+    /// For servers: also read all records over the network, and check each.
     #[arg(long)]
     records: bool,
 
@@ -68,7 +80,7 @@ pub(crate) struct Verify {
     connect: Connect,
 }
 
-/// More faults than anybody reads: the rest is counted only.
+/// The number of faults that are listed; further ones are only counted.
 const FAULTS_SHOWN_MAX: usize = 10_000;
 
 /// A fault in JSON.
@@ -101,7 +113,7 @@ impl From<&Fault> for JsonFault {
     }
 }
 
-/// A torn end in JSON.
+/// The tail in JSON.
 #[derive(Serialize)]
 pub(crate) struct JsonTail {
     file: String,
@@ -136,7 +148,7 @@ struct Verified {
 }
 
 impl Verified {
-    /// `log_first`: records below it are discarded.
+    /// `log_first`: records before it are discarded.
     fn new(report: &Report, log_first: Index, faults: Vec<JsonFault>, time: Duration) -> Self {
         let held = report.last.map_or(0, |last| last.next().get());
         let begin = report.first.map_or(held, Index::get);
@@ -160,7 +172,7 @@ impl Verified {
         }
     }
 
-    /// The end of the report; the faults were printed as they were found.
+    /// The end of the report. The faults were printed when they were found.
     fn words(&self) -> String {
         let mut out = String::new();
         let time = Duration::from_secs_f64(self.seconds);
@@ -171,7 +183,7 @@ impl Verified {
         };
         let discarded = match self.discarded {
             0 => String::new(),
-            n => format!(" ({} of them discarded, in a file that is still there)", format::count(n)),
+            n => format!(" ({} of them discarded, in a file that still exists)", format::count(n)),
         };
         _ = writeln!(
             out,
@@ -193,20 +205,20 @@ impl Verified {
         }
         if self.corrupt > 0 {
             let (cost, rest) = if self.faults.iter().any(|f| f.record_first.is_some()) {
-                ("records named above cannot be read. Restore", "the others")
+                ("the records named above cannot be read. Restore", "the others")
             } else {
                 ("restore", "every record that is sound")
             };
             _ = writeln!(
                 out,
-                "{}: {cost} the files from a copy; `chiplog read --salvage` gives {rest}",
+                "{}: {cost} the files from a copy; `chiplog read --salvage` prints {rest}",
                 format::many(self.corrupt, "fault", "faults")
             );
         }
         if self.undecodable > 0 {
             _ = writeln!(
                 out,
-                "{}: as appended, and no reader can unpack them; `chiplog read --skip-undecodable` goes on behind them",
+                "{}: stored as appended, but no reader can unpack them; `chiplog read --skip-undecodable` skips them",
                 format::many(self.undecodable, "undecodable batch", "undecodable batches")
             );
         }
@@ -224,7 +236,7 @@ impl Verified {
 pub(crate) fn run(args: &Verify, ui: &Ui) -> Result<Exit> {
     match &args.target {
         Target::Directory(_) if args.records => Err(Failure::usage(
-            "--records is for servers: of a directory all records are checked in any case",
+            "--records works only with servers: the records of a directory are always checked",
         )),
         Target::Directory(dir) => directory(dir, ui),
         Target::Servers(list) => servers::run(list, &args.connect, args.records, ui),
@@ -236,7 +248,7 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
     let bar = ui.progress(Some(inspector.bytes().map_err(open_log::unreadable)?), "verifying");
     let started = Instant::now();
     let (mut faults, mut failed, mut log_first) = (Vec::new(), None, Index(0));
-    // Bytes of the segments before the one at hand, and with it.
+    // The bytes of the segments before the current one, and those including it.
     let (mut before, mut with) = (0, 0);
     let report = inspector.walk(&mut |event| {
         match event {
@@ -270,7 +282,7 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
     Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
 }
 
-/// Records below it are discarded, as far as this block says.
+/// Records before this index are discarded, according to the block.
 fn discarded_by(block: &Block<'_>) -> Index {
     if !matches!(block.kind(), "opening" | "command") {
         return Index(0);

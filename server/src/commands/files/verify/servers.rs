@@ -1,4 +1,4 @@
-//! Verify over the network: every replica is asked to check its own files; with `--records` all records are read here.
+//! Verify over the network: every replica checks its own files; with `--records` all records are read here.
 //!
 //! ```text
 //! replica 1 ── Admin.Scrub ──\
@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// How long a server may take to say how it stands.
+/// How long a server may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A replica that checks its files and says nothing for so long is given up: it tells how far it is every 16 MiB.
+/// How long a replica that checks its files may send nothing. It reports its progress every 16 MiB.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What a replica found.
+/// The findings of a replica.
 #[derive(Default, Serialize)]
 struct Replica {
     node: Option<u64>,
@@ -45,7 +45,7 @@ struct Replica {
     error: Option<String>,
 }
 
-/// What came over the network.
+/// The records read over the network.
 #[derive(Default, Serialize)]
 struct Records {
     records: u64,
@@ -66,7 +66,7 @@ struct Verified {
     seconds: f64,
 }
 
-/// What a replica tells meanwhile: which one, and what.
+/// A message from a replica, with its position in the list.
 type Told = (usize, Result<ScrubResponse, Failure>);
 
 pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
@@ -94,7 +94,7 @@ pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui)
     Ok(verified.exit())
 }
 
-/// The replicas, nothing of them checked yet; those that cannot be asked, with the reason.
+/// All replicas, before the check. Those that cannot be asked have the reason in `error`.
 fn replicas(found: &Found) -> Vec<Replica> {
     let mut all: Vec<Replica> = Vec::new();
     for (server, status) in &found.answers {
@@ -105,10 +105,10 @@ fn replicas(found: &Found) -> Vec<Replica> {
             let member = found.member_at(server, status).filter(|member| member.node == status.node);
             replica.error = Some(match member {
                 Some(m) => format!(
-                    "it came back with an empty directory, as node {}, and has nothing to check",
+                    "it returned with an empty directory, as node {}, and has nothing to check",
                     m.node
                 ),
-                None => "it is not part of a cluster yet".into(),
+                None => "it does not belong to a cluster yet".into(),
             });
         }
         all.push(replica);
@@ -135,7 +135,7 @@ fn replicas(found: &Found) -> Vec<Replica> {
     all
 }
 
-/// Has every replica check itself, all at the same time.
+/// Makes every replica check itself, all at the same time.
 async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, ui: &Ui) -> Result<()> {
     let (tell, mut told) = mpsc::channel::<Told>(16);
     for (n, replica) in replicas.iter().enumerate().filter(|(_, r)| r.error.is_none()) {
@@ -172,7 +172,7 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
     }
     for (replica, done) in replicas.iter_mut().zip(done) {
         if !done && replica.error.is_none() {
-            replica.error = Some(format!("{} ended before all was read", replica.client));
+            replica.error = Some(format!("{} ended before all files were read", replica.client));
         }
         let found = replica.corrupt + replica.harmless + replica.undecodable;
         replica.findings_left_out = found.saturating_sub(replica.findings.len() as u64);
@@ -180,9 +180,9 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
     Ok(())
 }
 
-/// Passes on what one replica tells.
+/// Forwards the messages of one replica.
 async fn ask(dialler: &Dialler, server: &str, n: usize, tell: &mpsc::Sender<Told>) -> Result<(), Status> {
-    let silent = |_| Status::deadline_exceeded(format!("it said nothing for {SILENCE:?}"));
+    let silent = |_| Status::deadline_exceeded(format!("it sent nothing for {SILENCE:?}"));
     let mut admin = AdminClient::new(dialler.dial(server).await?);
     let begun = tokio::time::timeout(SILENCE, admin.scrub(ScrubRequest::default())).await;
     let mut progress = begun.map_err(silent)??.into_inner();
@@ -194,7 +194,7 @@ async fn ask(dialler: &Dialler, server: &str, n: usize, tell: &mpsc::Sender<Told
     Ok(())
 }
 
-/// Reads all that the replicas have. The client checks every record's batch, and that none is missing.
+/// Reads all records of the replicas. The client checks every record's batch, and that no record is missing.
 fn read(remote: &Remote, bar: &ProgressBar) -> Records {
     let mut records = Records::default();
     if let Err(failed) = read_all(remote, bar, &mut records) {
@@ -212,7 +212,7 @@ fn read_all(remote: &Remote, bar: &ProgressBar, records: &mut Records) -> Result
     while let Some(batch) = remote.wait(reader.next_batch()).map_err(remote::failure)? {
         let due = records.last.map_or(batch.first().get(), |last| last + 1);
         if batch.first().get() != due {
-            let what = format!("record {} came where {due} was due", batch.first());
+            let what = format!("record {} arrived instead of record {due}", batch.first());
             return Err(Failure::new(ErrorKind::Corrupt, what));
         }
         records.first.get_or_insert(due);
@@ -223,7 +223,7 @@ fn read_all(remote: &Remote, bar: &ProgressBar, records: &mut Records) -> Result
     }
     let there = info.last.next().get() > info.first.get();
     if there && records.last < Some(info.last.get()) {
-        let what = format!("the log ends before record {}, which the replicas said they have", info.last);
+        let what = format!("the log ends before record {}, which the replicas reported to have", info.last);
         return Err(Failure::new(ErrorKind::Corrupt, what));
     }
     Ok(())
@@ -242,7 +242,7 @@ impl Verified {
         Exit::Ok
     }
 
-    /// The end of the report; findings were printed as they came.
+    /// The end of the report. The findings were printed when they arrived.
     fn words(&self) -> String {
         let mut out = String::new();
         for r in &self.replicas {
@@ -280,16 +280,16 @@ impl Verified {
             Exit::Ok => ("sound", ""),
             Exit::Corrupt => (
                 "CORRUPT",
-                "; a replica fetches what it finds damaged from the others: look at `damaged` and `repaired` of `chiplog status --json`, and verify again",
+                "; a replica fetches damaged blocks from the others: compare `damaged` and `repaired` of `chiplog status --json`, and verify again",
             ),
-            _ => ("not all was checked", ""),
+            _ => ("not everything was checked", ""),
         };
         _ = writeln!(out, "{word}, in {time}{advice}");
         out
     }
 }
 
-/// Harmless faults in words, if there are any.
+/// Describes harmless faults, if there are any.
 fn harmless(n: u64) -> String {
     if n == 0 { String::new() } else { format!(", {}", format::many(n, "harmless fault", "harmless faults")) }
 }

@@ -1,5 +1,5 @@
-//! `chiplog bench`: the benchmarks of the `chiplog-bench` crate, from the command that everybody has; of servers, what
-//! clients get from them.
+//! `chiplog bench`: runs the benchmarks of the `chiplog-bench` crate from the installed command. For servers
+//! it measures the throughput and latency of clients.
 
 mod servers;
 
@@ -11,29 +11,34 @@ use crate::connect::target::Target;
 use chiplog::ErrorKind;
 use clap::Args;
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
-  chiplog bench --quick                        a few seconds, to see that all works
+  chiplog bench --quick                        a few seconds, to see that it works
   chiplog bench --dir /var/lib/chiplog-bench   on the disk that matters
   chiplog bench run append_threads --svg curve.svg --json
-  chiplog bench log1:7411,log2:7411 --yes      servers: appends into their log, and reads it
-  chiplog bench log1:7411 --yes --appenders 1,64 --connections 1,8 --record-bytes 100,4KiB";
+  chiplog bench log1:7411,log2:7411 --yes      servers: append to their log, then read it
+  chiplog bench log1:7411 --yes --appenders 1,64 --connections 1,8 --record-bytes 100,4KiB
 
-/// Measure the log on this machine, each figure beside the raw limit measured in the same run; or servers.
+JSON fields of servers:
+  log_id, seconds (of each row)
+  appends  each {\"appenders\", \"connections\", \"record_bytes\", \"records\", \"records_per_second\",
+           \"bytes_per_second\", \"p50_micros\", \"p99_micros\", \"p999_micros\", \"max_micros\"}
+  read     {\"records\", \"bytes\", \"seconds\", \"records_per_second\", \"bytes_per_second\"}";
+
+/// Measure the log on this machine, each figure beside the raw limit measured in the same run; or measure
+/// servers.
 ///
-/// Makes a directory of its own below --dir and removes it at the end. Figures never make it fail; only errors
-/// do.
+/// Makes a directory of its own below --dir and removes it at the end. The command fails only on errors,
+/// whatever the figures are.
 ///
-/// Of servers, given as HOST:PORT: so many appenders, on so many connections, append records of a size, each one record
-/// after the other, and wait until it is durable at a majority; then the log is read from its first record on. Every
-/// combination of --appenders, --connections and --record-bytes is a row. THE RECORDS STAY IN THE LOG: it has to be empty,
-/// or --yes to be said. --secs, --quick and --json mean the same as ever; the other options are for directories.
+/// Servers, given as HOST:PORT: appenders share connections and append records of one size. Each appender
+/// waits until its record is durable on a majority before it sends the next one. Then the log is read from
+/// its first record. Each combination of --appenders, --connections and --record-bytes is a row.
 ///
-/// Fields of --json of servers: log_id, seconds (of each row), appends (each {"appenders", "connections", "record_bytes",
-/// "records", "records_per_second", "bytes_per_second", "p50_micros", "p99_micros", "p999_micros", "max_micros"}), read
-/// ({"records", "bytes", "seconds", "records_per_second", "bytes_per_second"}).
+/// THE RECORDS STAY IN THE LOG: it has to be empty, or --yes has to be given. For servers, --secs, --quick
+/// and --json have their usual meaning; the other options are for directories.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, after_long_help = HELP)]
 pub(crate) struct Bench {
     #[command(flatten)]
     bench: chiplog_bench::BenchArgs,
@@ -53,7 +58,7 @@ pub(crate) fn run(args: Bench, ui: &Ui) -> Result<Exit> {
     match args.bench.others().as_slice() {
         [] => {
             if let Some(option) = args.load.given() {
-                return Err(Failure::usage(format!("{option} is for servers: give HOST:PORT")));
+                return Err(Failure::usage(format!("{option} works only with servers: give HOST:PORT")));
             }
             chiplog_bench::run(args.bench, &["bench"]).map_err(failed)?;
         }
@@ -63,10 +68,12 @@ pub(crate) fn run(args: Bench, ui: &Ui) -> Result<Exit> {
                 servers::run(&list, &args.load, seconds, args.bench.quick(), &args.connect, ui)?;
             }
             Target::Directory(_) => {
-                return Err(Failure::usage(format!("{one} is neither a workload nor HOST:PORT")));
+                return Err(Failure::usage(format!(
+                    "{one} is neither a workload nor HOST:PORT: see `chiplog bench --help`"
+                )));
             }
         },
-        _ => return Err(Failure::usage("give the servers of one cluster, with commas between them")),
+        _ => return Err(Failure::usage("give the servers of one cluster, separated by commas")),
     }
     Ok(Exit::Ok)
 }

@@ -1,7 +1,8 @@
-//! Bench of servers: what clients get: durable appends from many at a time, then the log's records as fast as they come.
+//! Benchmark of servers: durable appends by many clients, then a fast read of the log.
 //!
-//! Every appender is a closed loop: one record, its acknowledgement, the next. Those of a connection share a producer, so
-//! that what waits while a batch is under way goes with the next one, as in a program.
+//! Each appender is a closed loop: it sends a record, waits for the acknowledgement, and sends the next one.
+//! The appenders of a connection share a producer, so records that wait while a batch is in flight form the
+//! next batch, as in a real program.
 
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -17,15 +18,16 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What load is put on the servers.
+/// The load on the servers.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options for servers")]
 pub(super) struct Load {
-    /// Appenders at a time. Default 1,16,128; with --quick 1,16.
+    /// Number of concurrent appenders. Default 1,16,128; with --quick 1,16.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
     appenders: Vec<u32>,
 
-    /// Connections that they share. Rows with more connections than appenders are left out. Default 1,4; with --quick 1.
+    /// Number of connections that the appenders share. Rows with more connections than appenders are skipped.
+    /// Default 1,4; with --quick 1.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1000))]
     connections: Vec<u32>,
 
@@ -33,13 +35,13 @@ pub(super) struct Load {
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = format::parse_bytes)]
     record_bytes: Vec<u64>,
 
-    /// Append also into a log that has records.
+    /// Append even to a log that has records.
     #[arg(long)]
     yes: bool,
 }
 
 impl Load {
-    /// The option that was given, if one was.
+    /// The name of an option that was given, if any.
     pub(super) fn given(&self) -> Option<&'static str> {
         [
             (!self.appenders.is_empty(), "--appenders"),
@@ -51,7 +53,7 @@ impl Load {
         .find_map(|(given, name)| given.then_some(name))
     }
 
-    /// All combinations.
+    /// All combinations of the options.
     fn cases(&self, quick: bool) -> Vec<Case> {
         fn or<T: Copy>(given: &[T], default: &[T]) -> Vec<T> {
             if given.is_empty() { default.to_vec() } else { given.to_vec() }
@@ -134,13 +136,13 @@ pub(super) fn run(
         let records = info.last.next().get().saturating_sub(info.first.get());
         if records > 0 && !load.yes {
             let what = format!(
-                "log {log_id} has {}, and the benchmark appends to it: say --yes if it may",
+                "log {log_id} has {}, and the benchmark appends to it: pass --yes to allow that",
                 format::many(records, "record", "records")
             );
             return Err(Failure::usage(what));
         }
         if !ui.quiet {
-            eprintln!("chiplog: appends to log {log_id}; the records stay in it");
+            eprintln!("chiplog: appending to log {log_id}; the records stay in it");
         }
         let measured = Duration::from_secs_f64(seconds);
         let mut appends = Vec::new();
@@ -156,12 +158,12 @@ pub(super) fn run(
         }
         let read = read(&client, measured).await.map_err(failure)?;
         let shown = Measured { log_id, seconds, appends, read };
-        // What was asked for is shown even when quiet.
+        // The result is printed even with --quiet.
         Ui { quiet: false, ..*ui }.result(&shown, Measured::words)
     })
 }
 
-/// Appends for a while; counts what was acknowledged after a third of it has passed as warm-up.
+/// Appends for `time` after a warm-up of a third of it, and counts the acknowledged records.
 async fn append(
     servers: &[String],
     options: &ClientOptions,
@@ -188,7 +190,7 @@ async fn append(
         latencies.add(&ended.map_err(panicked)??).map_err(none)?;
     }
     for producer in producers {
-        // All that it was given was acknowledged: this ends its session.
+        // Every record was acknowledged; this ends the session.
         let _ = producer.close(Duration::from_secs(5)).await;
     }
     let found = latencies.summary();
@@ -206,7 +208,7 @@ async fn append(
     })
 }
 
-/// One record after the other.
+/// Appends one record after the other.
 async fn appender(
     producer: &Producer,
     record: &[u8],
@@ -227,7 +229,7 @@ async fn appender(
     }
 }
 
-/// Reads from the first record on, to the end or until the time is up.
+/// Reads from the first record to the end of the log or of `time`.
 async fn read(client: &Client, time: Duration) -> chiplog::Result<Read> {
     let mut options = ReaderOptions::default();
     options.follow = false;
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_all_combinations_that_make_sense() {
+    fn rows_are_all_useful_combinations() {
         let load =
             Load { appenders: vec![1, 8], connections: vec![1, 2], record_bytes: vec![10], yes: false };
         let case = |appenders, connections| Case { appenders, connections, record_bytes: 10 };

@@ -1,18 +1,18 @@
-//! What the facts mean for a log, in plain words. Pure: facts in, findings out.
+//! The meaning of the facts for a log, in plain words. Pure functions: facts in, findings out.
 
 use super::Examination;
 use crate::common::format;
 use serde::Serialize;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
-    /// Good to know.
+    /// Information.
     Note,
-    /// Works, but not as well or as safely as it could.
+    /// The log works, but not as well or as safely as it could.
     Warning,
-    /// A log should not be here.
+    /// The place is not fit for a log.
     Problem,
 }
 
@@ -26,7 +26,7 @@ impl Level {
     }
 }
 
-/// Something worth saying.
+/// A fact that concerns a log.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
@@ -45,20 +45,20 @@ fn problem(message: impl Into<String>) -> Finding {
     Finding { level: Level::Problem, message: message.into() }
 }
 
-/// A log with default options takes three segments of 64 MiB from the start.
+/// A log with default options uses three segments of 64 MiB from the start.
 const SPACE_MIN_BYTES: u64 = 3 * (64 << 20);
 /// One segment of the largest size.
 const FILE_MIN_BYTES: u64 = 1 << 30;
 const OPEN_FILES_MIN: u64 = 256;
 
-/// All that is worth saying, worst first.
+/// All findings, the worst first.
 pub(super) fn findings(e: &Examination) -> Vec<Finding> {
     let mut all: Vec<Finding> = file_system(e).into_iter().collect();
     all.extend(options(e));
     all.extend(room(e));
     all.extend(sync(e));
     if e.writer.is_some() {
-        all.push(note("a program has the log open for writing: what was measured shares the disk with it"));
+        all.push(note("a program has the log open for writing and used the disk during the measurement"));
     }
     all.sort_by_key(|f| match f.level {
         Level::Problem => 0,
@@ -68,13 +68,13 @@ pub(super) fn findings(e: &Examination) -> Vec<Finding> {
     all
 }
 
-/// Whether files of this type of file system keep what a log needs: synced bytes, locks, mappings.
+/// Whether this type of file system provides what a log needs: synced bytes, locks, mappings.
 fn file_system(e: &Examination) -> Option<Finding> {
     let kind = e.file_system.kind.as_str();
     match kind {
         "ext4" | "xfs" | "ext3" => None,
         "tmpfs" | "ramfs" => Some(problem(format!(
-            "{kind} lives in memory: a log here is gone with the next restart. Good for tests only"
+            "{kind} is in memory: a log here is lost at the next restart. Use it for tests only"
         ))),
         "btrfs" | "zfs" | "bcachefs" => Some(warning(format!(
             "{kind} copies on write, so syncs cost more than on ext4 or xfs{}",
@@ -83,25 +83,23 @@ fn file_system(e: &Examination) -> Option<Finding> {
         "f2fs" | "ext2" => Some(note(format!("{kind} works, but is tested less than ext4 and xfs"))),
         "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "virtiofs" | "afs" | "glusterfs" => {
             Some(warning(format!(
-                "{kind} is a network or shared file system: locks, mappings and syncs are only as good as the other side; \
-             never let two machines use one log, and prefer a local disk"
+                "{kind} is a network or shared file system: its locks, mappings and syncs depend on the server. \
+             Prefer a local disk, and never use one log from two machines"
             )))
         }
         "overlay" => Some(warning(
-            "overlay is a container's throw-away layer: mount a volume, so that the log outlives the container",
+            "overlay is a container's temporary layer: mount a volume, so that the log outlives the container",
         )),
         "fuse" | "fuseblk" => {
             Some(warning(format!("{kind}: whether a sync reaches the disk depends on the program behind it")))
         }
         "vfat" | "exfat" | "msdos" => {
-            Some(problem(format!("{kind} does not keep its promises over a power cut: use ext4 or xfs")))
+            Some(problem(format!("{kind} can lose synced data in a power cut: use ext4 or xfs")))
         }
         kind if kind.starts_with("fuse.") => {
             Some(warning(format!("{kind}: whether a sync reaches the disk depends on the program behind it")))
         }
-        _ => {
-            Some(note(format!("nothing is known of {kind} here; ext4 and xfs are what chiplog is tested on")))
-        }
+        _ => Some(note(format!("{kind} is unknown to this command; chiplog is tested on ext4 and xfs"))),
     }
 }
 
@@ -117,12 +115,14 @@ fn options(e: &Examination) -> Vec<Finding> {
         ));
     }
     if fs.has("sync") || fs.has("dirsync") {
-        all.push(warning("mounted with sync: every write waits for the disk twice; a log syncs by itself"));
+        all.push(warning(
+            "mounted with sync: every write waits for the disk twice, because a log syncs by itself",
+        ));
     }
     let spins = e.device.as_ref().is_some_and(|d| d.rotational == Some(true));
-    // Virtual disks often say so without a platter; a quick sync tells.
+    // Virtual disks often report a platter that they do not have; a fast sync shows that.
     if spins && e.sync.as_ref().is_none_or(|s| s.p50_micros > 2_000.0) {
-        all.push(warning("the device says that it spins (or is a virtual disk): each sync costs a turn of the platter (about 8 ms); append in batches or from many threads"));
+        all.push(warning("the device is a spinning disk, or a virtual one that reports so: each sync takes a turn of the platter (about 8 ms); append in batches or from many threads"));
     }
     all
 }
@@ -132,10 +132,10 @@ fn room(e: &Examination) -> Vec<Finding> {
     let free = e.space.free_bytes;
     if free < SPACE_MIN_BYTES {
         let (is, least) = (format::bytes(free), format::bytes(SPACE_MIN_BYTES));
-        all.push(problem(format!("{is} free: a log with default options takes {least} from the start (smaller ones: --segment-bytes)")));
+        all.push(problem(format!("{is} free: a log with default options needs {least} from the start; choose smaller segments by --segment-bytes")));
     } else if free < e.space.total_bytes / 20 {
         all.push(warning(format!(
-            "{} free, less than a twentieth: discard or set a capacity before it is full",
+            "{} free, less than a twentieth: discard records or set a capacity before the disk is full",
             format::bytes(free)
         )));
     }
@@ -151,7 +151,7 @@ fn room(e: &Examination) -> Vec<Finding> {
         && bytes < FILE_MIN_BYTES
     {
         all.push(warning(format!(
-            "files may have {} at most (`ulimit -f`): keep --segment-bytes below that",
+            "files may have up to {} (`ulimit -f`): keep --segment-bytes below that",
             format::bytes(bytes)
         )));
     }
@@ -159,7 +159,7 @@ fn room(e: &Examination) -> Vec<Finding> {
         && bytes < 16 << 30
     {
         all.push(warning(format!(
-            "the address space is limited to {} (`ulimit -v`): segments are mapped, large logs need room",
+            "the address space is limited to {} (`ulimit -v`): segments are mapped, so a large log needs more",
             format::bytes(bytes)
         )));
     }
@@ -177,8 +177,8 @@ fn sync(e: &Examination) -> Vec<Finding> {
     let in_memory = matches!(e.file_system.kind.as_str(), "tmpfs" | "ramfs");
     if sync.p50_micros < 10.0 && !in_memory {
         all.push(warning(format!(
-            "a sync takes {:.1} µs: too quick for most disks. Something on the way (a virtual disk's cache, a RAID controller) may confirm what is not stored; \
-             fine if it has a battery",
+            "a sync takes {:.1} µs: too fast for most disks. A virtual disk's cache or a RAID controller may confirm data that is not stored; \
+             that is safe only if it has a battery",
             sync.p50_micros
         )));
     }

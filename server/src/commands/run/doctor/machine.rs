@@ -1,7 +1,7 @@
-//! What the kernel says of a directory's file system and device, of our limits, and of the machine.
+//! The kernel's facts about a directory's file system and device, our limits, and the machine.
 //!
-//! Everything but the file system and its space is optional: where `/proc` or `/sys` do not tell, it is left
-//! out.
+//! Everything except the file system and its space is optional: it is left out if `/proc` or `/sys` does not
+//! show it.
 
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -17,10 +17,10 @@ pub(super) struct FileSystem {
     /// Its type, such as `ext4`.
     #[serde(rename = "type")]
     pub(super) kind: String,
-    /// The device or whatever else is mounted.
+    /// The mounted device, or another source.
     pub(super) source: String,
     pub(super) mount_point: PathBuf,
-    /// Of the mount and of the file system, sorted.
+    /// The options of the mount and of the file system, sorted.
     pub(super) options: Vec<String>,
     pub(super) read_only: bool,
 }
@@ -52,7 +52,7 @@ fn parse_mounts(mounts: &str, path: &Path) -> Option<FileSystem> {
             continue;
         };
         let point = PathBuf::from(unescape(point));
-        // A later mount on the same place hides the earlier one.
+        // A later mount at the same place hides the earlier one.
         let closer = best.as_ref().is_none_or(|b| point.as_os_str().len() >= b.mount_point.as_os_str().len());
         if path.starts_with(&point) && closer {
             let mut options: Vec<String> = mount
@@ -71,7 +71,7 @@ fn parse_mounts(mounts: &str, path: &Path) -> Option<FileSystem> {
     best
 }
 
-/// Spaces and the like stand in octal: `\040`.
+/// Decodes octal escapes of spaces and similar characters: `\040`.
 fn unescape(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
@@ -96,9 +96,9 @@ fn unescape(text: &str) -> String {
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) model: Option<String>,
-    /// A spinning disk.
+    /// Whether the device is a spinning disk.
     pub(super) rotational: Option<bool>,
-    /// `write back`: has a volatile cache that a sync must flush; `write through`: needs no flush.
+    /// `write back`: a volatile cache that a sync has to flush; `write through`: no flush needed.
     pub(super) write_cache: Option<String>,
 }
 
@@ -137,12 +137,12 @@ impl Device {
     }
 }
 
-/// Room on the file system for us.
+/// The free space of the file system.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Space {
     pub(super) free_bytes: u64,
     pub(super) total_bytes: u64,
-    /// None where files are not counted.
+    /// None: the file system does not count files.
     pub(super) free_files: Option<u64>,
 }
 
@@ -158,7 +158,7 @@ impl Space {
     }
 }
 
-/// What this process may use; None is without limit.
+/// The limits of this process. None: no limit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Limits {
     pub(super) open_files_soft: Option<u64>,
@@ -180,7 +180,7 @@ impl Limits {
 
     pub(super) fn open_files_words(&self) -> String {
         let words = |limit: Option<u64>| limit.map_or("no limit".into(), format::count);
-        format!("{} (at most {})", words(self.open_files_soft), words(self.open_files_hard))
+        format!("{} (up to {})", words(self.open_files_soft), words(self.open_files_hard))
     }
 }
 
@@ -236,7 +236,7 @@ broken line
 ";
 
     #[test]
-    fn the_closest_and_latest_mount_counts() {
+    fn closest_and_latest_mount_counts() {
         let of = |path: &str| parse_mounts(MOUNTS, Path::new(path)).unwrap();
         assert_eq!((of("/home").kind.as_str(), of("/home").source.as_str()), ("ext4", "/dev/root"));
         assert_eq!(of("/data/x").kind, "tmpfs");

@@ -1,7 +1,7 @@
-//! `chiplog doctor`: is this directory, on this machine, a good place for a log?
+//! `chiplog doctor`: examines whether a directory on this machine is a good place for a log.
 //!
-//! Gathers what the kernel says ([`machine`]), measures what a durable write costs ([`sync`]), and turns both
-//! into findings in plain words.
+//! It collects what the kernel reports ([`machine`]), measures durable writes ([`sync`]), and turns both into
+//! findings in plain words.
 
 mod findings;
 mod machine;
@@ -30,28 +30,29 @@ Examples:
   chiplog doctor /var/lib/chiplog
   chiplog doctor ./log --seconds 10 --json | jq .sync.p99_micros";
 
-/// Look whether a directory is a good place for a log, and measure what a durable write costs there.
+/// Examine whether a directory is a good place for a log, and measure durable writes there.
 ///
-/// Shows the file system and its mount options, the device, free space, the process's limits, the kernel, who
-/// has the log open, and a histogram of the time that a write and its fdatasync take, measured on a scratch
-/// file in the directory (removed at the end; an existing log is not touched). Then says in plain words what
-/// is amiss.
+/// Shows the file system and its mount options, the device, free space, the limits of the process, the
+/// kernel, and the process that has the log open. Measures how long a write with its fdatasync takes, on a
+/// scratch file in the directory that is removed at the end; an existing log is not touched. Then it lists
+/// the problems found.
 ///
-/// Status 0 also with warnings; 1 when something makes the place unfit. Fields of --json: directory,
-/// file_system, device, space, limits, system, writer, sync (times in microseconds), findings (each {"level":
-/// "note" | "warning" | "problem", "message"}), fit.
+/// Status 0: fit, perhaps with warnings. Status 1: a problem makes the place unfit.
+///
+/// Fields of --json: directory, file_system, device, space, limits, system, writer, sync (times in
+/// microseconds), findings (each {"level": "note" | "warning" | "problem", "message"}), fit.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Doctor {
-    /// The log's directory, or one where a log is to be. It has to exist.
+    /// The directory of a log, or of a log to be made. It has to exist.
     #[arg(value_name = "DIR")]
     target: Target,
 
-    /// How long to measure.
+    /// Duration of the measurement, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
 
-    /// How many bytes to write before each fdatasync.
+    /// Number of bytes to write before each fdatasync.
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = write_bytes)]
     write_bytes: u32,
 }
@@ -63,7 +64,7 @@ fn write_bytes(text: &str) -> Result<u32, String> {
     bytes.ok_or_else(|| format!("give 1 B to {}", format::bytes(sync::WRITE_BYTES_MAX.into())))
 }
 
-/// All that was found out.
+/// The results of the examination.
 #[derive(Serialize)]
 struct Examination {
     directory: PathBuf,
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Doctor, ui: &Ui) -> Result<Exit> {
     let dir = args.target.directory()?;
     if !dir.is_dir() {
         let what = if dir.exists() { "is not a directory" } else { "does not exist" };
-        let why = format!("{} {what}: make it, or name the directory that it will be in", dir.display());
+        let why = format!("{} {what}: make the directory, or name its parent", dir.display());
         return Err(Failure::new(ErrorKind::NotFound, why));
     }
     let file_system = FileSystem::of(dir)?;
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Doctor, ui: &Ui) -> Result<Exit> {
     };
     examination.findings = findings(&examination);
     examination.fit = examination.findings.iter().all(|f| f.level != Level::Problem);
-    // What was asked for is shown even when quiet.
+    // The result is printed even with --quiet.
     Ui { quiet: false, ..*ui }.result(&examination, Examination::words)?;
     Ok(if examination.fit { Exit::Ok } else { Exit::Failure })
 }

@@ -1,4 +1,4 @@
-//! Measures what a durable write costs: `pwrite` and `fdatasync` into a zero-filled file, as a log does it.
+//! Measures durable writes: `pwrite` and `fdatasync` into a zero-filled file, as a log does it.
 
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -12,14 +12,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The scratch file's size; writes go round in it.
+/// The size of the scratch file; writes wrap around in it.
 const FILE_BYTES: u64 = 16 << 20;
-/// The largest write that is measured.
+/// The largest write to measure.
 pub(super) const WRITE_BYTES_MAX: u32 = 4 << 20;
-/// Longer than any sync that ends.
+/// Longer than any sync that returns.
 const NANOS_MAX: u64 = 600_000_000_000;
 
-/// The times that were measured. All in microseconds.
+/// The measured times, in microseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) samples: u64,
@@ -32,19 +32,19 @@ pub(super) struct Latency {
     p999_micros: f64,
     pub(super) max_micros: f64,
     per_second: f64,
-    /// Whether the device zeroes new files by itself; else each byte of a growing log is written twice.
+    /// Whether the device zeroes new files by itself. Otherwise each byte of a growing log is written twice.
     device_writes_zeroes: bool,
     histogram: Vec<Bucket>,
 }
 
-/// How many took up to so long, and longer than the bucket before.
+/// The number of samples up to this time, and above that of the bucket before.
 #[derive(Debug, Serialize)]
 struct Bucket {
     up_to_micros: f64,
     count: u64,
 }
 
-/// A file that goes away.
+/// A file that is removed on drop.
 struct Scratch {
     file: File,
     path: PathBuf,
@@ -72,7 +72,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Writes `bytes` and syncs, again and again for `time`.
+/// Writes `bytes` and syncs, repeatedly for `time`.
 pub(super) fn measure(dir: &Path, bytes: u32, time: Duration, bar: &ProgressBar) -> Result<Latency> {
     let failed = |e: io::Error| Failure::io("measure syncs of a scratch file in", dir, &e);
     let mut histogram =
@@ -81,7 +81,7 @@ pub(super) fn measure(dir: &Path, bytes: u32, time: Duration, bar: &ProgressBar)
     let data = vec![0xa5; bytes as usize];
     let started = Instant::now();
     let mut at = 0;
-    // A few first, unmeasured: the file system may still be busy with the zeros.
+    // Some unmeasured writes first: the file system may still be writing the zeros.
     for round in 0u64.. {
         if at + u64::from(bytes) > FILE_BYTES {
             at = 0;
@@ -105,7 +105,7 @@ impl Latency {
     fn new(histogram: &Histogram<u64>, write_bytes: u32, device_writes_zeroes: bool) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
         let at = |quantile: f64| micros(histogram.value_at_quantile(quantile));
-        // Buckets that double, from 1 µs: enough for a picture.
+        // Buckets that double in size, from 1 µs.
         let mut buckets = Vec::new();
         let mut from = 0;
         for upto in (0..40).map(|power| 1000u64 << power).take_while(|upto| *upto / 2 <= histogram.max()) {
@@ -160,7 +160,7 @@ impl Latency {
             );
         }
         out.push_str(match self.device_writes_zeroes {
-            true => "new files are zeroed by the device: a growing log is written once\n",
+            true => "the device zeroes new files: each byte of a growing log is written once\n",
             false => "new files are zeroed by writing: each byte of a growing log is written twice\n",
         });
         out
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_hold_every_sample_once() {
+    fn every_sample_is_in_one_bucket() {
         let mut histogram = Histogram::<u64>::new_with_max(NANOS_MAX, 3).unwrap();
         for nanos in [900, 90_000, 100_000, 130_000, 5_000_000] {
             histogram.record(nanos).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn measuring_leaves_nothing_behind() {
+    fn measuring_removes_its_file() {
         let dir = std::env::temp_dir().join(format!("chiplog-sync-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let latency = measure(&dir, 4096, Duration::from_millis(5), &ProgressBar::hidden()).unwrap();

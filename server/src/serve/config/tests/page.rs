@@ -1,5 +1,5 @@
-//! `docs/configuration.md` held against the code: every key with its default, its flag and its variable, and bounds that
-//! hold.
+//! Checks `docs/configuration.md` against the code: every key with its default, its flag, its variable, and
+//! its bounds.
 
 use super::super::{Config, Over};
 use crate::common::format::parse_bytes;
@@ -17,7 +17,7 @@ struct Row {
     what: String,
 }
 
-/// All rows, by their key.
+/// All rows, by key.
 fn rows() -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
     for line in PAGE.lines().filter(|l| l.starts_with("| `")) {
@@ -25,7 +25,7 @@ fn rows() -> BTreeMap<String, Row> {
             line.trim_matches('|').split('|').map(|c| c.trim().trim_matches('`').to_owned()).collect();
         let [key, default, unit, bounds, flag, variable, what] = <[String; 7]>::try_from(cells).unwrap();
         let row = Row { default, unit, bounds, flag, variable, what };
-        assert!(rows.insert(key.clone(), row).is_none(), "{key} stands there twice");
+        assert!(rows.insert(key.clone(), row).is_none(), "{key} is in the page twice");
     }
     rows
 }
@@ -49,7 +49,7 @@ fn keys() -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn every_key_stands_there_with_its_default() {
+fn page_lists_every_key_with_its_default() {
     let (rows, keys) = (rows(), keys());
     assert_eq!(rows.keys().collect::<Vec<_>>(), keys.keys().collect::<Vec<_>>(), "left: page, right: code");
     for (key, default) in keys {
@@ -74,7 +74,7 @@ fn every_key_stands_there_with_its_default() {
 }
 
 #[test]
-fn flags_and_variables_are_those_of_serve() {
+fn page_lists_the_flags_and_variables_of_serve() {
     let command = crate::commands::cli::command();
     let serve = command.get_subcommands().find(|c| c.get_name() == "serve").unwrap();
     for (key, row) in rows() {
@@ -86,7 +86,8 @@ fn flags_and_variables_are_those_of_serve() {
     }
 }
 
-/// Both ends of what the page gives in numbers: one less, one more, and, where no other key has a say, the ends.
+/// Tries the bounds that the page gives as numbers: one less, one more, and the bounds themselves if no other
+/// key matters.
 #[test]
 fn bounds_hold() {
     let load = |key: &str, value: u64| {
@@ -103,7 +104,7 @@ fn bounds_hold() {
         };
         if let Ok(min) = parse_bytes(min).map_err(drop).and_then(|n| n.checked_sub(1).ok_or(())) {
             if key != "node" {
-                refused(min); // of a node, the server says it: `config check` knows of none
+                refused(min); // the server checks `node`; `config check` works without one
             }
             checked += 1;
         }

@@ -10,9 +10,9 @@ import java.util.zip.CRC32C;
 import net.jpountz.lz4.LZ4Factory;
 import net.jpountz.lz4.LZ4SafeDecompressor;
 
-/** A batch as it stands in the log: docs/format.md, section 5. */
+/** A batch as it is in the log: docs/format.md, section 5. */
 final class Batch {
-  /** The longest that there can be. */
+  /** The greatest length of a batch. */
   static final int BYTES_MAX = 256 << 20;
 
   private static final int HEADER_BYTES = 40;
@@ -20,19 +20,19 @@ final class Batch {
   private static final int CODEC_NONE = 0;
   private static final int CODEC_LZ4 = 1;
   private static final int CODEC_ZSTD = 2;
-  /** Safe: it never reads or writes outside of what it was given, whatever that holds. */
+  /** Safe: it never reads or writes outside its buffers, whatever they hold. */
   private static final LZ4SafeDecompressor LZ4 = LZ4Factory.fastestInstance().safeDecompressor();
 
   private Batch() {}
 
-  /** It is not what a batch has to be. */
+  /** The bytes are not a valid batch. */
   static final class Damaged extends Exception {
     Damaged(String what) {
       super(what);
     }
   }
 
-  /** Checks a batch and gives its records. */
+  /** Checks a batch and returns its records. */
   static List<byte[]> decode(byte[] bytes) throws Damaged {
     check(bytes.length >= HEADER_BYTES, "a batch is shorter than its header");
     ByteBuffer header = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);

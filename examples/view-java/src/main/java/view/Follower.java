@@ -20,69 +20,69 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
- * Applies a cluster's records to a view: one stream after the other, each from the very next record on. What passes is tried
- * again for ever, at one server after the other; what does not pass is {@link Final}.
+ * Applies a cluster's records to a view: one stream after the other, each from the very next record on. It retries temporary
+ * errors for ever, at one server after the other; permanent ones are {@link Final}.
  */
 final class Follower implements AutoCloseable {
-  /** An idle server says so often that it is there; one that is silent for three times as long is left. */
+  /** An idle server sends a keep-alive this often; one that is silent for three times as long is left. */
   private static final int KEEP_ALIVE_MILLIS = 3000;
 
-  /** How long a server may take to say something of itself. */
+  /** How long a server may take to describe itself. */
   private static final int PATIENCE_MILLIS = 5000;
 
   /**
-   * The wait after a second failure in a row (after the first, another server is tried at once); twice as long after each
+   * The wait after a second failure in a row (after the first, another server is tried immediately); twice as long after each
    * further one.
    */
   private static final long BACKOFF_MIN_MILLIS = 10;
 
   private static final long BACKOFF_MAX_MILLIS = 2000;
 
-  /** A server whose last record is older than what another has, so often in a row, was cut off. */
+  /** A server whose last record is older than that of another one, this often in a row, was cut off. */
   private static final int BEHIND_MAX = 3;
 
-  /** How often the view says how far it is, when it gets on. */
+  /** How often the view reports its progress. */
   private static final long TELL_MILLIS = 500;
 
-  /** A response holds a batch at least, whatever its size. */
+  /** A response holds at least a batch, whatever its size. */
   private static final int MESSAGE_BYTES_MAX = Batch.BYTES_MAX + (64 << 20);
 
   private static final int PROTOCOL = 1;
 
-  /** The number of the kind of error that says so, as docs/protocol.md has it. */
+  /** The number of this kind of error, as in docs/protocol.md. */
   private static final String KIND_DISCARDED = "7";
 
   private static final Metadata.Key<String> KIND = Metadata.Key.of("chiplog-kind", Metadata.ASCII_STRING_MARSHALLER);
   private static final Metadata.Key<String> FIRST = Metadata.Key.of("chiplog-first", Metadata.ASCII_STRING_MARSHALLER);
 
-  /** No other server will mend it. */
+  /** No other server will resolve it. */
   static final class Final extends Exception {
     Final(String what) {
       super(what);
     }
   }
 
-  /** Another server is to be tried. */
+  /** Another server must be tried. */
   private static final class Elsewhere extends Exception {
     Elsewhere(String why) {
       super(why);
     }
   }
 
-  /** Those that were given, and those that they named. */
+  /** The given servers, and those that they named. */
   private final List<String> servers;
 
   private final View view;
   private final long until;
   private int at;
 
-  /** The record that comes next. */
+  /** The next record. */
   private long next;
 
   /** Failures in a row. */
   private int failures;
 
-  /** How far it is, for {@link #tell}, and what it said last. */
+  /** The progress, for {@link #tell}, and the last line printed. */
   private volatile String progress;
 
   private final Thread telling = new Thread(this::tell, "progress");
@@ -94,7 +94,7 @@ final class Follower implements AutoCloseable {
     next = view.applied() + 1;
   }
 
-  /** Applies what comes, up to record {@code until}. */
+  /** Applies what arrives, up to record {@code until}. */
   void run() throws Final, InterruptedException, SQLException {
     telling.setDaemon(true);
     telling.start();
@@ -104,7 +104,7 @@ final class Follower implements AutoCloseable {
         read(server);
       } catch (Elsewhere e) {
         at++;
-        System.out.println(server + ": " + e.getMessage() + "; going on at " + servers.get(at % servers.size()));
+        System.out.println(server + ": " + e.getMessage() + "; continuing at " + servers.get(at % servers.size()));
         backOff();
       }
     }
@@ -118,7 +118,7 @@ final class Follower implements AutoCloseable {
     }
   }
 
-  /** Goes along one stream of one server until the view is done. */
+  /** Processes one stream of one server until the view is done. */
   private void read(String server) throws Final, Elsewhere, InterruptedException, SQLException {
     ManagedChannel channel = channel(server);
     try {
@@ -127,7 +127,7 @@ final class Follower implements AutoCloseable {
           ReadRequest.newBuilder()
               .setIndex(next)
               .setFollow(true)
-              // A replica that has less than this view already is waited for: it never goes back.
+              // The view waits for a replica that has fewer records than the view: it never goes back.
               .setMinIndex(next - 1)
               .setKeepAliveMillis(KEEP_ALIVE_MILLIS)
               .build();
@@ -162,7 +162,7 @@ final class Follower implements AutoCloseable {
     return NettyChannelBuilder.forTarget(server).usePlaintext().maxInboundMessageSize(MESSAGE_BYTES_MAX).build();
   }
 
-  /** Asks a server about itself and learns of the others from it. Gives the log's id. */
+  /** Asks a server about itself and learns the others from it. Returns the log's id. */
   private String greet(ManagedChannel channel, String server) throws Final, Elsewhere, StatusException, InterruptedException {
     var stub = LogGrpc.newBlockingV2Stub(channel).withDeadlineAfter(PATIENCE_MILLIS, TimeUnit.MILLISECONDS);
     var told = stub.serverInfo(ServerInfoRequest.getDefaultInstance());
@@ -189,7 +189,7 @@ final class Follower implements AutoCloseable {
     List<byte[]> wanted = new ArrayList<>();
     long due = next;
     for (StoredBatch stored : response.getBatchesList()) {
-      // The first batch of a stream can begin before the record that was asked for.
+      // The first batch of a stream can begin before the requested record.
       if (stored.getFirst() > due || (stored.getFirst() < due && !first)) {
         throw new Elsewhere("it sent record " + stored.getFirst() + " where " + due + " is due");
       }
@@ -216,7 +216,7 @@ final class Follower implements AutoCloseable {
     progress = "applied index " + view.applied() + " of " + response.getLast() + ", from " + server;
   }
 
-  /** A replica that was cut off from the others says for ever that nothing comes. */
+  /** A replica that was cut off from the others sends keep-alives for ever. Counts how often others had more. */
   private boolean othersHaveMore(String server, long last) throws InterruptedException {
     for (String other : servers) {
       if (!other.equals(server) && lastOf(other) > last) {
@@ -226,7 +226,7 @@ final class Follower implements AutoCloseable {
     return false;
   }
 
-  /** Asks a server how far it is; 0: it does not say. */
+  /** Asks a server for its last record; 0: no answer. */
   private static long lastOf(String server) throws InterruptedException {
     ManagedChannel channel = channel(server);
     try {
@@ -239,7 +239,7 @@ final class Follower implements AutoCloseable {
     }
   }
 
-  /** By the status: what will fail again at any server is final, what else there is passes, or another server will do. */
+  /** By the status: errors that recur at any server are final; all others pass, or another server helps. */
   private void failed(StatusException e) throws Final, Elsewhere {
     Status.Code code = e.getStatus().getCode();
     Metadata trailers = e.getTrailers();
@@ -253,7 +253,7 @@ final class Follower implements AutoCloseable {
     }
   }
 
-  /** The next record is gone: a new view begins with the log's first one, another has to end. */
+  /** The next record is gone: a new view begins with the log's first one, another must end. */
   private void skip(long first) throws Final, Elsewhere {
     if (!view.log().isEmpty() || first <= next) {
       throw new Final(
@@ -269,7 +269,7 @@ final class Follower implements AutoCloseable {
     throw new Elsewhere("what came first is gone");
   }
 
-  /** Says the newest of how far it is, now and then. */
+  /** Prints the newest line of progress, from time to time. */
   private void tell() {
     String told = null;
     try {

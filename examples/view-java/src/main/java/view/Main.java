@@ -4,8 +4,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A view of a log, in Java: a table of lines and an index of words in SQLite, made of a cluster's records. It reads them over
- * gRPC, as the native service chiplog.v1.Log gives them, and goes on at another server when one fails.
+ * A view of a log, in Java: a table of lines and an index of words in SQLite, made from a cluster's records. It reads them over
+ * gRPC, from the native service chiplog.v1.Log, and continues at another server when one fails.
  *
  * <pre>
  *   mvn -q package
@@ -13,9 +13,9 @@ import java.util.List;
  *     --cluster 127.0.0.1:7411,127.0.0.1:7414 --db view.db [--until INDEX]
  *
  *   Main      arguments
- *   Follower  which server, one stream after the other; that nothing is missing
- *   Batch     batches as they stand in the log, checked and unpacked
- *   View      the tables, and how far they are
+ *   Follower  which server, one stream after the other; checks that nothing is missing
+ *   Batch     batches as they are in the log, checked and unpacked
+ *   View      the tables, and their position
  * </pre>
  */
 public final class Main {
@@ -49,8 +49,8 @@ public final class Main {
   private static String usage() {
     System.err.println(
         "usage: view --cluster host:port[,host:port…] --db FILE [--until INDEX]\n"
-            + "  --cluster  servers; one that runs is enough, the others are learnt from it\n"
-            + "  --db       the view's SQLite file; made if it is missing\n"
+            + "  --cluster  servers; one that runs is enough, it names the others\n"
+            + "  --db       the view's SQLite file; created if it is missing\n"
             + "  --until    end once this record is applied; not given: follow for ever");
     System.exit(2);
     return null;

@@ -13,19 +13,19 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Two tables that are made of the log, and how far they are, in one SQLite file.
+ * Two tables that are made from the log, and their position, in one SQLite file.
  *
- * <p>What records change and the index of the last of them are written in one transaction: whenever the program dies, the file
- * holds the records up to {@link #applied}, each once, and nothing of those behind.
+ * <p>The changes of a run of records and the index of its last one are written in one transaction. Whenever the program dies, the
+ * file holds the records up to {@link #applied}, each once, and none after them.
  */
 final class View implements AutoCloseable {
   private static final String[] SCHEMA = {
-    // A power cut can take the last transactions, whole ones, and the index with them: the log gives their records again.
+    // A power cut can take the last transactions, whole ones, and the index with them: the log sends their records again.
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = NORMAL",
     "CREATE TABLE IF NOT EXISTS lines (idx INTEGER PRIMARY KEY, text TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID",
-    // One row: which log the tables are of, and the last record that is in them.
+    // One row: the log that the tables are of, and the last record in them.
     "CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), log TEXT NOT NULL, applied INTEGER NOT NULL)",
   };
 
@@ -33,7 +33,7 @@ final class View implements AutoCloseable {
   private String log = "";
   private long applied;
 
-  /** Opens the file, or makes it. */
+  /** Opens the file, or creates it. */
   View(String file) throws SQLException {
     connection = DriverManager.getConnection("jdbc:sqlite:" + file);
     try (Statement statement = connection.createStatement()) {
@@ -55,15 +55,15 @@ final class View implements AutoCloseable {
     return log;
   }
 
-  /** The last record that is in the tables; 0: none. */
+  /** The last record in the tables; 0: none. */
   long applied() {
     return applied;
   }
 
-  /** Takes records of this log, which follow each other from {@code first} on. All of it is done, or nothing. */
+  /** Applies consecutive records of this log, from {@code first} on: all of them, or none. */
   void apply(String log, long first, List<byte[]> records) throws SQLException {
     long next = first;
-    // The bytes as they came, which a string need not have.
+    // The bytes as they arrived, which a string need not be.
     try (PreparedStatement line = connection.prepareStatement("INSERT INTO lines (idx, text) VALUES (?, CAST(? AS TEXT))");
         PreparedStatement count =
             connection.prepareStatement(
@@ -97,7 +97,7 @@ final class View implements AutoCloseable {
     applied = next - 1;
   }
 
-  /** Counts what is there. */
+  /** Counts the records and words. */
   String summary() throws SQLException {
     try (Statement statement = connection.createStatement();
         ResultSet row =
@@ -109,7 +109,7 @@ final class View implements AutoCloseable {
     }
   }
 
-  /** What stands between bytes that are no ASCII letters, in small letters. */
+  /** The runs of ASCII letters, in lower case. */
   static List<String> words(byte[] line) {
     List<String> found = new ArrayList<>();
     byte[] word = new byte[line.length];

@@ -6,7 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.zip.CRC32C;
 
-/** A batch, as docs/format.md has it. Not packed. */
+/** A batch, as in docs/format.md. Not packed. */
 final class Batch {
   private static final int HEADER_BYTES = 40;
 

@@ -14,8 +14,8 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A stock grpc-java client of both log services. Goes through their methods on a log that it has for itself, and ends with 0
- * if all was as it should be.
+ * A standard grpc-java client of both log services. It calls their methods on a log of its own, and exits with 0 if all answers
+ * were right.
  *
  * <p>java -cp … clients.Main 127.0.0.1:7411
  */
@@ -39,7 +39,7 @@ public final class Main {
     var info = blocking.info(logspec.Logspec.InfoRequest.getDefaultInstance()).getOk();
     check(info.getFirstIndex() == 1 && info.getLastIndex() == 0, "a new log has " + info);
 
-    // All requests are sent before the first reply is read: two, none, many of nothing, one large.
+    // All requests are sent before the first reply is read: two, none, many empty ones, one large.
     var replies = new Replies<logspec.Logspec.AppendReply>();
     var requests = log.append(replies);
     int[] counts = {2, 0, 10_000, 1};
@@ -89,7 +89,7 @@ public final class Main {
     return last;
   }
 
-  /** The native service: batches in a session, sent twice, read as they stand in the log. */
+  /** The native service: batches in a session, sent twice, read as they are in the log. */
   private static void nativeLog(chiplog.v1.LogGrpc.LogStub log, chiplog.v1.LogGrpc.LogBlockingStub blocking, long last)
       throws Exception {
     var server = blocking.serverInfo(chiplog.v1.LogOuterClass.ServerInfoRequest.getDefaultInstance());
@@ -125,7 +125,7 @@ public final class Main {
     blocking.closeSession(chiplog.v1.LogOuterClass.CloseSessionRequest.newBuilder().setSession(session).build());
   }
 
-  /** Replies as they come. */
+  /** Replies as they arrive. */
   private static final class Replies<T> implements StreamObserver<T> {
     private final BlockingQueue<Object> came = new ArrayBlockingQueue<>(1024);
 
