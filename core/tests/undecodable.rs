@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::disk::sim::SimDisk;
-use chiplog::fuzzing::{mend_batch, stored_batch};
+use chiplog::fuzzing::{fix_batch, stored_batch};
 use chiplog::inspect::{Event, Inspector, Severity};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Batch, Bootstrap, Cluster, ErrorKind, Index, Log, NodeId, Options, Start};
@@ -20,7 +20,7 @@ fn garbage(codec: u8, count: u32, body_length: u32) -> Batch {
     bytes[12..16].copy_from_slice(&body_length.to_le_bytes());
     bytes[34] = codec;
     bytes.extend_from_slice(packed);
-    assert!(mend_batch(&mut bytes));
+    assert!(fix_batch(&mut bytes));
     assert_eq!(Batch::decode(bytes.clone().into()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     stored_batch(&bytes).unwrap()
 }

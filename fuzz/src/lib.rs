@@ -49,7 +49,7 @@ pub fn batch(input: &[u8]) {
     };
     look(input);
     let mut mended = input.to_vec();
-    if fuzzing::mend_batch(&mut mended) {
+    if fuzzing::fix_batch(&mut mended) {
         look(&mended);
     }
 }
@@ -67,7 +67,7 @@ pub fn block(input: &[u8]) {
     };
     look(input);
     let mut mended = input.to_vec();
-    if fuzzing::mend_block(&mut mended, SEGMENT) {
+    if fuzzing::fix_block(&mut mended, SEGMENT) {
         look(&mended);
     }
 }
@@ -118,7 +118,7 @@ pub fn fed(input: &[u8]) {
     };
     look(head, body);
     let (mut head, mut body) = (head.to_vec(), body.to_vec());
-    if fuzzing::mend_fed(&mut head, &mut body) {
+    if fuzzing::fix_fed(&mut head, &mut body) {
         look(&head, &body);
     }
 }

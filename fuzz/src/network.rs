@@ -105,7 +105,7 @@ pub fn peer(input: &[u8]) {
     };
     look(head);
     let mut mended = head.to_vec();
-    if fuzzing::mend_peer(&mut mended) {
+    if fuzzing::fix_peer(&mut mended) {
         look(&mended);
     }
 }

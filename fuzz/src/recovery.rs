@@ -99,7 +99,7 @@ fn forge(image: &mut Image, name: &str, place: usize, number: u64) -> bool {
             return false;
         };
         put(&mut file[at..at + 64]);
-        fuzzing::mend_block(&mut file[at..], id);
+        fuzzing::fix_block(&mut file[at..], id);
     }
     image.insert(name, &file);
     true

@@ -87,7 +87,7 @@ pub(crate) struct Store {
     pub(crate) allocator: Arc<Allocator>,
     active: Active,
     /// How the log switches to the growing segment, until that has durably begun.
-    turn: Option<Truncation>,
+    truncation: Option<Truncation>,
     /// Blocks that were written and are not known to be committed, in order.
     uncommitted: VecDeque<Uncommitted>,
     committed: EntryIndex,
@@ -224,8 +224,8 @@ impl Store {
     }
 
     fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, allocator: Arc<Allocator>, active: Active) -> Self {
-        let (turn, uncommitted, committed) = (None, VecDeque::new(), EntryIndex(0));
-        Self { disk, segments, allocator, active, turn, uncommitted, committed, syncing: false }
+        let (truncation, uncommitted, committed) = (None, VecDeque::new(), EntryIndex(0));
+        Self { disk, segments, allocator, active, truncation, uncommitted, committed, syncing: false }
     }
 
     /// Creates the first segment of a new log. `opening` is durable when this returns.
@@ -297,11 +297,11 @@ impl Store {
     /// The log could not be read at the point of truncation (`Corrupt`, `Io`). Nothing has changed then.
     pub(crate) fn roll_into(&mut self, next: PreparedSegment, opening: NewBlock) -> Result<()> {
         assert!(self.is_synced(), "a roll with unsynced blocks");
-        let turn = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
+        let truncation = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
-        debug_assert!(self.turn.is_none(), "two truncations wait for one sync");
-        self.turn = Some(turn);
+        debug_assert!(self.truncation.is_none(), "two truncations wait for one sync");
+        self.truncation = Some(truncation);
         self.push(opening);
         Ok(())
     }
@@ -426,8 +426,8 @@ impl Store {
 
     /// Switches the log to `next`, whose first blocks are written; readers see this too.
     fn enter(&mut self, next: Arc<Segment>) {
-        let cut = self.turn.as_mut().and_then(|turn| turn.cut.take());
-        let dead = self.turn.as_ref().map_or(&[][..], |turn| &turn.dead);
+        let cut = self.truncation.as_mut().and_then(|truncation| truncation.cut.take());
+        let dead = self.truncation.as_ref().map_or(&[][..], |truncation| &truncation.dead);
         let is_cut_off = |block: &Uncommitted| {
             let number = block.segment.number;
             let beyond =
@@ -437,7 +437,7 @@ impl Store {
         while self.uncommitted.back().is_some_and(is_cut_off) {
             self.uncommitted.pop_back();
         }
-        self.segments.turn(cut, dead, next);
+        self.segments.truncate(cut, dead, next);
     }
 
     /// Starts a sync of all written bytes. The caller runs the job and then passes it to [`Self::end_sync`]. `None` if
@@ -464,7 +464,7 @@ impl Store {
         self.syncing = false;
         self.active.synced = job.upto;
         // The opening is part of whatever was written to this segment.
-        if let Some(Truncation { seal, dead, .. }) = self.turn.take() {
+        if let Some(Truncation { seal, dead, .. }) = self.truncation.take() {
             seal.into_iter().for_each(|segment| self.allocator.seal(segment));
             if !dead.is_empty() {
                 self.allocator.discard(dead);
@@ -490,12 +490,12 @@ impl Store {
     pub(crate) fn commit(&mut self, upto: EntryIndex) {
         assert!(
             upto <= self.active.segment.end().raft,
-            "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}",
+            "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, truncation {:?}",
             self.active.segment.end(),
             self.active.segment.number,
             self.active.segment.base,
             self.active.listed,
-            self.turn.as_ref().map(|t| t.dead.len())
+            self.truncation.as_ref().map(|t| t.dead.len())
         );
         self.committed = self.committed.max(upto);
         self.publish();

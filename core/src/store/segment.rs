@@ -401,7 +401,7 @@ impl Segments {
 
     /// Continues the log in `next` from a position other than its end: one segment is cut back to where `next` begins,
     /// and those in `dead` leave the list. Readers see all of it at once.
-    pub(crate) fn turn(
+    pub(crate) fn truncate(
         &self,
         cut: Option<(Arc<Segment>, Extent)>,
         dead: &[Arc<Segment>],

@@ -5,7 +5,7 @@ mod model;
 mod reading;
 mod recovering;
 mod syncs;
-mod turns;
+mod truncations;
 
 use super::recovery::{Survey, repair, survey};
 use super::*;

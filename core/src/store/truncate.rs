@@ -48,12 +48,12 @@ impl Truncation {
         }
         let (dead, kept): (Vec<_>, Vec<_>) =
             segments.snapshot().into_iter().partition(|s| s.base.raft >= base.raft);
-        let mut turn = Self { dead, ..Self::default() };
+        let mut truncation = Self { dead, ..Self::default() };
         if let Some(holding) = kept.last().filter(|s| s.end() != base) {
             let extent = archive.cut(holding, base)?;
-            turn.cut = Some((holding.clone(), extent));
-            turn.seal = Some(holding.clone());
+            truncation.cut = Some((holding.clone(), extent));
+            truncation.seal = Some(holding.clone());
         }
-        Ok(turn)
+        Ok(truncation)
     }
 }

@@ -32,7 +32,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// Corrects the checksum of the batch at the start of `bytes`, as far as its own length says. True if it could.
-pub fn mend_batch(bytes: &mut [u8]) -> bool {
+pub fn fix_batch(bytes: &mut [u8]) -> bool {
     let Ok(header) = BatchHeader::parse(bytes) else { return false };
     let crc = crc::crc32c(&bytes[4..header.length as usize]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
@@ -40,7 +40,7 @@ pub fn mend_batch(bytes: &mut [u8]) -> bool {
 }
 
 /// Corrects the checksums of a block: its batches', its body's and its header's. True if it could.
-pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
+pub fn fix_block(bytes: &mut [u8], segment: u64) -> bool {
     if bytes.len() < BLOCK_HEADER_BYTES {
         return false;
     }
@@ -49,7 +49,7 @@ pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
     let digest = if bytes[60] == Kind::Data as u8 {
         let mut at = BLOCK_HEADER_BYTES;
         let mut crcs = Vec::new();
-        while at + BATCH_HEADER_BYTES <= length && mend_batch(&mut bytes[at..length]) {
+        while at + BATCH_HEADER_BYTES <= length && fix_batch(&mut bytes[at..length]) {
             crcs.push(batch::u32_at(bytes, at));
             at += batch::u32_at(bytes, at + 4) as usize;
         }
@@ -64,14 +64,14 @@ pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
 }
 
 /// Corrects the checksums of an encoded item of a feed: of each entry, and of the head. True if it could.
-pub fn mend_fed(head: &mut [u8], body: &mut [u8]) -> bool {
+pub fn fix_fed(head: &mut [u8], body: &mut [u8]) -> bool {
     let Some((_, headers)) = head.split_at_mut_checked(FED_HEAD_BYTES) else { return false };
     let mut rest = body;
     for header in headers.chunks_exact_mut(BLOCK_HEADER_BYTES) {
         let length = (batch::u32_at(header, 8) as usize).saturating_sub(BLOCK_HEADER_BYTES).min(rest.len());
         let (body, behind) = rest.split_at_mut(length);
         let mut block = [&*header, &*body].concat();
-        if mend_block(&mut block, 0) {
+        if fix_block(&mut block, 0) {
             let (mended, contents) = block.split_at(BLOCK_HEADER_BYTES);
             header.copy_from_slice(mended);
             body.copy_from_slice(contents);
@@ -144,7 +144,7 @@ pub fn peer(head: &[u8], bodies: Vec<Vec<u8>>) -> Option<usize> {
 }
 
 /// Corrects the checksum of the head of a message between replicas. False: it is too short for a head.
-pub fn mend_peer(head: &mut [u8]) -> bool {
+pub fn fix_peer(head: &mut [u8]) -> bool {
     let Some((sum, rest)) = head.split_first_chunk_mut::<4>() else { return false };
     *sum = crc::crc32c(rest).to_le_bytes();
     true

@@ -96,7 +96,7 @@ impl Network {
     }
 
     /// Packets from `from` reach `to` again.
-    pub(crate) fn mend(&self, from: u64, to: u64) {
+    pub(crate) fn reconnect(&self, from: u64, to: u64) {
         self.point(from, to, to).unwrap();
     }
 
@@ -129,7 +129,7 @@ impl Network {
     /// Restores the whole network.
     pub(crate) fn heal(&self) {
         for from in [1, 2, 3, HUB] {
-            [1, 2, 3, HUB].into_iter().filter(|to| *to != from).for_each(|to| self.mend(from, to));
+            [1, 2, 3, HUB].into_iter().filter(|to| *to != from).for_each(|to| self.reconnect(from, to));
         }
     }
 

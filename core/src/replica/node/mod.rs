@@ -254,13 +254,13 @@ impl Node {
                     return Err(why.clone());
                 }
                 node.writer.store.allocator.keep_one_ready()?;
-                node.turn(now, Work::default())?;
+                node.step(now, Work::default())?;
             }
             node.finish(now)?;
             while let Some(job) = node.begin_sync(now) {
                 job.run()?;
                 node.end_sync(now, &job)?;
-                node.turn(now, Work::default())?;
+                node.step(now, Work::default())?;
             }
         }
         node.publish(now)?;
@@ -306,7 +306,7 @@ impl Node {
     ///
     /// # Errors
     /// A fatal error, which the caller passes to [`Self::poison`].
-    pub(crate) fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
+    pub(crate) fn step(&mut self, now: Moment, work: Work) -> Result<()> {
         self.writer.store.allocator.pass(now);
         self.items.extend(work.items);
         for event in work.events {
@@ -339,7 +339,7 @@ impl Node {
                 Err(error) => self.tending.cannot_roll(&error),
             }
         }
-        self.tending.turn(now, &mut self.replica, &self.published.counters);
+        self.tending.step(now, &mut self.replica, &self.published.counters);
         self.send();
         Ok(())
     }

@@ -69,7 +69,7 @@ impl Shared {
                 return Ok(None);
             }
             let now = self.watch.now();
-            let opened = repairing.turn(now, messages)?;
+            let opened = repairing.step(now, messages)?;
             self.published.counters.repaired.store(repairing.repaired, Ordering::Relaxed);
             self.published.counters.damaged.store(repairing.repaired + 1, Ordering::Relaxed);
             if let Some(opened) = opened {

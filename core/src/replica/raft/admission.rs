@@ -189,7 +189,7 @@ impl Replica {
             return Ok(Admitted::Yes); // raft accepts no entry of it
         }
         let known = message.get_entries().iter().take_while(|e| log.match_term(e.index, e.term)).count();
-        let turns = message.index + (known as u64) < log.last_index();
+        let truncates = message.index + (known as u64) < log.last_index();
         let fresh = &message.get_entries()[known..];
         if fresh.is_empty() {
             return Ok(Admitted::Yes);
@@ -200,11 +200,11 @@ impl Replica {
         let of = |e: &Entry| (purpose_of_entry(e, makers.contains(&e.index)), body_of(e));
         // Their ready also writes their term, unless an opening holds it, and a commit record after them.
         let state = (Purpose::Metadata, HARD_STATE_BYTES);
-        let term = (message.term > self.raw.raft.term && !turns).then_some(state);
+        let term = (message.term > self.raw.raft.term && !truncates).then_some(state);
         let terms = usize::from(term.is_some());
         let mut room = |entries: &mut dyn Iterator<Item = (Purpose, usize)>| {
             let blocks = term.into_iter().chain(entries).chain([state]);
-            writer.plan.make_room_ahead(blocks, opening, turns)
+            writer.plan.make_room_ahead(blocks, opening, truncates)
         };
         let fit = room(&mut fresh.iter().map(of));
         if fit.is_coming {

@@ -92,7 +92,7 @@ impl Replica {
         }
         self.ticks.asking += 1;
         let (place, voters) = self.ticks.place;
-        let again = (self.ticks.election / 3).max(2) + self.turn(place, voters);
+        let again = (self.ticks.election / 3).max(2) + self.rank(place, voters);
         if self.ticks.asking >= again {
             self.ticks.asking = 0;
             // Fails only while a membership change has to be applied first.
@@ -114,8 +114,8 @@ impl Replica {
         }
         let term = raft.term;
         let voters = self.membership.voters();
-        let turn = |node| voters.iter().position(|v| *v == node).map(|p| self.turn(p, voters.len()));
-        if turn(question.from) < turn(self.node().0) && turn(question.from).is_some() {
+        let rank = |node| voters.iter().position(|v| *v == node).map(|p| self.rank(p, voters.len()));
+        if rank(question.from) < rank(self.node().0) && rank(question.from).is_some() {
             self.raw.raft.become_follower(term, raft::INVALID_ID);
         }
     }
@@ -136,7 +136,7 @@ impl Replica {
 
     /// The voter's rank: 0 for the voter that starts an election first, 1 for the next. The ranks rotate with each
     /// term.
-    fn turn(&self, place: usize, voters: usize) -> usize {
+    fn rank(&self, place: usize, voters: usize) -> usize {
         (place + self.raw.raft.term as usize) % voters.max(1)
     }
 
@@ -149,7 +149,7 @@ impl Replica {
             return self.ticks.chance.below(self.ticks.election);
         }
         let apart = (self.ticks.election * 3 / 5).div_ceil(voters).max(1);
-        (1 + self.turn(place, voters) * apart).min(self.ticks.election - 1)
+        (1 + self.rank(place, voters) * apart).min(self.ticks.election - 1)
     }
 
     /// Sets this replica's own election timeout: raft draws another one on every change.

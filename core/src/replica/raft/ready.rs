@@ -127,20 +127,20 @@ impl Replica {
     fn make_room_for_ready(&mut self, writer: &mut Writer) -> bool {
         let log = &self.raw.raft.raft_log.unstable;
         let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
-        let turns = log.snapshot.is_some() || log.entries.first().is_some_and(|e| e.index < ordered.0);
+        let truncates = log.snapshot.is_some() || log.entries.first().is_some_and(|e| e.index < ordered.0);
         let state = self.sequencer.hard_state();
         let votes = (self.raw.raft.term, self.raw.raft.vote) != (state.term.0, state.vote);
         // An opening holds the vote as well.
-        let vote = (votes && !turns).then_some(HARD_STATE_BYTES);
-        let writes = turns || votes || !log.entries.is_empty();
+        let vote = (votes && !truncates).then_some(HARD_STATE_BYTES);
+        let writes = truncates || votes || !log.entries.is_empty();
         let word = writes.then_some(HARD_STATE_BYTES);
         let bodies = vote.into_iter().chain(log.entries.iter().map(body_of)).chain(word);
         let bytes: usize = bodies.clone().map(block_bytes).sum();
-        let short = if !turns && writer.plan.has_space(bytes) {
+        let short = if !truncates && writer.plan.has_space(bytes) {
             None
         } else {
             let opening = self.sequencer.opening_bytes_max() + options_in(&log.entries);
-            let fit = writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, turns);
+            let fit = writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, truncates);
             if fit.is_coming { Some(None) } else { fit.why.map(Some) }
         };
         self.note_held(short);

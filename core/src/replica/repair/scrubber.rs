@@ -120,7 +120,7 @@ struct Asking {
 #[derive(Debug)]
 enum Done {
     Looked { looking: Box<Looking>, bytes: usize, found: Result<Option<Hurt>> },
-    CheckedAuthority { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
+    Repaired { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
 }
 
 /// The result of an examination.
@@ -216,7 +216,7 @@ impl Tending {
     }
 
     /// Makes one step.
-    pub(crate) fn turn(&mut self, now: Moment, replica: &mut Replica, counters: &Counters) {
+    pub(crate) fn step(&mut self, now: Moment, replica: &mut Replica, counters: &Counters) {
         self.learn(replica);
         if self.is_off() {
             return;
@@ -409,7 +409,7 @@ impl Tending {
                     }
                 }
             }
-            Done::CheckedAuthority { mut looking, gap, result } => match result {
+            Done::Repaired { mut looking, gap, result } => match result {
                 Ok(()) => {
                     counters.repaired.fetch_add(1, Ordering::Relaxed);
                     self.segments.damage().mended(looking.segment.number, &bytes_of(&gap), &gap.records());
@@ -443,8 +443,8 @@ impl Tending {
                 Ok(bytes) => {
                     let disk = self.disk.clone();
                     self.send_off(move || {
-                        let result = fetcher.gap.mend(&*disk, &bytes);
-                        Done::CheckedAuthority { looking, gap: Box::new(fetcher.gap), result }
+                        let result = fetcher.gap.rewrite(&*disk, &bytes);
+                        Done::Repaired { looking, gap: Box::new(fetcher.gap), result }
                     });
                 }
                 Err(why) => {

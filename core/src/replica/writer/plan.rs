@@ -187,10 +187,10 @@ impl Plan {
         &mut self,
         blocks: impl Iterator<Item = (Purpose, usize)>,
         opening: usize,
-        turns: bool,
+        truncates: bool,
     ) -> Fit {
         let opening_bytes = block_bytes(opening);
-        let (mut at, mut limit) = if turns { (0, 0) } else { (self.at, self.limit) };
+        let (mut at, mut limit) = if truncates { (0, 0) } else { (self.at, self.limit) };
         let mut files = 0;
         let mut fit = Fit { blocks: 0, why: None, is_coming: false };
         for (purpose, body) in blocks {

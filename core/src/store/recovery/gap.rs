@@ -673,7 +673,7 @@ impl Gap {
     ///
     /// # Errors
     /// `Io`; `Corrupt`: the device does not return the bytes that were written.
-    pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn rewrite(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
         let version = version_of_blocks(bytes, self.place.id);
         if version > FORMAT_VERSION_FIRST {
             // The header may have been lost, and restored before the blocks after it were known.

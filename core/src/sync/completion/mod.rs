@@ -241,11 +241,6 @@ impl Ticket {
         Self { completion, place: Place { ordinal, offset, count }, waker: None }
     }
 
-    /// Returns another ticket for the same append, to wait for it in two ways.
-    pub fn twin(&self) -> Self {
-        Self { completion: self.completion.clone(), place: self.place, waker: None }
-    }
-
     /// Blocks until the append is durable or has failed. Returns at once if it is settled; the result stays and can be
     /// read again. Do not call it in a forked child: if the ticket was pending at the fork, it never returns there.
     ///

@@ -233,8 +233,8 @@ impl Machine {
         })
     }
 
-    fn turn(&self) -> impl DerefMut<Target = Guarded<Node>> {
-        self.threads.driver.turn()
+    fn lock(&self) -> impl DerefMut<Target = Guarded<Node>> {
+        self.threads.driver.lock()
     }
 
     pub(super) fn identity(&self) -> (LogId, DirectoryId) {
@@ -271,20 +271,20 @@ impl Machine {
 
     /// Runs one of its threads. The second result: whether a sync was carried out inside the step.
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
-        let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.turn().node.is_alone());
+        let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.lock().node.is_alone());
         let ran = self.threads.run(thread, now, linger);
         if let Some(name) = self.threads.syncing().filter(|_| ran.began_sync).and_then(|job| job.file_name())
         {
             self.disk.begin_sync(name); // bytes written from here on are not covered by it
         }
-        let turn = self.turn();
-        let alone = alone || turn.node.is_alone(); // the step may have changed it
+        let guarded = self.lock();
+        let alone = alone || guarded.node.is_alone(); // the step may have changed it
         let synced = ran.stepped
             && alone
             && !ran.began_sync
             && self.disk.calls(Some(Call::Sync)) > syncs
-            && turn.node.writer.store.is_synced();
-        turn.node.writer.store.allocator.help_in_time();
+            && guarded.node.writer.store.is_synced();
+        guarded.node.writer.store.allocator.help_in_time();
         (ran, synced)
     }
 
@@ -313,7 +313,7 @@ impl Machine {
 
     /// The error that ended it.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.turn().ended.clone().and_then(Result::err)
+        self.lock().ended.clone().and_then(Result::err)
     }
 
     /// All messages that it sent since the last call, also those that its queues have dropped.
@@ -328,7 +328,7 @@ impl Machine {
 
     /// From now on files are prepared when [`Self::help`] is called; with `false` at once.
     pub(super) fn prepares_late(&self, late: bool) {
-        let allocator = self.turn().node.writer.store.allocator.clone();
+        let allocator = self.lock().node.writer.store.allocator.clone();
         allocator.go_late(late);
         if !late {
             allocator.help();
@@ -337,18 +337,18 @@ impl Machine {
 
     /// Whether the helper thread has work.
     pub(super) fn wants_help(&self) -> bool {
-        self.turn().node.writer.store.allocator.has_work()
+        self.lock().node.writer.store.allocator.has_work()
     }
 
     /// Does the helper thread's work.
     pub(super) fn help(&self) {
-        let allocator = self.turn().node.writer.store.allocator.clone();
+        let allocator = self.lock().node.writer.store.allocator.clone();
         allocator.help();
     }
 
     /// The kinds of room that it lacks, and the work that it holds back.
     pub(super) fn room(&self) -> Room {
-        let node = &self.turn().node;
+        let node = &self.lock().node;
         Room {
             awaits: node.awaits_file(),
             held: node.replica.holds_messages(),
@@ -360,13 +360,13 @@ impl Machine {
 
     /// Whether the log is poisoned.
     pub(super) fn is_poisoned(&self) -> bool {
-        self.turn().node.published.poison.get().is_some()
+        self.lock().node.published.poison.get().is_some()
     }
 
     /// A summary of its state.
     pub(super) fn glance(&self) -> Glance {
-        let turn = self.turn();
-        let (replica, writer) = (&turn.node.replica, &turn.node.writer);
+        let guarded = self.lock();
+        let (replica, writer) = (&guarded.node.replica, &guarded.node.writer);
         let (first, committed) = self.view.positions.range();
         Glance {
             role: replica.role(),
@@ -389,8 +389,8 @@ impl Machine {
 
     /// The state that the blocks so far lead to, committed or not.
     pub(super) fn standing(&self) -> Standing {
-        let turn = self.turn();
-        let sequencer = &turn.node.replica.sequencer;
+        let guarded = self.lock();
+        let sequencer = &guarded.node.replica.sequencer;
         let (end, time) = (sequencer.end(), sequencer.last_timestamp());
         Standing {
             end: (end.raft, end.term),
@@ -404,34 +404,34 @@ impl Machine {
 
     /// The state that the committed blocks lead to.
     pub(super) fn settled(&self) -> Settled {
-        let turn = self.turn();
-        let committed = turn.node.replica.sequencer.committed();
+        let guarded = self.lock();
+        let committed = guarded.node.replica.sequencer.committed();
         Settled {
             raft: committed.raft,
             next: committed.next,
             first: committed.first,
             members: digest_of(&committed.membership),
             options: committed.options,
-            base_next: turn.node.writer.archive.first().next,
+            base_next: guarded.node.writer.archive.first().next,
         }
     }
 
     /// The committed membership, and the entry that changed it last, as far as this process has seen them committed.
     pub(super) fn committed_membership(&self) -> (Membership, EntryIndex) {
-        let turn = self.turn();
-        let committed = turn.node.replica.sequencer.committed();
+        let guarded = self.lock();
+        let committed = guarded.node.replica.sequencer.committed();
         (committed.membership.clone(), committed.changed)
     }
 
     /// Whether a durable block says that the last change of membership is committed.
     pub(super) fn change_is_durable(&self) -> bool {
-        let turn = self.turn();
-        turn.node.writer.synced().commit >= turn.node.replica.sequencer.committed().changed
+        let guarded = self.lock();
+        guarded.node.writer.synced().commit >= guarded.node.replica.sequencer.committed().changed
     }
 
     /// How many changes of membership in the log are not known to be committed.
     pub(super) fn changes_in_doubt(&self) -> usize {
-        self.turn().node.replica.sequencer.changes_in_doubt()
+        self.lock().node.replica.sequencer.changes_in_doubt()
     }
 
     /// The body of an entry as it is sent to another replica.
@@ -440,18 +440,18 @@ impl Machine {
     /// There is no such entry of this term.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
-        self.turn().node.replica.body_of(raft, term)
+        self.lock().node.replica.body_of(raft, term)
     }
 
     /// Whether the other replicas have introduced themselves to this process.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn is_introduced(&self) -> bool {
-        self.turn().node.replica.may_vote()
+        self.lock().node.replica.may_vote()
     }
 
     /// How many committed changes wait to come into force.
     pub(super) fn changes_not_in_force(&self) -> usize {
-        self.turn().node.replica.changes_not_in_force()
+        self.lock().node.replica.changes_not_in_force()
     }
 
     /// The state of the disk after a sync that begins now.
@@ -460,16 +460,16 @@ impl Machine {
     /// An entry that is not known to be committed cannot be read.
     pub(super) fn writes(&self) -> Result<Kept> {
         let glance = self.glance();
-        let turn = self.turn();
-        let state = turn.node.replica.sequencer.hard_state();
-        let (sure, end) = (glance.committed_raft, turn.node.writer.written().end.raft);
+        let guarded = self.lock();
+        let state = guarded.node.replica.sequencer.hard_state();
+        let (sure, end) = (glance.committed_raft, guarded.node.writer.written().end.raft);
         // While entries are planned, memory is ahead of the files.
-        let planned = !turn.node.writer.plan.is_empty();
+        let planned = !guarded.node.writer.plan.is_empty();
         let mut tail = Vec::new();
         for index in sure.0 + 1..=end.0 {
-            let header = match turn.node.replica.in_memory(EntryIndex(index)).filter(|_| !planned) {
+            let header = match guarded.node.replica.in_memory(EntryIndex(index)).filter(|_| !planned) {
                 Some((header, _)) => Some(header),
-                None => turn.node.writer.archive.header(EntryIndex(index))?,
+                None => guarded.node.writer.archive.header(EntryIndex(index))?,
             };
             let Some(header) = header else { break };
             tail.push(Seal::of(&header));
@@ -479,14 +479,14 @@ impl Machine {
 
     /// The voters of both halves of its configuration; the second half is empty unless the configuration is joint.
     pub(super) fn voters(&self) -> (Vec<NodeId>, Vec<NodeId>) {
-        let turn = self.turn();
-        let membership = turn.node.replica.membership();
+        let guarded = self.lock();
+        let membership = guarded.node.replica.membership();
         let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
         (nodes(membership.voters()), nodes(membership.voters_outgoing()))
     }
 
     pub(super) fn learners(&self) -> Vec<NodeId> {
-        self.turn().node.replica.membership().learners().into_iter().map(NodeId).collect()
+        self.lock().node.replica.membership().learners().into_iter().map(NodeId).collect()
     }
 
     /// The entry `index`, which is committed here; `None` if it was discarded here.
@@ -496,7 +496,7 @@ impl Machine {
     pub(super) fn entry(&self, index: EntryIndex) -> Result<Option<BlockHeader>> {
         match self.dial.entry(index) {
             Some((header, _)) => Ok(Some(header)),
-            None => header_at(&self.turn().node, index),
+            None => header_at(&self.lock().node, index),
         }
     }
 
@@ -535,7 +535,7 @@ impl Machine {
     /// The body of a committed entry, also if it was committed and discarded within the last step.
     fn body(&self, header: &BlockHeader) -> Result<Bytes> {
         let seen = self.dial.entry(header.raft_index).map(|(_, body)| body);
-        let body = seen.map_or_else(|| body_at(&self.turn().node, header), |body| Ok(Some(body)))?;
+        let body = seen.map_or_else(|| body_at(&self.lock().node, header), |body| Ok(Some(body)))?;
         body.ok_or_else(|| {
             Error::new(ErrorKind::Corrupt, format!("entry {} is not here any more", header.raft_index))
         })

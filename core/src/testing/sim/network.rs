@@ -235,11 +235,11 @@ fn corrupt(mut envelope: Envelope, rng: &mut Rng, counts: &mut Counts) -> Envelo
     let full: Vec<usize> = (0..envelope.bodies.len()).filter(|n| !envelope.bodies[*n].is_empty()).collect();
     match rng.pick(&full) {
         Some(n) if rng.permille(600) => {
-            turn(&mut envelope.bodies[*n], rng);
+            flip_bit(&mut envelope.bodies[*n], rng);
             counts.add(Fault::CorruptBody);
         }
         _ if !envelope.head.is_empty() => {
-            turn(&mut envelope.head, rng);
+            flip_bit(&mut envelope.head, rng);
             counts.add(Fault::CorruptHead);
         }
         _ => {}
@@ -247,7 +247,7 @@ fn corrupt(mut envelope: Envelope, rng: &mut Rng, counts: &mut Counts) -> Envelo
     envelope
 }
 
-fn turn(bytes: &mut Bytes, rng: &mut Rng) {
+fn flip_bit(bytes: &mut Bytes, rng: &mut Rng) {
     let mut changed = bytes.to_vec();
     let at = rng.below(changed.len());
     changed[at] ^= 1 << rng.below(8);

@@ -68,8 +68,8 @@ impl Patient {
     ///
     /// # Errors
     /// It cannot be repaired.
-    pub(super) fn turn(&mut self, now: Moment) -> Result<Option<RecoveredLog>> {
-        let outcome = self.repairing.turn(now, std::mem::take(&mut self.events));
+    pub(super) fn step(&mut self, now: Moment) -> Result<Option<RecoveredLog>> {
+        let outcome = self.repairing.step(now, std::mem::take(&mut self.events));
         self.repairing.take_outgoing().into_iter().for_each(|envelope| self.outbox.send(envelope));
         outcome
     }

@@ -251,11 +251,11 @@ impl World {
         self.clients.iter().all(super::world::Client::is_idle)
             && self.admin.is_idle()
             && self.stragglers().is_some_and(|s| s.is_empty())
-            && self.hungry_followers().is_empty()
+            && self.lagging_followers().is_empty()
     }
 
     /// The followers that lack entries of the leader.
-    fn hungry_followers(&mut self) -> Vec<NodeId> {
+    fn lagging_followers(&mut self) -> Vec<NodeId> {
         let leader = self.leader().and_then(|leader| self.machine(leader)).map(|m| m.glance().last_raft);
         leader.map(|last| self.followers_behind(last)).unwrap_or_default()
     }
@@ -287,7 +287,7 @@ impl World {
             Some(nodes) if nodes.is_empty() => {}
             Some(nodes) => ails.push(format!("{nodes:?} are not in step")),
         }
-        let lagging = self.hungry_followers();
+        let lagging = self.lagging_followers();
         if !lagging.is_empty() {
             ails.push(format!("followers {lagging:?} lack entries"));
         }

@@ -160,10 +160,10 @@ impl Threads {
 
     /// Runs a thread. With `linger` it stops between the step under the node lock and the work after it.
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> Ran {
-        self.dial.show(now, &self.driver.turn().node);
+        self.dial.show(now, &self.driver.lock().node);
         let (stepped, next) = match mem::replace(&mut self.each[thread], Thread::Awake) {
             Thread::Between(next) => (false, next),
-            Thread::Awake | Thread::Asleep => (true, self.driver.step(&mut self.driver.turn())),
+            Thread::Awake | Thread::Asleep => (true, self.driver.step(&mut self.driver.lock())),
             busy @ (Thread::Syncing(_) | Thread::Ended) => {
                 let ended = matches!(busy, Thread::Ended);
                 self.each[thread] = busy;
@@ -183,12 +183,12 @@ impl Threads {
     fn go_on(&mut self, thread: usize, next: Next<Job>, now: Moment) -> Then {
         match next {
             Next::Sync(job) => {
-                self.driver.turn().node.queue.leave();
+                self.driver.lock().node.queue.leave();
                 self.each[thread] = Thread::Syncing(job);
                 Then::Syncing
             }
             Next::Sleep(wait_limit) => {
-                if !self.driver.turn().node.queue.falls_asleep(wait_limit) {
+                if !self.driver.lock().node.queue.falls_asleep(wait_limit) {
                     return Then::At(now.plus(AT_ONCE));
                 }
                 self.each[thread] = Thread::Asleep;
@@ -218,7 +218,7 @@ impl Threads {
 
     /// The threads that are woken by the last events; which of the sleeping ones is chosen at random.
     pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
-        let calls = self.driver.turn().node.queue.take_calls();
+        let calls = self.driver.lock().node.queue.take_calls();
         let mut woken = Vec::new();
         for _ in 0..calls.min(THREADS) {
             let asleep = |t: &usize| matches!(self.each[*t], Thread::Asleep);

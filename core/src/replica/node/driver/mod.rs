@@ -83,7 +83,7 @@ pub(crate) trait Steered {
     fn committed(&self) -> EntryIndex;
     fn is_busy(&self, now: Moment) -> bool;
     fn awaits_commit(&self, now: Moment) -> bool;
-    fn turn(&mut self, now: Moment, work: Work) -> Result<()>;
+    fn step(&mut self, now: Moment, work: Work) -> Result<()>;
     fn begin_sync(&mut self, now: Moment) -> Option<Self::Job>;
     fn end_sync(&mut self, now: Moment, job: &Self::Job) -> Result<()>;
     fn deadline(&self, now: Moment) -> Option<Moment>;
@@ -132,8 +132,8 @@ impl Steered for Node {
         self.awaits_commit(now)
     }
 
-    fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
-        self.turn(now, work)
+    fn step(&mut self, now: Moment, work: Work) -> Result<()> {
+        Self::step(self, now, work)
     }
 
     fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
@@ -182,7 +182,7 @@ pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
     queue: Arc<ProposalQueue>,
     cluster: Cluster,
     watch: W,
-    turn: Mutex<Guarded<N>>,
+    guarded: Mutex<Guarded<N>>,
     /// A sync that has ended. The next thread that holds the lock records it; that need not be the thread that ran it.
     synced: Mutex<Option<(N::Job, Result<()>)>>,
 }
@@ -228,8 +228,8 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     pub(crate) fn new(node: N, cluster: Cluster, watch: W, replicated: bool) -> Self {
         let threads = if replicated { 2 } else { 1 };
         let queue = node.queue().clone();
-        let turn = Guarded { node, syncing: false, ending: None, ended: None, silent: false };
-        Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::new(None) }
+        let guarded = Guarded { node, syncing: false, ending: None, ended: None, silent: false };
+        Self { threads, queue, cluster, watch, guarded: Mutex::new(guarded), synced: Mutex::new(None) }
     }
 
     /// The number of threads that have to call [`Self::run`].
@@ -242,33 +242,33 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     pub(crate) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
         if outcome.is_err() {
-            self.turn().ended.get_or_insert_with(|| Err(panicked()));
+            self.lock().ended.get_or_insert_with(|| Err(panicked()));
         }
         self.leave();
     }
 
     /// Ends a thread. The first one that ends informs all waiting callers.
     pub(crate) fn leave(&self) {
-        let mut turn = self.turn();
+        let mut guarded = self.lock();
         // Twice, because the program's callbacks can panic in it; informing callers again has no effect.
         for _ in 0..2 {
-            if !turn.silent {
-                turn.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut turn))).is_ok();
+            if !guarded.silent {
+                guarded.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut guarded))).is_ok();
             }
         }
     }
 
-    pub(crate) fn turn(&self) -> MutexGuard<'_, Guarded<N>> {
-        self.turn.lock().unwrap_or_else(|poisoned| {
-            let mut turn = poisoned.into_inner();
-            turn.ended.get_or_insert_with(|| Err(panicked()));
-            turn
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded<N>> {
+        self.guarded.lock().unwrap_or_else(|poisoned| {
+            let mut guarded = poisoned.into_inner();
+            guarded.ended.get_or_insert_with(|| Err(panicked()));
+            guarded
         })
     }
 
     fn work(&self) {
         loop {
-            let next = self.step(&mut self.turn());
+            let next = self.step(&mut self.lock());
             match next {
                 Next::Sync(job) => {
                     self.queue.leave();
@@ -288,47 +288,49 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     }
 
     /// Makes one step: everything that there is to do now.
-    pub(crate) fn step(&self, turn: &mut Guarded<N>) -> Next<N::Job> {
-        if turn.ended.is_some() {
+    pub(crate) fn step(&self, guarded: &mut Guarded<N>) -> Next<N::Job> {
+        if guarded.ended.is_some() {
             return Next::End;
         }
-        self.try_step(turn).unwrap_or_else(|error| {
-            turn.ended = Some(Err(error));
+        self.try_step(guarded).unwrap_or_else(|error| {
+            guarded.ended = Some(Err(error));
             Next::End
         })
     }
 
-    fn try_step(&self, turn: &mut Guarded<N>) -> Result<Next<N::Job>> {
-        self.collect_sync(turn)?;
+    fn try_step(&self, guarded: &mut Guarded<N>) -> Result<Next<N::Job>> {
+        self.collect_sync(guarded)?;
         let now = self.watch.now();
-        if turn.syncing && turn.ending.is_some_and(|e| now >= e.until || !turn.node.awaits_commit(now)) {
+        if guarded.syncing
+            && guarded.ending.is_some_and(|e| now >= e.until || !guarded.node.awaits_commit(now))
+        {
             return Ok(Next::Pause);
         }
-        let accepts_proposals = turn.node.accepts_proposals();
+        let accepts_proposals = guarded.node.accepts_proposals();
         let mut work = self.queue.take(accepts_proposals);
         let closed = work.closed;
-        if closed && !turn.node.is_leader() {
+        if closed && !guarded.node.is_leader() {
             // The log is closed and this replica does not lead: no caller waits for entries of another leader.
             work.events.retain(|event| !matches!(event, InboxEvent::Message(_)));
         }
-        turn.node.turn(self.watch.now(), work)?;
-        let job = self.begin_sync(turn)?;
+        guarded.node.step(self.watch.now(), work)?;
+        let job = self.begin_sync(guarded)?;
         let now = self.watch.now();
-        let deadline = turn.node.deadline(now);
-        self.queue.expect(turn.node.accepts_proposals(), deadline.is_some_and(|at| at <= now));
+        let deadline = guarded.node.deadline(now);
+        self.queue.expect(guarded.node.accepts_proposals(), deadline.is_some_and(|at| at <= now));
         if let Some(job) = job {
             return Ok(Next::Sync(job));
         }
         if closed {
-            let (committed, wait_limit) = (turn.node.committed(), self.cluster.election_timeout * 2);
-            let ending = Ending::note(&mut turn.ending, committed, now, wait_limit);
+            let (committed, wait_limit) = (guarded.node.committed(), self.cluster.election_timeout * 2);
+            let ending = Ending::note(&mut guarded.ending, committed, now, wait_limit);
             // No other replica could lead a log on its own, so it waits for its disk as any append does.
-            let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
-            if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
+            let may_go_on = (now < ending.until || guarded.node.is_alone()) && !planted!(60);
+            if guarded.syncing || (guarded.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
             }
-            self.bring_to_its_end(turn)?;
-            turn.ended = Some(Ok(()));
+            self.bring_to_its_end(guarded)?;
+            guarded.ended = Some(Ok(()));
             return Ok(Next::End);
         }
         let wait_limit = deadline.map(|at| at.since(now));
@@ -338,62 +340,62 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     }
 
     /// Starts the sync of what was written. A log on its own runs it here.
-    fn begin_sync(&self, turn: &mut Guarded<N>) -> Result<Option<N::Job>> {
-        if turn.syncing {
+    fn begin_sync(&self, guarded: &mut Guarded<N>) -> Result<Option<N::Job>> {
+        if guarded.syncing {
             return Ok(None);
         }
-        if turn.node.is_alone() {
-            self.sync(turn)?;
+        if guarded.node.is_alone() {
+            self.sync(guarded)?;
             return Ok(None);
         }
-        let job = turn.node.begin_sync(self.watch.now());
-        turn.syncing = job.is_some();
+        let job = guarded.node.begin_sync(self.watch.now());
+        guarded.syncing = job.is_some();
         Ok(job)
     }
 
     /// Makes everything that was written durable. Blocks on the device.
-    fn sync(&self, turn: &mut Guarded<N>) -> Result<()> {
-        while let Some(job) = turn.node.begin_sync(self.watch.now()) {
+    fn sync(&self, guarded: &mut Guarded<N>) -> Result<()> {
+        while let Some(job) = guarded.node.begin_sync(self.watch.now()) {
             N::run(&job)?;
-            turn.node.end_sync(self.watch.now(), &job)?;
-            self.watch.sees(&turn.node);
+            guarded.node.end_sync(self.watch.now(), &job)?;
+            self.watch.sees(&guarded.node);
         }
         Ok(())
     }
 
     /// Records a sync that has ended.
-    fn collect_sync(&self, turn: &mut Guarded<N>) -> Result<()> {
+    fn collect_sync(&self, guarded: &mut Guarded<N>) -> Result<()> {
         let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((job, result)) = synced else { return Ok(()) };
-        turn.syncing = false;
+        guarded.syncing = false;
         if planted!(61) {
             result.ok();
             return Ok(()); // the sync is not recorded
         }
         result?;
-        turn.node.end_sync(self.watch.now(), &job)
+        guarded.node.end_sync(self.watch.now(), &job)
     }
 
     /// Proves the tail, and ends the node.
-    fn bring_to_its_end(&self, turn: &mut Guarded<N>) -> Result<()> {
+    fn bring_to_its_end(&self, guarded: &mut Guarded<N>) -> Result<()> {
         let now = self.watch.now();
-        turn.node.prove_now(now);
+        guarded.node.prove_now(now);
         // Twice: the commit index, and the markers that prove its block.
         for _ in 0..2 {
-            turn.node.turn(self.watch.now(), Work::default())?;
-            self.sync(turn)?;
-            turn.node.prove_now(now);
+            guarded.node.step(self.watch.now(), Work::default())?;
+            self.sync(guarded)?;
+            guarded.node.prove_now(now);
         }
-        turn.node.abdicate();
-        turn.node.end();
+        guarded.node.abdicate();
+        guarded.node.end();
         Ok(())
     }
 
     /// Announces the end: first to all callers that wait here, then to the other replicas. Only then waits for the
     /// helper thread, whose disk may hang.
-    fn end(&self, turn: &mut Guarded<N>) {
-        let node = &mut turn.node;
-        let cause = turn.ended.clone().and_then(Result::err);
+    fn end(&self, guarded: &mut Guarded<N>) {
+        let node = &mut guarded.node;
+        let cause = guarded.ended.clone().and_then(Result::err);
         if let Some(cause) = &cause {
             node.poison(cause);
         }

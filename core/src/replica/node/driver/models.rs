@@ -73,7 +73,7 @@ impl Steered for Stub {
         !self.written.is_empty()
     }
 
-    fn turn(&mut self, _: Moment, work: Work) -> Result<()> {
+    fn step(&mut self, _: Moment, work: Work) -> Result<()> {
         for item in work.items {
             if let Proposal::Data(gathered) = item {
                 self.written.push(gathered.into_pieces(None).1);
@@ -139,7 +139,7 @@ fn model(alone: bool, fails: bool, callers: fn(&Arc<ProposalQueue>)) {
         });
         callers(&queue);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(driver.turn().silent && driver.turn().ended.is_some());
+        assert!(driver.lock().silent && driver.lock().ended.is_some());
     });
 }
 

@@ -15,9 +15,9 @@ fn leader_without_third() -> Node {
 /// Node 2, the leader of four voters, has heard nodes 1 and 3 and not node 4.
 fn leader_without_fourth() -> Node {
     let mut node = voter_of(4);
-    turn(&mut node, &message(MessageType::MsgTimeoutNow, 1));
+    step(&mut node, &message(MessageType::MsgTimeoutNow, 1));
     for from in [1, 3] {
-        turn(&mut node, &Message { from, ..message(MessageType::MsgRequestVoteResponse, 2) });
+        step(&mut node, &Message { from, ..message(MessageType::MsgRequestVoteResponse, 2) });
     }
     assert_eq!((node.replica.role(), last(&node)), (Role::Leader, 6));
     for from in [1, 3] {

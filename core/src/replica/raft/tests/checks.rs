@@ -33,12 +33,12 @@ fn read_index_request_needs_exactly_one_context() {
 #[test]
 fn replica_with_less_than_it_acknowledged_takes_no_part() {
     let mut node = joining();
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 2));
     let mut older = message(MessageType::MsgHeartbeat, 1);
     older.commit = 5;
-    turn(&mut node, &older);
+    step(&mut node, &older);
     assert_eq!(node.replica.role(), Role::Learner);
-    turn(&mut node, &Message { term: 2, ..older });
+    step(&mut node, &Message { term: 2, ..older });
     assert_eq!(node.replica.role(), Role::Removed);
 }
 
@@ -63,7 +63,7 @@ fn snapshot_with_another_configuration_than_its_opening_is_refused() {
 #[test]
 fn entries_that_do_not_fit_the_start_of_the_log_are_refused() {
     let mut node = joining();
-    turn(&mut node, &snapshot());
+    step(&mut node, &snapshot());
     assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
     let mut next = append(50, vec![entry_at(51)]);
     next.log_term = 0;
@@ -113,7 +113,7 @@ fn deposed_leader_removes_nobody() {
         raft_message::head(HeadKind::Removed, &[committed, term].map(u64::to_le_bytes).concat())
     };
     let mut node = voter_of(2);
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     for (committed, term, is_believed) in [(3, 2, false), (2, 3, false), (3, 3, true)] {
         give(&mut node, from_leader(notice(committed, term)));
         assert_eq!(node.replica.role() == Role::Removed, is_believed, "{committed} in term {term}");
@@ -134,12 +134,12 @@ fn removed_replica_takes_no_entries() {
     assert_eq!(node.replica.role(), Role::Removed);
     node.replica.answers_on = true;
     assert_eq!(node.replica.deadline(), None, "it waits for nothing");
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 4));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 4));
     for kind in [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote] {
         let mut question = message(kind, 4);
         (question.index, question.log_term) = (3, 1);
         node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it casts no vote
-        turn(&mut node, &question);
+        step(&mut node, &question);
         assert_eq!((node.replica.term(), node.replica.vote()), (Term(1), 0));
     }
 }
@@ -169,7 +169,7 @@ fn posted(node: &mut Node) -> Vec<usize> {
 #[test]
 fn committed_answers_hold_only_committed_entries() {
     let mut node = voter_of(3);
-    turn(&mut node, &append(4, vec![entry_at(5), entry_at(6)]));
+    step(&mut node, &append(4, vec![entry_at(5), entry_at(6)]));
     let mut now = Moment::START;
     for (first, last, any, committed) in [
         (2, 6, vec![2, 3, 4, 5, 6], vec![2, 3, 4]),
@@ -194,7 +194,7 @@ fn committed_answers_hold_only_committed_entries() {
 #[test]
 fn answer_holds_entries_up_to_its_size_limit() {
     let mut node = voter_of(2);
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 2));
     let archive = node.replica.raw.store().archive();
     let bytes = |n| raft_message::body_bytes(&archive.body(EntryIndex(n)).unwrap().unwrap().0) as u32;
     let (second, third) = (bytes(1) + bytes(2), bytes(1) + bytes(2) + bytes(3));
@@ -230,7 +230,7 @@ fn follower_sends_entries_to_members_and_not_to_strangers() {
 #[test]
 fn discarded_entries_are_reported_as_discarded() {
     let mut node = joining();
-    turn(&mut node, &snapshot());
+    step(&mut node, &snapshot());
     node.replica.take_outgoing();
     let interval = node.replica.cluster.heartbeat / 8;
     let mut now = Moment::START;
@@ -301,6 +301,6 @@ fn refusal_names_the_leader_and_its_address() {
     let mut members: Vec<Member> = node.replica.membership().members().cloned().collect();
     members[0].address = "one:7000".to_owned();
     let moves = Change::SetAddress { node: LEADER, address: "one:7000".to_owned() };
-    turn(&mut node, &Message { commit: 4, ..append(3, vec![change_at(4, moves, &members)]) });
+    step(&mut node, &Message { commit: 4, ..append(3, vec![change_at(4, moves, &members)]) });
     says(&node, ": node 1 at one:7000 leads;");
 }

@@ -118,7 +118,7 @@ fn log_without_discards_has_no_snapshot() {
     deliver(&mut node, raft_message::encode_message(&snapshot()).unwrap());
     assert!(node.replica.raw.store().snapshot(0, 0).is_err(), "the snapshot is not written yet");
     let mut node = joining();
-    turn(&mut node, &snapshot());
+    step(&mut node, &snapshot());
     let given = node.replica.raw.store().snapshot(0, 0).unwrap();
     assert_eq!((given.get_metadata().index, given.data.len()), (50, snapshot().get_snapshot().data.len()));
 }

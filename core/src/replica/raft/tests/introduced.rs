@@ -96,7 +96,7 @@ fn learner_without_a_leader_asks_in_each_election_timeout() {
         change_at(2, Change::Promote(LEADER), &members[..1]),
         change_at(3, joins, &members),
     ];
-    turn(&mut node, &Message { commit: 3, ..append(0, entries) });
+    step(&mut node, &Message { commit: 3, ..append(0, entries) });
     assert!(node.replica.membership().get(NodeId(2)).is_some_and(Member::is_learner));
     let mut now = Moment::START;
     let mut asked_after = Vec::new();

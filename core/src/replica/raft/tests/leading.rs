@@ -31,7 +31,7 @@ fn voters_start_elections_one_after_the_other() {
     let apart = (election * 3 / 5).div_ceil(3);
     assert!(apart > 1);
     for term in 2..8 {
-        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        step(&mut node, &message(MessageType::MsgHeartbeat, term));
         let place = (1 + term as usize) % 3; // node 2 is the second of 1, 2 and 3
         let timeout = election + (1 + place * apart).min(election - 1);
         assert_eq!(node.replica.raw.raft.randomized_election_timeout(), timeout, "term {term}");
@@ -44,7 +44,7 @@ fn replica_without_a_rank_waits_a_random_time() {
     let election = node.replica.ticks.election;
     let mut seen = std::collections::BTreeSet::new();
     for term in 2..40 {
-        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        step(&mut node, &message(MessageType::MsgHeartbeat, term));
         seen.insert(node.replica.raw.raft.randomized_election_timeout());
     }
     assert!(seen.iter().all(|t| (election..2 * election).contains(t)), "{seen:?}");
@@ -72,13 +72,13 @@ fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
 #[test]
 fn candidate_without_answers_retries_soon() {
     let mut node = voter_of(3);
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let election = node.replica.ticks.election;
     let mut now = Moment::START;
-    let turn = (1 + 3) % 3;
+    let rank = (1 + 3) % 3;
     let apart = (election * 3 / 5).div_ceil(3);
-    assert_eq!(ticks_until_it_asks(&mut node, &mut now), election + 1 + turn * apart);
-    let again = (election / 3).max(2) + turn;
+    assert_eq!(ticks_until_it_asks(&mut node, &mut now), election + 1 + rank * apart);
+    let again = (election / 3).max(2) + rank;
     let asked = [(); 3].map(|()| ticks_until_it_asks(&mut node, &mut now));
     assert_eq!(asked, [again - 1, again, again], "the tick in which the election started counts");
 }
@@ -88,7 +88,7 @@ fn candidate_without_answers_retries_soon() {
 fn candidate_withdraws_in_favor_of_a_lower_rank() {
     let stands = |term: u64, from: u64, index: u64, asked_in: u64| {
         let mut node = voter_of(3);
-        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        step(&mut node, &message(MessageType::MsgHeartbeat, term));
         ticks_until_it_asks(&mut node, &mut Moment::START.plus(Duration::ZERO));
         assert_eq!(node.replica.role(), Role::Candidate);
         let mut question = message(MessageType::MsgRequestPreVote, asked_in);
@@ -136,7 +136,7 @@ fn leader_reports_how_far_the_others_are() {
     lead(&mut node);
     let mut answer = message(MessageType::MsgAppendResponse, 2);
     answer.index = 3;
-    turn(&mut node, &answer);
+    step(&mut node, &answer);
     let peers = node.replica.peer_statuses(Moment::START);
     let told: Vec<_> = peers.iter().map(|p| (p.node, p.matched.0, p.lag, p.active)).collect();
     assert_eq!(told, [(LEADER, 3, 1, true)]);
@@ -214,7 +214,7 @@ fn voter_with_room_answers_the_leader() {
         heads(node, HeadKind::HasRoom)
     };
     let mut node = joining();
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 1));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 1));
     assert_eq!(ask(&mut node, 100), [], "a learner");
     become_voter(&mut node, 2);
     assert_eq!(ask(&mut node, 100), [LEADER]);
@@ -260,7 +260,7 @@ fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
         give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
     }
     node.replica.advance(Moment::START, &mut node.writer).unwrap();
-    node.turn(Moment::START, Work::default()).unwrap();
+    node.step(Moment::START, Work::default()).unwrap();
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
 }
 
@@ -284,18 +284,18 @@ fn learner_is_promoted_once_it_has_answered() {
         let wait_limit = Duration::from_secs(60);
         let ask = AdminRequest::Change(vec![change], false);
         node.replica.ask(ask, wait_limit, Completer::new(), Moment::START, &mut node.writer).unwrap();
-        node.turn(Moment::START, Work::default()).unwrap();
+        node.step(Moment::START, Work::default()).unwrap();
         sync(node);
         node.replica.raw.raft.raft_log.last_index()
     };
-    turn(&mut node, &acknowledged(1, 4));
+    step(&mut node, &acknowledged(1, 4));
     let (learner, directory) = (NodeId(3), DirectoryId(13));
     let address = String::new();
     assert_eq!(change(&mut node, Change::AddLearner { node: learner, directory, address }), 5);
     assert_eq!(node.replica.changes_not_in_force(), 0);
     assert!(node.replica.membership().get(learner).is_none(), "node 1 has not acknowledged it");
-    turn(&mut node, &acknowledged(1, 5));
-    turn(&mut node, &acknowledged(1, 5));
+    step(&mut node, &acknowledged(1, 5));
+    step(&mut node, &acknowledged(1, 5));
     assert!(node.replica.membership().get(learner).is_some());
     assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all entries");
     give_raft(&mut node, 3, acknowledged(3, 5));
@@ -314,15 +314,15 @@ fn change_that_times_out_names_what_it_waits_for() {
         let change = Change::AddLearner { node: NodeId(learner), directory, address };
         let ask = AdminRequest::Change(vec![change], false);
         node.replica.ask(ask, second, completer, Moment::START, &mut node.writer).unwrap();
-        node.turn(Moment::START, Work::default()).unwrap();
+        node.step(Moment::START, Work::default()).unwrap();
         sync(node);
         ticket
     };
     let acknowledged =
         |index, commit| Message { index, commit, ..message(MessageType::MsgAppendResponse, 2) };
-    turn(&mut node, &acknowledged(4, 4));
+    step(&mut node, &acknowledged(4, 4));
     let first = add(&mut node, 3);
-    turn(&mut node, &acknowledged(5, 4));
+    step(&mut node, &acknowledged(5, 4));
     assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(5));
     let next = add(&mut node, 4);
     node.replica.advance(Moment::START.plus(second), &mut node.writer).unwrap();
@@ -366,7 +366,7 @@ fn change_is_answered_when_its_leader_is_deposed() {
     let ask = AdminRequest::Change(vec![Change::Remove(LEADER)], false);
     node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     assert!(ticket.poll().is_none());
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
@@ -383,7 +383,7 @@ fn order(node: &mut Node, command: Command) -> Ticket {
 fn append_without_a_leader_fails_after_two_election_timeouts() {
     let mut node = leader_of(2);
     let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let timeout = node.replica.cluster.election_timeout * 2;
     node.replica.advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writer).unwrap();
     assert!(ticket.poll().is_none());
@@ -400,8 +400,8 @@ fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     assert_eq!(node.replica.sequencer.end().raft, EntryIndex(6));
     let mut other = append(5, vec![Entry { index: 6, term: 3, ..Entry::default() }]);
     (other.term, other.log_term, other.commit) = (3, 2, 6);
-    turn(&mut node, &other);
-    node.turn(Moment::START, Work::default()).unwrap();
+    step(&mut node, &other);
+    node.step(Moment::START, Work::default()).unwrap();
     let kept = node.writer.store.segments.bytes_from(Index(1));
     assert_eq!(node.queue.used(), kept, "truncated entries take no capacity");
     let outcome = |ticket: Ticket| ticket.poll().unwrap().map(drop).map_err(|error| error.kind());

@@ -210,7 +210,7 @@ fn snapshot() -> Message {
 fn skipped_records_are_discarded_before_their_segments_are_removed() {
     let mut node = joining();
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
-    node.turn(Moment::START, Work::default()).unwrap();
+    node.step(Moment::START, Work::default()).unwrap();
     let oldest = |node: &Node| node.writer.store.segments.snapshot().first().map(|s| s.base.next);
     assert_eq!((oldest(&node), node.positions.first()), (Some(Index(1)), Index(1)));
 
@@ -222,7 +222,7 @@ fn skipped_records_are_discarded_before_their_segments_are_removed() {
     assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
 
     // The leader's statement that its log begins there is still stored: it may discard more.
-    node.turn(Moment::START, Work::default()).unwrap();
+    node.step(Moment::START, Work::default()).unwrap();
     sync(&mut node);
     let kept = node.writer.store.segments.bytes_from(Index(100));
     assert_eq!(node.queue.used(), kept, "skipped records take no capacity");
@@ -265,11 +265,11 @@ impl Wire {
 }
 
 /// Delivers a message, and makes the steps that follow.
-pub(crate) fn turn(node: &mut Node, message: &Message) {
+pub(crate) fn step(node: &mut Node, message: &Message) {
     let from = NodeId(message.from);
     let head = raft_message::encode_message(message).unwrap();
     let event = InboxEvent::Message(envelope(from, directory_of(from), head));
-    node.turn(Moment::START, Work { events: [event].into(), ..Work::default() }).unwrap();
+    node.step(Moment::START, Work { events: [event].into(), ..Work::default() }).unwrap();
     sync(node);
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn become_voter(node: &mut Node, voters: usize) {
     let last = voters as u64 + 1;
     let mut entries = append(0, std::iter::once(entry_at(1)).chain((2..=last).map(changed)).collect());
     entries.commit = last;
-    turn(node, &entries);
+    step(node, &entries);
     assert_eq!(node.replica.role(), Role::Follower);
 }
 
@@ -321,8 +321,8 @@ fn leader_of(voters: usize) -> Node {
 
 /// Makes node 2, a voter, the leader of term 2 by node 1's vote.
 fn lead(node: &mut Node) {
-    turn(node, &message(MessageType::MsgTimeoutNow, 1));
-    turn(node, &message(MessageType::MsgRequestVoteResponse, 2));
+    step(node, &message(MessageType::MsgTimeoutNow, 1));
+    step(node, &message(MessageType::MsgRequestVoteResponse, 2));
     assert_eq!(node.replica.role(), Role::Leader);
 }
 
@@ -341,17 +341,17 @@ fn heartbeat_answer_of_a_lagging_follower_sends_nothing_more() {
     let answer = message(MessageType::MsgHeartbeatResponse, 2);
     for _ in 0..3 {
         wire.backlog.store(1 << 20, Ordering::Relaxed);
-        turn(&mut node, &answer);
+        step(&mut node, &answer);
         assert_eq!(wire.take(), []);
         wire.backlog.store(1 << 10, Ordering::Relaxed);
-        turn(&mut node, &answer);
+        step(&mut node, &answer);
         assert_eq!(wire.take(), [(MessageType::MsgAppend, false)]);
     }
     // It still acknowledges the entries that it has, and is sent the next ones.
     wire.backlog.store(1 << 20, Ordering::Relaxed);
     let mut all = message(MessageType::MsgAppendResponse, 2);
     all.index = 4;
-    turn(&mut node, &all);
+    step(&mut node, &all);
     assert_eq!(node.status(Moment::default()).committed_raft, EntryIndex(4));
 }
 

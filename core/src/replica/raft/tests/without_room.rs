@@ -24,7 +24,7 @@ fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     let ask = AdminRequest::Change(vec![change], false);
     node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     for _ in 0..3 {
-        node.turn(Moment::START, Work::default()).unwrap();
+        node.step(Moment::START, Work::default()).unwrap();
         sync(node);
     }
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
@@ -43,7 +43,7 @@ fn change_without_room_is_refused() {
     assert_eq!(node.replica.role(), Role::Leader);
     disk.limit_space(None);
     let later = crate::store::allocator::RETRY_DELAY;
-    node.turn(Moment::START.plus(later), Work::default()).unwrap();
+    node.step(Moment::START.plus(later), Work::default()).unwrap();
     assert_eq!(change(&mut node, address(0)), Some(Ok(())));
 }
 
@@ -71,7 +71,7 @@ fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(
     let ask = AdminRequest::SetOptions(vec![(option, Some(value))]);
     node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
     for _ in 0..3 {
-        node.turn(Moment::START, Work::default()).unwrap();
+        node.step(Moment::START, Work::default()).unwrap();
         sync(node);
     }
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
@@ -101,7 +101,7 @@ fn change_of_options_waits_for_the_file_of_a_ready() {
     assert!(ticket.poll().is_none());
     node.replica.short = None;
     for _ in 0..3 {
-        node.turn(Moment::START, Work::default()).unwrap();
+        node.step(Moment::START, Work::default()).unwrap();
         sync(&mut node);
     }
     assert!(ticket.poll().unwrap().is_ok());
@@ -111,7 +111,7 @@ fn change_of_options_waits_for_the_file_of_a_ready() {
 fn follower() -> Node {
     let disk = SimDisk::default();
     let mut node = node_with(&disk, Bootstrap::Join(LOG));
-    turn(&mut node, &append(0, vec![entry_at(1)]));
+    step(&mut node, &append(0, vec![entry_at(1)]));
     disk.limit_space(Some(0));
     node
 }
@@ -216,7 +216,7 @@ fn messages_of_one_step_share_the_room() {
 #[test]
 fn deposed_leader_needs_no_room() {
     let mut node = follower();
-    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     fill(&mut node, block_bytes(HARD_STATE_BYTES));
     assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
     assert!(!node.replica.is_short(), "it looks for no room");
@@ -238,7 +238,7 @@ fn ready_without_room_is_not_taken() {
     ] {
         let mut node = follower();
         let held = append(1, vec![entry_at(2)]);
-        turn(&mut node, &held);
+        step(&mut node, &held);
         fill(&mut node, left);
         let mut message = message;
         if message.get_msg_type() == MessageType::MsgSnapshot {
@@ -255,7 +255,7 @@ fn ready_without_room_is_not_taken() {
 #[test]
 fn message_that_needs_a_file_is_held_until_it_is_prepared() {
     let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
-    turn(&mut node, &append(0, vec![entry_at(1)]));
+    step(&mut node, &append(0, vec![entry_at(1)]));
     node.writer.store.allocator.go_late(true);
     fill(&mut node, block_bytes(HARD_STATE_BYTES));
     assert_eq!(commands_taken(&mut node, &[SESSION]), 0);

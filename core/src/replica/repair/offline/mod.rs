@@ -178,7 +178,7 @@ impl Repairing {
     ///
     /// # Errors
     /// The log cannot be repaired.
-    pub(crate) fn turn(
+    pub(crate) fn step(
         &mut self,
         now: Moment,
         events: impl IntoIterator<Item = Envelope>,
@@ -236,7 +236,7 @@ impl Repairing {
                 }
             };
             if !planted!(69) {
-                fetcher.gap.mend(&*self.damaged.disk, &bytes)?;
+                fetcher.gap.rewrite(&*self.damaged.disk, &bytes)?;
             }
             self.repaired += 1;
             tracing::warn!(

@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::replica::node::Node;
 use crate::replica::open::{Directory, open_or_find_damage};
 use crate::replica::raft::tests::{
-    LEADER, LOG, append, become_voter, directory_of, entry_at, envelope, message, node_with, turn,
+    LEADER, LOG, append, become_voter, directory_of, entry_at, envelope, message, node_with, step,
 };
 use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::wire::repair_message::{encode_blocks, encode_gone};
@@ -89,7 +89,7 @@ fn turned(
     events: &[(NodeId, Bytes)],
 ) -> Result<Option<RecoveredLog>> {
     let events = events.iter().map(|(from, head)| envelope(*from, directory_of(*from), head.clone()));
-    repairing.turn(now, events.collect::<Vec<_>>())
+    repairing.step(now, events.collect::<Vec<_>>())
 }
 
 /// A quarter of the time in which a leader has to be heard.
@@ -136,7 +136,7 @@ fn from_third(term: u64, before: (u64, u64), entries: Vec<Entry>) -> Message {
 /// asked one.
 #[test]
 fn entry_is_not_lost_before_all_members_are_known() {
-    let disk = disk_of(3, |node| turn(node, &append(4, vec![entry_at(5)])));
+    let disk = disk_of(3, |node| step(node, &append(4, vec![entry_at(5)])));
     hurt(&disk, |_, header| header.kind == Kind::Configuration);
     let mut repairing = opened(&disk);
     assert!(repairing.status().members.is_empty());
@@ -161,8 +161,8 @@ fn assert_lost(turned: Result<Option<RecoveredLog>>) {
 /// A disk that has lost entry 5 and no hard state.
 fn without_fifth() -> SimDisk {
     let disk = disk_of(3, |node| {
-        turn(node, &append(4, vec![entry_at(5)]));
-        turn(node, &append(5, vec![entry_at(6)]));
+        step(node, &append(4, vec![entry_at(5)]));
+        step(node, &append(5, vec![entry_at(6)]));
     });
     hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(5));
     disk
@@ -232,8 +232,8 @@ fn change_at(index: u64, term: u64) -> Entry {
 /// A disk of term 1 that has lost entry 5 and the hard state after it, and the answer that holds entry 5.
 fn without_state() -> (SimDisk, Bytes) {
     let disk = disk_of(3, |node| {
-        turn(node, &Message { commit: 4, ..append(4, vec![entry_at(5)]) });
-        turn(node, &Message { commit: 4, ..append(5, vec![change_at(6, 1)]) });
+        step(node, &Message { commit: 4, ..append(4, vec![entry_at(5)]) });
+        step(node, &Message { commit: 4, ..append(5, vec![change_at(6, 1)]) });
     });
     let fifth = lose_state_behind_fifth(&disk);
     (disk, fifth)
@@ -314,11 +314,11 @@ fn learnt_state_breaks_no_promise_that_is_on_the_disk() {
         let mut vote = message(MessageType::MsgRequestVote, 9);
         (vote.from, vote.index, vote.log_term) = (THIRD.0, 9, 1);
         vote.context = Bytes::from_static(b"CampaignTransfer");
-        turn(node, &vote);
+        step(node, &vote);
         let after = |index, entries| Message { commit: 4, ..from_third(9, index, entries) };
-        turn(node, &after((4, 1), vec![entry_at(5)]));
-        turn(node, &after((5, 1), vec![change_at(6, 9)]));
-        turn(node, &after((6, 9), vec![Entry { index: 7, term: 9, ..Entry::default() }]));
+        step(node, &after((4, 1), vec![entry_at(5)]));
+        step(node, &after((5, 1), vec![change_at(6, 9)]));
+        step(node, &after((6, 9), vec![Entry { index: 7, term: 9, ..Entry::default() }]));
     });
     let fifth = lose_state_behind_fifth(&disk);
     let mut repairing = opened(&disk);
@@ -341,7 +341,7 @@ fn repair_leaves_at_most_one_membership_change_pending() {
                 7 | 10 => Entry { data: data.clone().into(), ..change_at(index, 1) },
                 _ => entry_at(index),
             };
-            turn(node, &append(index - 1, vec![entry]));
+            step(node, &append(index - 1, vec![entry]));
         }
     });
     hurt(&disk, |_, header| header.kind == Kind::HardState && header.raft_index >= EntryIndex(6));
@@ -357,10 +357,10 @@ fn repair_leaves_at_most_one_membership_change_pending() {
 #[test]
 fn damage_before_a_torn_write_is_repaired() {
     let disk = disk_of(3, |node| {
-        turn(node, &append(4, vec![entry_at(5)]));
-        turn(node, &append(5, vec![entry_at(6)]));
-        turn(node, &append(6, vec![entry_at(7)]));
-        turn(node, &Message { commit: 6, ..append(7, vec![change_at(8, 1)]) });
+        step(node, &append(4, vec![entry_at(5)]));
+        step(node, &append(5, vec![entry_at(6)]));
+        step(node, &append(6, vec![entry_at(7)]));
+        step(node, &Message { commit: 6, ..append(7, vec![change_at(8, 1)]) });
     });
     let fifth = place_of(&disk, 5);
     let (_, header) = *blocks(&disk).iter().find(|(at, _)| *at == fifth).unwrap();
@@ -412,9 +412,9 @@ fn removed_replica_ends_its_repair_when_a_leader_notifies_it() {
 #[test]
 fn deposed_leader_does_not_end_a_repair() {
     let disk = disk_of(3, |node| {
-        turn(node, &append(4, vec![entry_at(5)]));
-        turn(node, &append(5, vec![entry_at(6)]));
-        turn(node, &message(MessageType::MsgHeartbeat, 3));
+        step(node, &append(4, vec![entry_at(5)]));
+        step(node, &append(5, vec![entry_at(6)]));
+        step(node, &message(MessageType::MsgHeartbeat, 3));
     });
     hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(5));
     let remembers = |term: u64| {
@@ -444,8 +444,8 @@ fn node_whose_removal_is_not_committed_is_asked_too() {
     let disk = disk_of(3, |node| {
         let change = raft_message::conf_change(&[Change::Remove(THIRD)], &voters(&[LEADER, ME]));
         let data = protobuf::Message::write_to_bytes(&change).unwrap().into();
-        turn(node, &append(4, vec![entry_at(5)]));
-        turn(node, &append(5, vec![Entry { data, ..change_at(6, 1) }, entry_at(7)]));
+        step(node, &append(4, vec![entry_at(5)]));
+        step(node, &append(5, vec![Entry { data, ..change_at(6, 1) }, entry_at(7)]));
     });
     hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(5));
     let mut repairing = opened(&disk);
@@ -468,10 +468,10 @@ fn uncommitted_removal_leaves_no_voter_alone() {
             let change = raft_message::conf_change(&[Change::Remove(LEADER)], &voters(&[ME]));
             let data = protobuf::Message::write_to_bytes(&change).unwrap().into();
             let removal = Entry { data, ..change_at(5, 1) };
-            turn(node, &append(3, vec![entry_at(4)]));
-            turn(node, &append(4, vec![removal, entry_at(6)]));
+            step(node, &append(3, vec![entry_at(4)]));
+            step(node, &append(4, vec![removal, entry_at(6)]));
             let rest = Message { commit: committed, ..append(6, vec![change_at(7, 1)]) };
-            turn(node, &rest);
+            step(node, &rest);
         });
         hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(4));
         disk
@@ -495,8 +495,8 @@ fn voters_follow_from_the_committed_entries_of_a_superseded_end() {
     let three = [LEADER, ME, THIRD];
     let repairing = |members: &[NodeId], committed: Vec<BlockCopy>, told: &[NodeId]| {
         let disk = disk_of(members.len(), |node| {
-            turn(node, &append(members.len() as u64 + 1, vec![entry_at(members.len() as u64 + 2)]));
-            turn(node, &append(members.len() as u64 + 2, vec![entry_at(members.len() as u64 + 3)]));
+            step(node, &append(members.len() as u64 + 1, vec![entry_at(members.len() as u64 + 2)]));
+            step(node, &append(members.len() as u64 + 2, vec![entry_at(members.len() as u64 + 3)]));
         });
         let lost = EntryIndex(members.len() as u64 + 2);
         hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == lost);
@@ -530,8 +530,8 @@ fn voters_follow_from_the_committed_entries_of_a_superseded_end() {
 #[test]
 fn voters_that_cannot_be_read_are_an_error() {
     let disk = disk_of(2, |node| {
-        turn(node, &append(3, vec![entry_at(4)]));
-        turn(node, &append(4, vec![entry_at(5)]));
+        step(node, &append(3, vec![entry_at(4)]));
+        step(node, &append(4, vec![entry_at(5)]));
     });
     hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == EntryIndex(4));
     let mut repairing = opened(&disk);

@@ -77,7 +77,7 @@ impl Follower {
     /// Delivers any message.
     fn gets(&mut self, head: Bytes, directory: DirectoryId) -> Check {
         self.0.deliver(envelope(LEADER, directory, head));
-        self.turns()
+        self.steps()
     }
 
     /// Delivers a message of node 3.
@@ -85,7 +85,7 @@ impl Follower {
         let message = Message { from: THIRD.0, ..message };
         let head = raft_message::encode_message(&message).map_err(str::to_owned)?;
         self.0.deliver(envelope(THIRD, DIRECTORY_OF_THIRD, head));
-        self.turns()
+        self.steps()
     }
 
     /// Makes nodes 1 and 2, and then these others, the voters of its cluster, by entries 1 to 3 and the next ones.
@@ -103,15 +103,15 @@ impl Follower {
         self.hears(&append(0, [entry(1)].into_iter().chain(changes).collect()), DIRECTORY)
     }
 
-    fn turns(&mut self) -> Check {
+    fn steps(&mut self) -> Check {
         let now = Moment::START;
-        let mut turns = || {
+        let mut steps = || {
             while self.0.run(0, now, false).0.then == Then::Syncing {
                 self.0.sync(0)?;
             }
             self.0.failure().map_or(Ok(()), Err)
         };
-        turns().map_err(|e| format!("the replica fails: {e}"))
+        steps().map_err(|e| format!("the replica fails: {e}"))
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) fn barrier_is_retried_after_a_jump() -> Check {
     follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
     let asked =
         follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("the barrier is refused: {e}"))?;
-    follower.turns()?;
+    follower.steps()?;
     let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
         let (kind, body) = raft_message::parse_head(&envelope.head).ok()?;
         let message = Message::parse_from_bytes(&body).ok().filter(|_| kind == HeadKind::Raft)?;
@@ -258,7 +258,7 @@ pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
     for head in [encode_blocks(HeadKind::Blocks, std::iter::once(&fifth)), beat.clone()] {
         patient.deliver(envelope(LEADER, DIRECTORY, head));
     }
-    if patient.turn(Moment::START).map_err(fails)?.is_some() {
+    if patient.step(Moment::START).map_err(fails)?.is_some() {
         return Err("the replica continues before it has listened".to_owned());
     }
     // A leader's messages arrive without a pause for two election time-outs.
@@ -269,7 +269,7 @@ pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
         }
         later = Moment::START.plus(LONG).plus(ELECTION_TIMEOUT / 2 * n);
         patient.deliver(envelope(LEADER, DIRECTORY, beat.clone()));
-        opened = patient.turn(later).map_err(fails)?;
+        opened = patient.step(later).map_err(fails)?;
     }
     let Some(opened) = opened else { return Err("the log is not repaired".to_owned()) };
     let glance = patient.recover(opened, later).map_err(fails)?.glance();

@@ -120,7 +120,7 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return Ok(()) };
         host.clock.show(now, host.wrong_by_ms);
         let Some(patient) = &mut host.patient else { return Ok(()) };
-        let outcome = patient.turn(now);
+        let outcome = patient.step(now);
         let deadline = patient.deadline(now);
         let (repaired, lacks) = (patient.repaired(), patient.lacks());
         if host.disk.is_off() {

@@ -505,7 +505,7 @@ impl World {
     }
 
     /// All faults have ended.
-    pub(super) fn mend_followers(&mut self) {
+    pub(super) fn fix_followers(&mut self) {
         for n in 0..self.followers.len() {
             let follower = &mut self.followers[n];
             follower.disk.heal();

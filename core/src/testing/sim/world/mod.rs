@@ -56,7 +56,7 @@ use watch::Watch;
 pub(super) enum Event {
     Deliver(Box<Envelope>),
     /// A thread runs.
-    Turn {
+    RunThread {
         node: NodeId,
         life: u32,
         thread: usize,
@@ -92,7 +92,7 @@ pub(super) enum Event {
     /// The log's options are changed.
     Options,
     /// A lasting fault ends.
-    Mend(u64),
+    EndTrouble(u64),
     /// The probe of a fail-over sends again.
     Probe,
     /// A host is removed for good.
@@ -304,11 +304,11 @@ impl World {
         let now = self.now();
         match event {
             Event::Deliver(envelope) => self.deliver(*envelope)?,
-            Event::Turn { node, life, thread } => {
+            Event::RunThread { node, life, thread } => {
                 let due = |h: &Host| h.life == life && h.due[thread] == Some(now);
                 if let Some(host) = self.hosts.get_mut(&node).filter(|h| due(h)) {
                     host.due[thread] = None;
-                    self.turn(node, thread)?;
+                    self.run_thread(node, thread)?;
                 }
             }
             Event::Synced { node, life, thread } => self.synced(node, life, thread)?,
@@ -325,7 +325,7 @@ impl World {
             Event::Admin => self.admin_wakes()?,
             Event::Nemesis => self.nemesis_wakes()?,
             Event::Options => self.options_wake()?,
-            Event::Mend(trouble) => self.mend(trouble)?,
+            Event::EndTrouble(trouble) => self.end_trouble(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
             Event::Follower(n, event) => self.follower_event(n, event)?,

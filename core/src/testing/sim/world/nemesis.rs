@@ -187,12 +187,12 @@ impl World {
         self.nemesis.next_trouble += 1;
         self.nemesis.troubles.insert(id, trouble);
         let time = self.nemesis.millis(low_ms, high_ms);
-        self.schedule.after(time, Event::Mend(id));
+        self.schedule.after(time, Event::EndTrouble(id));
         true
     }
 
     /// Ends a lasting fault.
-    pub(in crate::testing::sim) fn mend(&mut self, id: u64) -> Check {
+    pub(in crate::testing::sim) fn end_trouble(&mut self, id: u64) -> Check {
         let Some(trouble) = self.nemesis.troubles.remove(&id) else { return Ok(()) };
         let now = self.now();
         self.story.tell(now, || format!("{trouble:?} is over"));
@@ -234,7 +234,7 @@ impl World {
         }
         self.network.open();
         self.network.weather = Weather::default();
-        self.mend_followers();
+        self.fix_followers();
         let now = self.now();
         for host in self.hosts.values_mut() {
             host.cut_recovery = None;

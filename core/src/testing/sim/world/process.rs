@@ -69,11 +69,11 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return };
         let at = at.max(host.busy_until);
         host.due[thread] = Some(at);
-        self.schedule.at(at, Event::Turn { node, life: host.life, thread });
+        self.schedule.at(at, Event::RunThread { node, life: host.life, thread });
     }
 
     /// Runs a thread.
-    pub(super) fn turn(&mut self, node: NodeId, thread: usize) -> Check {
+    pub(super) fn run_thread(&mut self, node: NodeId, thread: usize) -> Check {
         let now = self.now();
         let linger = self.rng.permille(LINGERS);
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
