@@ -4,25 +4,15 @@
 #
 #   server/install.sh BINARY PREFIX [DESTDIR]
 #
-<<<<<<< HEAD
-# OBJCOPY: the objcopy command that strips the program.
-=======
-# OBJCOPY: the objcopy that strips the program. DEBUG_FILE: a file for its debug information.
->>>>>>> pack
+# OBJCOPY: the objcopy command that strips the program. DEBUG_FILE: a file for its debug information.
 set -eu
 binary=$1 prefix=$2 dest=${3:-} root=${3:-}$2
 here=$(dirname "$0")
 case $prefix in /*) ;; *) echo "PREFIX has to begin with /: $prefix" >&2; exit 2 ;; esac
 mkdir -p "$root/bin" "$root/share/man/man1" "$root/share/bash-completion/completions" "$root/share/zsh/site-functions" \
   "$root/share/fish/vendor_completions.d" "$root/lib/systemd/system" "$root/share/chiplog" "$root/share/doc/chiplog" "$dest/etc/chiplog"
-<<<<<<< HEAD
 # Write under another name, then rename: a running server keeps the program that it was started with.
-"${OBJCOPY:-objcopy}" --strip-debug "$binary" "$root/bin/chiplog.new" 2>/dev/null || cp "$binary" "$root/bin/chiplog.new"
-chmod 755 "$root/bin/chiplog.new"
-=======
-# Under another name first, and renamed: a server that runs keeps the program that it was started with.
 "$here/strip.sh" "$binary" "$root/bin/chiplog.new" "${DEBUG_FILE:-}"
->>>>>>> pack
 mv "$root/bin/chiplog.new" "$root/bin/chiplog"
 "$binary" man --out "$root/share/man/man1" >/dev/null
 "$binary" completions bash >"$root/share/bash-completion/completions/chiplog"

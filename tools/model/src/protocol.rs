@@ -535,7 +535,7 @@ impl Protocol {
         changed
     }
 
-    /// `asks.rs`, `change_when_caught_up`, `propose_change`; raft's `has_pending_conf`.
+    /// `requests/membership.rs`, `change_when_caught_up`, `propose_change`; raft's `has_pending_conf`.
     pub(crate) fn propose(&self, s: &mut State, node: usize, change: Change) -> bool {
         let fresh = |n: usize| s.nodes[n].phase == Phase::Up && s.nodes[n].log.len() == 0;
         let me = &s.nodes[node];
