@@ -12,17 +12,8 @@
 #   make sim     simulated clusters: SEED=7 shows one run, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
-<<<<<<< HEAD
-<<<<<<< HEAD
-#   make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
-=======
-#   make deb     the server as a Debian package, into target/deb/;  make static   as one static program, into target/static/
-#   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
->>>>>>> pack
-=======
 #   make deb     the server as a Debian package, into target/deb/;  make static   as one static program, into target/static/
 #   make bench   measures this machine's disk and the log on it;  make bars   the bars of docs/performance.md
->>>>>>> pack
 
 CARGO ?= cargo
 # Seconds each fuzz target runs in `make fuzz`; `make test` gives each three.
@@ -39,15 +30,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-<<<<<<< HEAD
-<<<<<<< HEAD
-.PHONY: help all lib install install-lib install-server wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
-=======
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
->>>>>>> pack
-=======
 .PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
->>>>>>> pack
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -251,12 +234,6 @@ install-server: ## the server alone: program, manual pages, completions, unit, c
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-server
 	server/install.sh $(dir $(LIB_ARCHIVE))chiplog $(PREFIX) $(DESTDIR)
 
-<<<<<<< HEAD
-<<<<<<< HEAD
-check: ## format, lints, licences: run it before the tests
-=======
-=======
->>>>>>> pack
 # cargo-deb makes the archive of the files that server/package.sh puts together. It finds out what the program depends on by
 # dpkg-shlibdeps (dpkg-dev): at least the C library of the machine that builds. The debug information stays beside the package.
 CARGO_DEB := 3.8.0
@@ -281,12 +258,7 @@ static: ## the server as one static program, for any Linux of this processor: ta
 	mv target/static/chiplog.new target/static/chiplog
 	cp LICENSE THIRD-PARTY.txt target/static/
 
-<<<<<<< HEAD
-check: ## what a change must pass before its tests are worth running
->>>>>>> pack
-=======
 check: ## format, lints, licences: run it before the tests
->>>>>>> pack
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
