@@ -5,8 +5,8 @@
 
 use chiplog::{Log, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions};
-use chiplog_net::served::log_slot::Host;
-use chiplog_net::service::log::Native;
+use chiplog_net::served::log_slot::LogSlot;
+use chiplog_net::service::log::LogService;
 use chiplog_net::wire::proto::v1::log_server::LogServer;
 use std::error::Error;
 use std::sync::mpsc::channel;
@@ -41,7 +41,7 @@ fn serve(log: Log, generated: bool) -> Result<String> {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             sender.send(listener.local_addr()?.to_string())?;
-            let host = Host::new();
+            let host = LogSlot::new();
             host.open(log);
             let mut server = tonic::transport::Server::builder()
                 .tcp_nodelay(true)
@@ -49,7 +49,7 @@ fn serve(log: Log, generated: bool) -> Result<String> {
                 .initial_connection_window_size(8 << 20)
                 .max_frame_size(256 << 10);
             let incoming = TcpListenerStream::new(listener);
-            let native = Native::new(host);
+            let native = LogService::new(host);
             if generated {
                 let service = LogServer::new(native).max_encoding_message_size(64 << 20);
                 return Ok(server.add_service(service).serve_with_incoming(incoming).await?);

@@ -2,12 +2,12 @@
 //! has no vote and costs the cluster nothing. Any replica can feed it, and so can another follower.
 //!
 //! ```text
-//!  a log somewhere ── FollowSource ──> bytes, any channel ──> FollowMessage ── take ──> FollowerLog ── log() ──> readers
+//!  a log somewhere ── FollowSource ──> bytes, any channel ──> FollowMessage ── apply ─> FollowerLog ── log() ──> readers
 //!                     ^                                                                    │
-//!                     └────────────────────── want: where to continue ─────────────────────┘
+//!                     └────────────── resume_point: where to continue ─────────────────────┘
 //! ```
 //!
-//! The thread that calls `take` writes. A thread of the follower's own syncs within 100 ms, proves the tail when no
+//! The thread that calls `apply` writes. A thread of the follower's own syncs within 100 ms, proves the tail when no
 //! more entries arrive, and discards what is older or larger than retention allows.
 //!
 //! Invariants:
@@ -128,7 +128,7 @@ impl FollowerLog {
     ///
     /// # Errors
     /// `NotFound`: there is no log yet; see [`Self::create`]. `InvalidArgument`: the directory holds a standalone log
-    /// or a replica; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::reset`].
+    /// or a replica; or an option is out of bounds. `Locked`. `Corrupt`: names file and offset; see [`Self::destroy`].
     /// `Unsupported`, `Io`, `Full`.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::open_on(disk_at(dir.as_ref(), false)?, options)
@@ -187,10 +187,10 @@ impl FollowerLog {
         Self::destroy_on(&*disk_at(dir.as_ref(), false)?)
     }
 
-    /// As [`Self::reset`], on another implementation of [`Disk`].
+    /// As [`Self::destroy`], on another implementation of [`Disk`].
     ///
     /// # Errors
-    /// As [`Self::reset`].
+    /// As [`Self::destroy`].
     pub fn destroy_on(disk: &dyn Disk) -> Result<()> {
         reset_followed(disk)
     }
@@ -268,7 +268,7 @@ impl FollowerLog {
     /// # Errors
     /// `Diverged`: the item belongs to another log, or contradicts the entries here. Nothing was taken; do not
     /// request it from the same source again. `Full`: there was not enough room; the entries that fit were taken, and
-    /// [`Self::want`] returns where to continue once there is room. `TooLarge`: `segment_bytes` is too small for the
+    /// [`Self::resume_point`] returns where to continue once there is room. `TooLarge`: `segment_bytes` is too small for the
     /// source's blocks. `InvalidArgument`: the entries do not begin where the log ends. `Io`, `Corrupt`: a file could
     /// not be prepared, or an existing file could not be read; nothing was written, the log is not poisoned, and a
     /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
@@ -280,18 +280,18 @@ impl FollowerLog {
         }
     }
 
-    /// As [`Self::take`], for entries.
+    /// As [`Self::apply`], for entries.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// As [`Self::apply`].
     pub fn apply_entries(&self, entries: FollowEntries) -> Result<()> {
         self.change(|applier| applier.apply(entries))
     }
 
-    /// As [`Self::take`], for a state: the log continues at it. Returns `None` if the log is there already.
+    /// As [`Self::apply`], for a state: the log continues at it. Returns `None` if the log is there already.
     ///
     /// # Errors
-    /// As [`Self::take`]; `Diverged` also if the state is before the end of the log.
+    /// As [`Self::apply`]; `Diverged` also if the state is before the end of the log.
     pub fn install_snapshot(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
         self.change(|applier| applier.install_snapshot(state))
     }
@@ -312,7 +312,7 @@ impl FollowerLog {
 
     /// The log: it can be read, inspected and fed from like any other. Calls that would write to it fail with
     /// `NotLeader`: appends, discards, sessions, requests to the cluster. Callbacks of its readers and feeds run on
-    /// the thread that calls [`Self::take`], or on the log's own thread: when the log is closed, and when retention
+    /// the thread that calls [`Self::apply`], or on the log's own thread: when the log is closed, and when retention
     /// discards records.
     pub fn log(&self) -> &Log {
         &self.log

@@ -209,7 +209,7 @@ impl Applier {
         match entries.first() {
             Some(first) if first.raft() != end.raft.next() => {
                 let what = format!(
-                    "entry {} was fed after entry {}: open the feed at `want`",
+                    "entry {} was fed after entry {}: open the feed at the point that `resume_point` returns",
                     first.raft(),
                     end.raft
                 );
@@ -545,7 +545,7 @@ impl Applier {
 fn does_not_follow(end: EntryIndex, raft: EntryIndex, why: Malformed) -> Error {
     let what = format!(
         "fed entry {raft} does not follow entry {end} here: {why}; it was not taken. Another source can have \
-         the right entry; if none has, reset this follower"
+         the right entry; if none has, remove this copy (`FollowerLog::destroy`) and make a new one"
     );
     Error::new(ErrorKind::Diverged, what)
 }

@@ -3,7 +3,7 @@
 //! same.
 //!
 //! ```text
-//!  turn(now, work):  inbox ─> replica ──┐
+//!  step(now, work):  inbox ─> replica ──┐
 //!                    time ──> replica ──┼──> plan ──> send ──> write (1 pwritev) ──> publish what is committed
 //!                    appends ─> replica ┘
 //!  begin_sync() ──> SyncJob::run (fdatasync, anywhere) ──> end_sync(now) ──> replica: persisted ──> send, publish
@@ -205,7 +205,7 @@ impl Node {
         self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
-    /// When [`Self::turn`] has to be called at the latest. None: when there is an event.
+    /// When [`Self::step`] has to be called at the latest. None: when there is an event.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
         if can_order || self.writer.can_write() {
@@ -395,7 +395,7 @@ impl Node {
     /// The sync that was running has succeeded.
     ///
     /// # Errors
-    /// As [`Self::turn`].
+    /// As [`Self::step`].
     pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<SyncOnce>) -> Result<()> {
         let took = now.since(self.sync_began);
         self.published.counters.syncing(false);

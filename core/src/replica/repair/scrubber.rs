@@ -162,7 +162,7 @@ impl Tending {
         self.options.cluster.is_none()
     }
 
-    /// When [`Self::turn`] has to be called. None: when there is an event.
+    /// When [`Self::step`] has to be called. None: when there is an event.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         match &self.doing {
             _ if self.is_off() => None,

@@ -521,7 +521,7 @@ impl Gap {
     /// The request for the committed entries from the one before the gap through the one at its end. It asks only for
     /// committed entries, so no entry matches its anchor. The entry before the gap is sound, but is requested too,
     /// unless it is known to be committed: only if it is the committed one do the entries after it belong to this log
-    /// ([`Self::following`]). If the other replicas have discarded it, this stays unknown, and nothing is replaced.
+    ///. If the other replicas have discarded it, this stays unknown, and nothing is replaced.
     pub(crate) fn rivals(&self) -> Self {
         // Entries after the gap may never be committed.
         let asked = u64::from(!self.is_before_committed() || self.anchor.0 <= self.before.raft);

@@ -2,7 +2,7 @@
 //! one processes messages while the other one syncs.
 //!
 //! ```text
-//!  queue ──> take ──> node: turn ──> begin_sync ──┬─ nothing: sleeps on the queue
+//!  queue ──> take ──> node: step ──> begin_sync ──┬─ nothing: sleeps on the queue
 //!    ^                                            ├─ alone:   syncs ──> node: end_sync
 //!    └────────────────────────────────────────────┴─ cluster: releases the lock, syncs ──> next lock holder: end_sync
 //! ```

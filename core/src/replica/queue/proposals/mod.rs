@@ -284,7 +284,7 @@ impl ProposalQueue {
         self.signal(inner);
     }
 
-    /// As [`Self::push_mail`], for an event that has to be answered.
+    /// As [`Self::push_event`], for an event that has to be answered.
     ///
     /// # Errors
     /// The queue is closed: the error is the reason.

@@ -160,7 +160,7 @@ impl Repairing {
         doubt.as_ref().map_or(fetcher, |doubt| &doubt.rivals).missing()
     }
 
-    /// When [`Self::turn`] has to be called at the latest. None: there is nothing left to do.
+    /// When [`Self::step`] has to be called at the latest. None: there is nothing left to do.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
         if self.out.is_some() {
             return None;

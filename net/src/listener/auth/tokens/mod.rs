@@ -21,7 +21,7 @@
 //!
 //! Newcomers that hold less cannot pass forever. A caller with a time limit whose share holds something comes first
 //! once half of its time is over; these callers are served by age. So a message that has partly arrived waits behind
-//! newcomers for at most half of `inflight_wait`.
+//! newcomers for at most half of `inflight_wait_millis`.
 //!
 //! Invariants:
 //! - no account ever holds more than its cap; a need beyond the cap counts as the cap, and is met when the account is
