@@ -1,4 +1,4 @@
-//! chiplog: an embeddable log.
+//! chiplog: an embeddable, replicated log.
 //!
 //! Many threads append records; group commit makes them durable together, with one sync. Readers get the records in
 //! order, each at the index it was given, with its checksum verified. Records are discarded from the front.

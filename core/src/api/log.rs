@@ -129,9 +129,9 @@ pub struct Info {
     pub last: Index,
     /// The last record that is durable on this node.
     pub durable: Index,
-    /// Bytes of blocks from the first record on, exact to about 32 KiB.
+    /// Bytes of blocks from the first record on, accurate to about 32 KiB.
     pub bytes_used: u64,
-    /// The limit of `bytes_used`: the option that is set for the log, or else the one that it was opened with.
+    /// The limit of `bytes_used`: the log's own option ([`Log::log_options`]) if it is set, else that of [`Options`].
     pub bytes_capacity: Option<u64>,
     /// How many segments hold them.
     pub segments: u64,
@@ -473,7 +473,8 @@ impl Log {
         self.submit_discard(first)?.wait().map(drop)
     }
 
-    /// As [`Log::discard`], but returns at once. The answer's index is at or below the log's first index by then.
+    /// As [`Log::discard`], but returns at once. When the answer arrives, its index is at or below the log's
+    /// first index.
     ///
     /// # Errors
     /// As [`Log::discard`].
@@ -658,7 +659,7 @@ impl Log {
     ///
     /// # Errors
     /// `Membership`: names the change that is wrong, or the voters that do not respond; nothing was changed.
-    /// `NotLeader`. `Timeout`: names the replica that lags; or the change may still come into force. `Unavailable`:
+    /// `NotLeader`. `Timeout`: the message names the replica that lags, or the change may still come into force. `Unavailable`:
     /// this replica lost leadership meanwhile. Where the change may still come into force, [`Log::status`] shows
     /// whether it has. It is safe to retry.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {

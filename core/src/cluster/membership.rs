@@ -247,8 +247,11 @@ impl Membership {
         }
         for (n, change) in changes.iter().enumerate() {
             let node = change.node();
-            if node.is_none() || changes[..n].iter().any(|c| c.node() == node) {
-                return refuse(format!("node {node} is named twice or is 0"));
+            if node.is_none() {
+                return refuse("node 0 does not exist: numbers begin at 1".into());
+            }
+            if changes[..n].iter().any(|c| c.node() == node) {
+                return refuse(format!("node {node} is named twice: name it once"));
             }
             if let Change::AddLearner { address, .. } | Change::SetAddress { address, .. } = change
                 && address.len() > ADDRESS_BYTES_MAX

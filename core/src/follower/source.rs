@@ -495,7 +495,7 @@ impl std::fmt::Debug for FollowSource {
 fn diverged(raft: EntryIndex, here: Term, there: Term) -> Error {
     let what = format!(
         "entry {raft} has term {there} at the follower and term {here} here: the follower has another history, or one \
-         of the two is damaged; nothing is fed to it"
+         of the two logs is damaged; nothing was sent to it. Compare both with `chiplog verify`"
     );
     Error::new(ErrorKind::Diverged, what)
 }

@@ -215,12 +215,12 @@ impl Options {
         }
         if self.segment_bytes == Self::default().segment_bytes {
             let what = format!(
-                "option {name} is {value}; a segment has room for {room} bytes at a time: lower it, or raise segment_bytes"
+                "option {name} is {value}, but a segment has room for {room} bytes at a time: lower it, or raise segment_bytes"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let what = format!(
-            "option segment_bytes is {}: a segment has room for {room} bytes at a time, and {name} is {value}; lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max with it, or begin with options that fit (`Options::with_segment_bytes`, in C chiplog_log_options_for_segments)",
+            "option {name} is {value}, but a segment has room for {room} bytes at a time, because segment_bytes is {}: raise segment_bytes, or lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max; `Options::with_segment_bytes` (in C chiplog_log_options_for_segments) sets options that fit together",
             self.segment_bytes
         );
         Err(Error::new(ErrorKind::InvalidArgument, what))

@@ -155,7 +155,10 @@ fn first_missing(last: u64, leftovers: &[Leftover]) -> Option<u64> {
 fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malformed)>) -> Result<()> {
     let next = above.filter(|(n, ..)| *n == number + 1);
     if last.footer.is_some() {
-        let what = format!("segment {number} is sealed, so the next one had begun");
+        let what = format!(
+            "segment {number} is sealed, so segment {} had begun: it is missing or damaged",
+            number + 1
+        );
         return Err(match next {
             Some((_, opened, why)) => {
                 Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, format!("{why}; {what}"))

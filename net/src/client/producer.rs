@@ -104,7 +104,9 @@ impl Producer {
     /// As [`send`](Self::send).
     pub async fn append(&self, record: &[u8]) -> Result<Delivery> {
         let delivery = self.gather().push_wait(record, Tell::Delivery, self.handle.block_max).await?;
-        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
+        delivery.ok_or_else(|| {
+            Error::new(ErrorKind::Closed, "the producer returned no delivery: this is a bug in chiplog")
+        })
     }
 
     /// As [`append`](Self::append), but never blocks, and needs no runtime.

@@ -201,8 +201,13 @@ async fn dial(
     let late = |_| Status::deadline_exceeded("the peer did not answer the greeting in time");
     let (answers, answer) = tokio::time::timeout(2 * shared.silence(), begin).await.map_err(late)??;
     if answer.from != link.node.get() || answer.log_id != log {
-        let what =
-            format!("node {} answers at this address, with another number or another log", answer.from);
+        let what = match answer.from == link.node.get() {
+            true => format!("node {} answers at this address, but it has another log", answer.from),
+            false => format!(
+                "node {} answers at this address, but node {} is expected: correct the address of the member",
+                answer.from, link.node
+            ),
+        };
         return Err(Status::failed_precondition(what));
     }
     if answer.protocol != PROTOCOL {

@@ -186,8 +186,13 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     if hello.to != shared.node.get() {
         return refuse(format!("the stream is for node {}; this is node {}", hello.to, shared.node));
     }
-    if node.is_none() || node == shared.node || directory.get() == 0 {
-        return refuse(format!("node {node} is this node itself, or sent no directory id"));
+    if node.is_none() || node == shared.node {
+        return refuse(format!(
+            "the caller has this node's own number {node}, or none: give each server its own"
+        ));
+    }
+    if directory.get() == 0 {
+        return refuse(format!("node {node} sent no directory id"));
     }
     if to_directory != 0 && to_directory != me.directory.get() {
         return refuse(format!(

@@ -1,5 +1,5 @@
-//! Readies: raft's batches of entries to write, messages to send and state to record, in raft's order; and the actions
-//! once they are durable.
+//! Ready: what raft wants done: entries to write, messages to send, state to record. This file does it in raft's order, and
+//! does what follows once it is durable.
 //!
 //! ```text
 //! raft ──> ready ──> take_ready ──┬──> plan: a roll, a term and vote, entries

@@ -776,6 +776,10 @@ pub(crate) fn write_differing(disk: &dyn Disk, number: u64, from: usize, wanted:
     file.read_at(from as u64, &mut there).map_err(io("read"))?;
     match there.iter().zip(wanted).position(|(a, b)| a != b) {
         None => Ok(()),
-        Some(n) => Err(Error::corrupt(&path, (from + n) as u64, "a repair did not reach the disk")),
+        Some(n) => Err(Error::corrupt(
+            &path,
+            (from + n) as u64,
+            "a repair was not written: the bytes that were read back differ; check the disk",
+        )),
     }
 }

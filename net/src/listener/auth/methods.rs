@@ -1,6 +1,6 @@
 //! Methods: the role that each method of the services needs.
 //!
-//! **A new method gets its line in [`METHODS`], and nowhere else.**
+//! The role of a method is defined in [`METHODS`] alone. CONTRIBUTING.md lists the other places of a new method.
 //!
 //! Must not know: tokens, connections.
 

@@ -39,7 +39,7 @@ States:
   full           it leads, and refuses appends for lack of room
   poisoned       it takes no appends until it is started again
   damaged        blocks are damaged and not repaired
-  wiped          it returned with an empty or a different directory
+  wiped          its directory is empty, or another one than before
   other_log      a server of another log is at its address
   If several apply to a replica, the last one in this order is shown. Before a replica is reported
   as lagging, cut_off or no_leader, it is checked again for up to 2 s.
@@ -49,7 +49,7 @@ Exit status of this command:
   1  an operator has to act: other_version, locked_out, removed, short, full, poisoned, wiped,
      other_log
   2  every server that answers refuses the token, or each is locked_out by the TLS options
-     (but 1 if that is an expired certificate of the server)
+     (1 if the reason is the expired certificate of a server)
   3  damaged
   5  no leader, no server answers, or the state can pass by itself: draining, lagging, no_leader,
      waiting, cut_off, repairing, unreachable
@@ -82,7 +82,7 @@ JSON fields:
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Status {
-    /// Servers, by their address for clients. One that runs is enough; of A,B,C each is asked, and each has
+    /// Servers, by their address for clients. One running server is enough to find the others. Each server of A,B,C has
     /// to answer.
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,

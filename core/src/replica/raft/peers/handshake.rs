@@ -9,8 +9,8 @@
 //!  starts ── Hello ──> every member, and every node that sends it anything
 //!         <── Known ── what the member heard of this directory; the newest membership that it knows
 //!  follows a leader: once that leader has answered
-//!  votes and starts elections: once a majority of the voters has answered, and so has every other voter, or an
-//!  election timeout has passed since
+//!  votes and starts elections: once all voters have answered; or once a majority has answered and an election
+//!  timeout has passed since
 //! ```
 //!
 //! Invariants:
