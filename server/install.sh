@@ -8,7 +8,7 @@
 set -eu
 binary=$1 prefix=$2 dest=${3:-} root=${3:-}$2
 here=$(dirname "$0")
-case $prefix in /*) ;; *) echo "PREFIX has to begin with /: $prefix" >&2; exit 2 ;; esac
+case $prefix in /*) ;; *) echo "PREFIX must begin with /, but is: $prefix" >&2; exit 2 ;; esac
 mkdir -p "$root/bin" "$root/share/man/man1" "$root/share/bash-completion/completions" "$root/share/zsh/site-functions" \
   "$root/share/fish/vendor_completions.d" "$root/lib/systemd/system" "$root/share/chiplog" "$root/share/doc/chiplog" "$dest/etc/chiplog"
 # Write under another name, then rename: a running server keeps the program that it was started with.

@@ -222,7 +222,7 @@ fn waiting(found: &Found, server: &str, s: &StatusResponse) -> String {
         Some(lost) => format!(
             "it does not belong to the cluster yet, and is at the address of node {lost}: to replace that node, `chiplog member add` this server, then `chiplog member remove {lost}`"
         ),
-        None => "it does not belong to a cluster yet: `chiplog member init` makes a new one, `chiplog member add` adds it to one".into(),
+        None => "it is not part of a cluster yet: `chiplog member init` makes a new one, `chiplog member add` adds it to one".into(),
     }
 }
 

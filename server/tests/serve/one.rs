@@ -28,7 +28,7 @@ fn probes_and_metrics_report_the_state() {
     server.start(&[]);
     assert_eq!(server.page("/livez").0, 200);
     let (code, why) = server.page("/readyz");
-    assert_eq!((code, why.contains("waits")), (503, true), "{why}");
+    assert_eq!((code, why.contains("waiting to join")), (503, true), "{why}");
     wait("the health service reports it as well", || (health(&server, "") == NOT_SERVING).then_some(()));
     assert!(server.page("/metrics").1.contains("chiplog_ready 0"));
 

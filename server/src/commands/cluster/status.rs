@@ -29,7 +29,7 @@ States:
   other_version  its version differs from the leader's
   lagging        it lacks more than --lag-max entries
   no_leader      it knows no leader
-  waiting        it does not belong to a cluster yet
+  waiting        it is not part of a cluster yet
   cut_off        it answers this command, but the leader hears nothing from it
   repairing      it is fetching what its log lacks
   unreachable    it does not answer

@@ -108,7 +108,7 @@ fn replicas(found: &Found) -> Vec<Replica> {
                     "it returned with an empty directory, as node {}, and has nothing to check",
                     m.node
                 ),
-                None => "it does not belong to a cluster yet".into(),
+                None => "it is not part of a cluster yet".into(),
             });
         }
         all.push(replica);
