@@ -45,8 +45,6 @@ const CORE: House = House {
         "replica::queue",
         "replica::state",
         "replica::writer",
-        "replica::node",
-        "replica::queue::proposals",
         "replica::raft",
         "replica::open",
         "replica::repair",

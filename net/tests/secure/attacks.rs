@@ -144,7 +144,7 @@ async fn announce_one(target: &Target, mut channel: Channel, service: &str, leng
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Logspec,
-    LogService,
+    Log,
     Follow,
 }
 
@@ -183,7 +183,7 @@ async fn hold_read(target: &Target, channel: Channel, service: Service, count: &
                 let read = target.request(LogspecRead { next_index: 1 });
                 client.read(read).await.map(|answer| Box::new(answer) as Box<dyn Send>)
             }
-            Service::LogService => {
+            Service::Log => {
                 let mut client = NativeClient::new(channel.clone()).max_decoding_message_size(ANY);
                 let all =
                     ReadRequest { start: Some(Start::Oldest(true)), follow: true, ..Default::default() };

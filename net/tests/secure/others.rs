@@ -134,7 +134,7 @@ async fn decompressed_batches_stay_within_the_answer_budget() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unmapped_batches_are_read_once_they_are_paid_for() {
     const STREAMS: usize = 60;
-    for service in [Service::LogService, Service::Logspec, Service::Follow] {
+    for service in [Service::Log, Service::Logspec, Service::Follow] {
         let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 50, ..BudgetLimits::default() };
         let mut settings = Settings::default();
         settings.limits.slow_reader = None; // no reader is ended
@@ -248,7 +248,7 @@ append:{}
     let channel = other.endpoint().connect().await.unwrap();
     // From one address; then with one token from several.
     for froms in [[[127, 0, 0, 2]; 3], [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]]] {
-        for service in [Service::Logspec, Service::LogService] {
+        for service in [Service::Logspec, Service::Log] {
             let before = server.refusals.read(Refusal::Streams);
             let attacks: Vec<_> = froms
                 .iter()
@@ -268,7 +268,7 @@ append:{}
     }
     // A stream is open as long as any of its answer is unread, and one more is rejected with a specific error.
     let from = |n| Target::new(&server.address).token("attacker").from([127, 0, 0, n]);
-    let _held = attacks::read_nothing(&from(5), Service::LogService, 1, STREAMS / 4, 1 << 20);
+    let _held = attacks::read_nothing(&from(5), Service::Log, 1, STREAMS / 4, 1 << 20);
     until("they are open", || budget.streams() == STREAMS / 4).await;
     let late = from(6);
     let mut client = LogClient::new(late.endpoint().connect().await.unwrap());

@@ -250,7 +250,8 @@ fn certificates_are_checked_against_the_node() {
 
     // `config check` accepted expired certificates, which locked every client out.
     ours.sign_expired(1);
-    let when = "tls.client_authority: the certificate expired at 2022-01-01T00:00:00Z; this machine's time is ";
+    let when =
+        "tls.client_authority: the certificate expired at 2022-01-01T00:00:00Z; this machine's time is ";
     refused(&check(&of_clients, "127.0.0.1"), when);
     refused(&check(&of_peers(&ours, 1, &ours), "127.0.0.1"), "the certificate expired at 2022-01-01");
     // The server refuses what `config check` refuses.

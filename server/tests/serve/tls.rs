@@ -209,7 +209,8 @@ fn expired_certificate_of_a_server_locks_out() {
         let ran = with(&expired, &[command]);
         let said = format!("{}{}", ran.out, ran.err);
         assert!(
-            ran.code == 1 && said.contains("certificate expired at 2022-01-01T00:00:00Z; this machine's time is 2"),
+            ran.code == 1
+                && said.contains("certificate expired at 2022-01-01T00:00:00Z; this machine's time is 2"),
             "{said}"
         );
         assert!(!said.contains("peer certificate"), "{said}");

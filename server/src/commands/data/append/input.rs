@@ -188,6 +188,6 @@ mod tests {
         for cut in [&b"\x02\0"[..], b"\x02\0\0\0", b"\x02\0\0\0a"] {
             assert!(prefixed(cut).unwrap_err().to_string().contains("ends inside record 1"));
         }
-        assert!(prefixed(b"\xff\xff\xff\xff").unwrap_err().to_string().contains("at most 8"));
+        assert!(prefixed(b"\xff\xff\xff\xff").unwrap_err().to_string().contains("the limit is 8"));
     }
 }
