@@ -188,7 +188,7 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     }
     if node.is_none() || node == shared.node {
         return refuse(format!(
-            "the caller has this node's own number {node}, or none: give each server its own"
+            "the caller is node {node}, which is the number of this node, or none: give each server its own"
         ));
     }
     if directory.get() == 0 {
