@@ -32,7 +32,7 @@
  * ERRORS
  *   A function that can fail returns chiplog_status_t: CHIPLOG_OK, which is 0, or the number of an error's kind. If `error`
  *   is not NULL, `*error` is set to NULL on success, and on failure to an error that the caller owns and must close. A
- *   result is written only on success, except that handles are set to NULL first.
+ *   result is written only on success; on failure, returned handles are NULL.
  *   After CHIPLOG_POISONED, CHIPLOG_UNAVAILABLE or CHIPLOG_TIMEOUT an append may be in the log, or get there later. Over
  *   the network the same holds for CHIPLOG_CLOSED. Within a session it can be sent again under the same number.
  *

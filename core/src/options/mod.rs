@@ -220,7 +220,7 @@ impl Options {
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let what = format!(
-            "option {name} is {value}, but a segment has room for {room} bytes at a time, because segment_bytes is {}: raise segment_bytes, or lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max; `Options::with_segment_bytes` (in C chiplog_log_options_for_segments) sets options that fit together",
+            "option segment_bytes is {}: a segment has room for {room} bytes at a time, but {name} is {value}; raise segment_bytes, or lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max; `Options::with_segment_bytes` (in C chiplog_log_options_for_segments) sets options that fit together",
             self.segment_bytes
         );
         Err(Error::new(ErrorKind::InvalidArgument, what))
