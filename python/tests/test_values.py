@@ -93,3 +93,10 @@ def test_configuration_and_positions_are_pickled_and_handles_are_not(log: chiplo
     for handle in [*handles, chiplog.ReadOnlyLog(log.path)]:
         with pytest.raises((TypeError, ValueError), match="not pickled"):
             pickle.dumps(handle)
+
+
+def test_follower_event_keeps_every_field() -> None:
+    jumped = chiplog.FollowerEvent(kind="jumped", first=5, due=3)
+    assert (jumped.first, jumped.due, jumped.missed) == (5, 3, None)
+    names = ["kind", "server", "server_before", "first", "due", "error", "missed"]
+    assert [field.name for field in dataclasses.fields(jumped)] == names

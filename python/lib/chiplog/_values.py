@@ -180,7 +180,8 @@ class FollowerEvent:
     )
     server_before: str | None = field(default=None, metadata=told("Switched: the server that sent before."))
     first: int | None = field(default=None, metadata=told("Jumped, discarded: index of the first remaining record."))
-    default=None,
-    e = field(default=None, metadata=told("Jumped: index of the record that was expected and is not available.")),
+    due: int | None = field(
+        default=None, metadata=told("Jumped: index of the record that was expected and is not available.")
+    )
     error: Error | None = field(default=None, metadata=told("Failed, stopped: the reason."))
     missed: int | None = field(default=None, metadata=told("Missed: the number of events that were not taken in time."))
