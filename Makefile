@@ -4,7 +4,7 @@
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    every test: about half an hour on two cores from nothing
+#   make test    every test: about forty minutes on two cores from nothing
 #   make check   format, lints
 #   make nightly all that takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server,
 #                a soak of three
