@@ -122,7 +122,7 @@ test-wheel: wheel ## before a release: builds the release wheel, installs it wit
 check-free-threaded: ## the package compiles for an interpreter without a global lock
 	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python
 
-test-python: wheel-dev ## builds the wheel, installs it into fresh environments, and checks its tests, types and stubs there
+test-python: check-free-threaded wheel-dev ## builds the wheel, installs it into fresh environments, and checks its tests, types and stubs there
 	$(call run-alone,target/wheels-test)
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
@@ -188,7 +188,7 @@ mutants: ## small changes of the consensus state machine, one at a time: a test 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs even if another one fails.
-NIGHTLY := loom sim-bugs check-free-threaded check-alerts model nightly-sim nightly-fuzz mutants attacks soak
+NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
@@ -301,8 +301,8 @@ fuzz-short:
 loom: ## every interleaving: minutes of processor time
 	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 
-# Up to two preemptions in each run, which is where nearly all races show. Models with a bound of their own keep it.
-loom-short: export LOOM_MAX_PREEMPTIONS := 2
+# Up to five preemptions in each run; nearly all races need no more than two. Models with a bound of their own keep it.
+loom-short: export LOOM_MAX_PREEMPTIONS := 5
 loom-short: loom
 
 # The codecs, under an interpreter that detects undefined behaviour. It does not support mappings and futexes.

@@ -49,7 +49,7 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
     assert_sound(b.path());
     // A read-only log shows the same.
     let read_only = ReadOnlyLog::open(b.path()).unwrap();
-    wait_until("the read_only shows all records", || read_only.info().last == source.info().last);
+    wait_until("the read-only log shows all records", || read_only.info().last == source.info().last);
     assert!(read_only.info().follows);
 }
 

@@ -50,7 +50,7 @@ pub(in crate::testing::sim) enum FollowerEvent {
     /// Its disk has room again.
     Room,
     /// Its source looks for more entries.
-    FollowSource {
+    Deliver {
         stream: u64,
     },
     /// An item arrives.
@@ -178,7 +178,7 @@ impl World {
                 self.followers[n].disk.limit_space(None);
                 Ok(())
             }
-            FollowerEvent::FollowSource { stream } => self.feed(n, stream),
+            FollowerEvent::Deliver { stream } => self.feed(n, stream),
             FollowerEvent::FollowMessage { stream, number, envelope } => {
                 self.fed(n, stream, number, *envelope)
             }
@@ -330,7 +330,7 @@ impl World {
         follower.stream = Some(Stream { number, source, feed, sent: 0, heard: 0 });
         self.story.tell(now, || format!("follower {node}: is fed by {source:?} from {want:?}"));
         let delay = self.plan.delay * 2;
-        self.schedule.after(delay, Event::Follower(n, FollowerEvent::FollowSource { stream: number }));
+        self.schedule.after(delay, Event::Follower(n, FollowerEvent::Deliver { stream: number }));
         Ok(())
     }
 
@@ -387,7 +387,7 @@ impl World {
             Ok(fed) => fed,
             Err(error) => return self.source_failed(n, source, &error),
         };
-        let again = Event::Follower(n, FollowerEvent::FollowSource { stream: number });
+        let again = Event::Follower(n, FollowerEvent::Deliver { stream: number });
         let Some(fed) = fed else {
             self.schedule.after(FEEDS, again);
             return Ok(());
