@@ -1,8 +1,6 @@
 # The one entry to the project: every recipe below is a command that you could type yourself.
 #
 #   make demo    three servers at work on real text: the leader is killed, nothing is lost (FILE=… for your own)
-#   make demo-replicated   the same inside one program: three replicas of one process
-#   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about forty minutes on two cores from nothing
 #   make check   format, lints
@@ -30,7 +28,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -43,27 +41,14 @@ demo: ## three servers, the leader killed in mid-append. FILE=path uses another 
 	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
-demo-replicated: ## three replicas in one process, a leader lost in mid-append. FILE=, DIR= as above
-	@echo "building the release binary; the first time this takes some minutes"
-	@$(CARGO) build --release --package chiplog-example-replicated
-	@$(CARGO) run --quiet --release --package chiplog-example-replicated -- \
-	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
-
-demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path uses another text, DIR=path keeps the log there
-	@echo "building the release binary; the first time this takes ten minutes of processor time or so"
-	@$(CARGO) build --release --package chiplog-server
-	@$(CARGO) run --quiet --release --package chiplog-server -- demo \
-	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
-
 # Built in the same way as the tests, so that the results of `make test` are reused. Views in languages whose tools are missing
 # are skipped, and the output says so; the list of views is examples/run/src/views.rs.
-EXAMPLES := embedded replicated cluster run
+EXAMPLES := embedded cluster run
 examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
 	@echo "building the examples; the first time this takes some minutes"
 	@$(CARGO) build --quiet --package chiplog-server --package chiplog-example-view $(EXAMPLES:%=--package chiplog-example-%)
 	@$(CARGO) build --quiet --package chiplog-net --example client
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"
-	@target/debug/chiplog-example-replicated $(if $(FILE),--file "$(FILE)")
 	@target/debug/chiplog-example-cluster $(if $(FILE),--file "$(FILE)")
 	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
 	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)

@@ -6,12 +6,11 @@
 //! servers.rs    processes: started, killed, ended with this program
 //! producers.rs  exactly-once appending over the network
 //! view.rs       a copy of the log in this process, whose reader counts words and checks every record against the promises
-//! text.rs       the records, as in ../replicated
+//! text.rs       the records
 //! ```
 
 mod producers;
 mod servers;
-#[path = "../../replicated/src/text.rs"]
 mod text;
 mod view;
 

@@ -18,7 +18,7 @@ use cluster::{member, options, status, top};
 use data::{append, discard, read};
 use files::{backup, dump, info, restore, verify};
 use meta::{completions, config, man, token};
-use run::{bench, demo, dev, doctor, follow, serve};
+use run::{bench, dev, doctor, follow, serve};
 
 /// The command to run.
 #[derive(Debug, Subcommand)]
@@ -43,7 +43,6 @@ pub(crate) enum Command {
     Options(Box<options::Options>),
     Config(config::ConfigCommand),
     Token(token::Token),
-    Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -78,7 +77,6 @@ pub(crate) fn run(command: Command, whole: fn() -> clap::Command, ui: &Ui) -> Re
         Command::Options(args) => options::run(&args, ui),
         Command::Config(args) => config::run(&args, ui),
         Command::Token(args) => token::run(&args, ui),
-        Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, whole(), ui),
         Command::Man(args) => man::run(&args, whole(), ui),
     }

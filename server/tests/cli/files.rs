@@ -248,7 +248,6 @@ fn help_and_version_are_not_errors() {
         "status",
         "top",
         "member",
-        "demo",
         "completions",
         "man",
         "backup",

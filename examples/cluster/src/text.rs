@@ -1,5 +1,5 @@
 //! The records: lines of a real text, repeated, each with its number in front. A record is a function of its number, so
-//! any record can be checked byte by byte. `examples/cluster` uses this file as well.
+//! any record can be checked byte by byte.
 
 use std::error::Error;
 use std::fs;
