@@ -185,15 +185,16 @@ nightly-sim:
 nightly-fuzz:
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=600
 
-bench: ## the benchmark of the command line, on a directory below target/ (DIR=path for another disk)
-	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \
+bench: ## workloads beside the machine's own limits, on a directory below target/ (DIR=path for another disk)
+	$(CARGO) run --quiet --release --package chiplog-bench -- $(if $(DIR),--dir "$(DIR)") \
 	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
 
-# Through the server's program: the network bars start it. Select bars by name: BARS_FLAGS="net_alone idle".
+# The network bars start the server's program. Select bars by name: BARS_FLAGS="net_alone idle".
 bars: bars-core $(if $(BARS_FLAGS),,bench-c bench-python) ## figures beside the machine's own limits, each measured in the same run
 
 bars-core:
-	$(CARGO) run --quiet --release --package chiplog-server -- bench bars --json-file target/bars.json $(BARS_FLAGS)
+	$(CARGO) build --quiet --release --package chiplog-server --package chiplog-bench
+	$(RELEASE)/chiplog-bench bars --json-file target/bars.json $(BARS_FLAGS)
 
 bench-c: ## the bars of the C library: text, and target/bars-c.json
 	$(CARGO) bench --quiet --package chiplog-ffi -- --dir $(CURDIR)/target --json-file $(CURDIR)/target/bars-c.json

@@ -13,7 +13,6 @@ use crate::report::number;
 use crate::run::{RECORD_BYTES, Sizes, THREADS};
 use anyhow::Result;
 use clap::ValueEnum;
-use std::ffi::OsString;
 
 /// A bar, or several that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -71,7 +70,7 @@ pub(crate) enum Name {
 }
 
 /// Measures one bar.
-pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsString]) -> Result<Vec<Bar>> {
+pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<Bar>> {
     use crate::net::{
         bars as net,
         load::Service::{LogService, Logspec},
@@ -83,7 +82,7 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsStri
         Name::AppendSmall => append_small(bench),
         Name::ScanCached => scan_cached(bench, sizes),
         Name::ScanUncached => scan_uncached(bench, sizes),
-        Name::OpenLarge => open_large(bench, sizes, probe),
+        Name::OpenLarge => open_large(bench, sizes),
         Name::Idle => idle(bench, sizes),
         Name::ThreeInProcess => three_in_process(bench),
         Name::OneVoter => one_voter(bench),
@@ -245,11 +244,11 @@ fn scan_uncached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     )])
 }
 
-fn open_large(bench: &Bench, sizes: &Sizes, probe: &[OsString]) -> Result<Vec<Bar>> {
+fn open_large(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     const OPEN_MILLIS_MAX: f64 = 100.0;
     const MEMORY_MIB_MAX: f64 = 64.0;
     eprintln!("  filling {} MiB", sizes.open_bytes >> 20);
-    let seen = reads::open_large(bench, sizes.open_bytes, probe)?;
+    let seen = reads::open_large(bench, sizes.open_bytes)?;
     let middle = |values: &[f64]| median(values.iter().copied());
     let (cold, last, warm) =
         (middle(&seen.cold_millis), middle(&seen.last_segment_millis), middle(&seen.warm_millis));

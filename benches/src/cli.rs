@@ -1,4 +1,4 @@
-//! The command line, shared by the `chiplog-bench` binary and by `chiplog bench`.
+//! The command line.
 //!
 //! Results are written to standard output, progress to standard error. No result of a measurement makes the process
 //! fail; only errors do.
@@ -15,82 +15,25 @@ use crate::reads::probe;
 use crate::report::Report;
 use crate::run::{self, Sizes, Workload};
 use crate::workload::Window;
-use anyhow::{Context, Result, bail, ensure};
-use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
-use clap::{Args, Subcommand, ValueEnum};
-use std::ffi::{OsStr, OsString};
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The command; `run` by default.
-#[derive(Clone, Debug, Args)]
-pub struct BenchArgs {
+/// Benchmarks of chiplog, each beside the raw limit of the machine it runs on.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Arguments {
+    /// `run` by default.
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     common: Common,
-    /// Workloads to run; all if none is named. Or, with `chiplog bench`, servers: HOST:PORT, several with commas
-    #[arg(value_name = "WORKLOAD|HOST:PORT", value_parser = ChoiceParser)]
-    choices: Vec<Choice>,
-}
-
-/// An argument that is a name by itself.
-#[derive(Clone, Debug)]
-enum Choice {
-    Workload(Workload),
-    /// Contains a colon, as no workload does. For the calling program.
-    Other(String),
-}
-
-/// Accepts workloads by their names, and anything with a colon.
-#[derive(Clone, Debug)]
-struct ChoiceParser;
-
-impl TypedValueParser for ChoiceParser {
-    type Value = Choice;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<Choice, clap::Error> {
-        match value.to_str() {
-            Some(text) if text.contains(':') => Ok(Choice::Other(text.to_owned())),
-            _ => EnumValueParser::new().parse_ref(command, arg, value).map(Choice::Workload),
-        }
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(Workload::value_variants().iter().filter_map(Workload::to_possible_value)))
-    }
-}
-
-impl BenchArgs {
-    /// The arguments that name no workload, such as `localhost:7411`. [`run`] refuses them.
-    pub fn others(&self) -> Vec<&str> {
-        let mut others = Vec::new();
-        for choice in &self.choices {
-            if let Choice::Other(text) = choice {
-                others.push(text.as_str());
-            }
-        }
-        others
-    }
-
-    /// Whether to make a short run.
-    pub fn quick(&self) -> bool {
-        self.common.quick
-    }
-
-    /// How long each measurement takes, in seconds; the warm-up before it takes a third of that.
-    ///
-    /// # Errors
-    /// It is out of bounds.
-    pub fn seconds(&self) -> Result<f64> {
-        self.common.checked_seconds()
-    }
+    /// Workloads to run; all if none is named
+    #[arg(value_enum)]
+    workloads: Vec<Workload>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -218,7 +161,7 @@ impl Common {
         }
     }
 
-    fn bench(&self, dir: &WorkDir, prefix: &[&str]) -> Result<Bench> {
+    fn bench(&self, dir: &WorkDir) -> Result<Bench> {
         let seconds = self.checked_seconds()?;
         // The opened log, the files prepared ahead of it, and the same again as a margin.
         let sizes = self.sizes(None);
@@ -241,7 +184,7 @@ impl Common {
             window,
             rounds: self.rounds(),
             raw_bytes,
-            own: process::Own::new(prefix)?,
+            own: process::Own::new()?,
         })
     }
 
@@ -260,24 +203,15 @@ impl Common {
     }
 }
 
-/// Runs the command. `prefix` are the arguments that lead to this command line in the calling program: none in
-/// `chiplog-bench`, `["bench"]` in `chiplog bench`. The program runs itself to measure memory in a fresh process.
+/// Runs the command.
 ///
 /// # Errors
 /// Those of the file system and of the log, and options out of bounds.
-pub fn run(args: BenchArgs, prefix: &[&str]) -> Result<()> {
-    let probe_command: Vec<OsString> = prefix.iter().chain(&["probe"]).map(OsString::from).collect();
-    if let Some(other) = args.others().first() {
-        bail!("{other} is no workload");
-    }
-    let workload = |choice: &Choice| if let Choice::Workload(w) = choice { Some(*w) } else { None };
-    let workloads: Vec<Workload> = args.choices.iter().filter_map(workload).collect();
+pub(crate) fn run(args: Arguments) -> Result<()> {
     match args.command {
-        None => run_workloads(&args.common, &workloads, prefix, &probe_command),
-        Some(Command::Run { common, workloads }) => {
-            run_workloads(&common, &workloads, prefix, &probe_command)
-        }
-        Some(Command::Bars { common, net, names }) => run_bars(&common, &net, &names, prefix, &probe_command),
+        None => run_workloads(&args.common, &args.workloads),
+        Some(Command::Run { common, workloads }) => run_workloads(&common, &workloads),
+        Some(Command::Bars { common, net, names }) => run_bars(&common, &net, &names),
         Some(Command::Probe { dir, scan }) => {
             println!("{}", serde_json::to_string(&probe(&dir, scan)?)?);
             Ok(())
@@ -296,14 +230,14 @@ fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
 }
 
-fn run_workloads(common: &Common, workloads: &[Workload], prefix: &[&str], probe: &[OsString]) -> Result<()> {
+fn run_workloads(common: &Common, workloads: &[Workload]) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
-    let bench = common.bench(&dir, prefix)?;
+    let bench = common.bench(&dir)?;
     let machine = Machine::look(dir.path())?;
     let mut report = Report { machine, seconds: common.seconds(), rounds: bench.rounds, rows: Vec::new() };
     for which in chosen(workloads) {
         eprintln!("{}", name(&which));
-        let rows = run::workload(&bench, &common.sizes(None), which, probe);
+        let rows = run::workload(&bench, &common.sizes(None), which);
         report.rows.extend(rows.with_context(|| name(&which))?);
     }
     if let Some(path) = &common.svg {
@@ -312,20 +246,14 @@ fn run_workloads(common: &Common, workloads: &[Workload], prefix: &[&str], probe
     common.put(&report.table(), &report)
 }
 
-fn run_bars(
-    common: &Common,
-    net: &NetOptions,
-    names: &[bars::Name],
-    prefix: &[&str],
-    probe: &[OsString],
-) -> Result<()> {
+fn run_bars(common: &Common, net: &NetOptions, names: &[bars::Name]) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
-    let bench = common.bench(&dir, prefix)?;
+    let bench = common.bench(&dir)?;
     let machine = Machine::look(dir.path())?;
     let mut all = Bars { machine, seconds: common.seconds(), rounds: bench.rounds, bars: Vec::new() };
     for which in chosen(names) {
         eprintln!("{}", name(&which));
-        let bars = bars::measure(&bench, &common.sizes(Some(net)), which, probe);
+        let bars = bars::measure(&bench, &common.sizes(Some(net)), which);
         all.bars.extend(bars.with_context(|| name(&which))?);
     }
     if let Some(path) = &common.svg {

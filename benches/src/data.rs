@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 /// A pool of random bytes to cut records from. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<[u8]>);
+pub(crate) struct Pool(Arc<[u8]>);
 
 const POOL_BYTES: usize = 16 << 20;
 
 impl Pool {
     /// 16 MiB of random bytes, the same for the same seed.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut bytes = vec![0; POOL_BYTES];
         fastrand::Rng::with_seed(seed).fill(&mut bytes);
         Self(bytes.into())
@@ -19,7 +19,7 @@ impl Pool {
 
     /// Record `n` of records of `len` bytes each (at most 8 MiB). Consecutive records are adjacent: reading them costs
     /// no more than reading memory in order.
-    pub fn record(&self, n: u64, len: usize) -> &[u8] {
+    pub(crate) fn record(&self, n: u64, len: usize) -> &[u8] {
         let places = (POOL_BYTES - len) as u64;
         let at = n.wrapping_mul(len as u64) % places;
         &self.0[at as usize..at as usize + len]

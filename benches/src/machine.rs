@@ -11,7 +11,7 @@ use std::{fs, io, thread};
 
 /// The properties of the machine that a figure depends on. They head every report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// The processor's name.
     pub processor: String,
     /// How many of them this process may use.
@@ -33,7 +33,7 @@ impl Machine {
     ///
     /// # Errors
     /// `dir` cannot be read.
-    pub fn look(dir: &Path) -> Result<Self> {
+    pub(crate) fn look(dir: &Path) -> Result<Self> {
         let first = |path: &str, name: &str| -> Option<String> {
             let text = fs::read_to_string(path).ok()?;
             let line = text.lines().find(|line| line.starts_with(name))?;

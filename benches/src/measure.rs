@@ -14,7 +14,7 @@ pub(crate) const MIB: f64 = 1_048_576.0;
 
 /// Latencies in nanoseconds, up to a minute, to three digits. It takes about 200 KiB, however much is recorded.
 #[derive(Clone, Debug)]
-pub struct Latencies(Histogram<u64>);
+pub(crate) struct Latencies(Histogram<u64>);
 
 const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
 
@@ -23,12 +23,12 @@ impl Latencies {
     ///
     /// # Errors
     /// None in practice: the bounds are constants that the histogram accepts.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self(Histogram::new_with_bounds(100, LATENCY_NANOS_MAX, 3)?))
     }
 
     /// Records one; more than a minute counts as a minute.
-    pub fn record(&mut self, latency: Duration) {
+    pub(crate) fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LATENCY_NANOS_MAX));
     }
 
@@ -36,17 +36,17 @@ impl Latencies {
     ///
     /// # Errors
     /// None in practice: all have the same bounds.
-    pub fn add(&mut self, other: &Self) -> Result<()> {
+    pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
         Ok(self.0.add(&other.0)?)
     }
 
     /// How many were recorded.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.len()
     }
 
     /// The percentiles.
-    pub fn summary(&self) -> Percentiles {
+    pub(crate) fn summary(&self) -> Percentiles {
         let at = |q| self.0.value_at_quantile(q) as f64 / 1000.0;
         Percentiles {
             count: self.0.len(),
@@ -63,7 +63,7 @@ impl Latencies {
 /// Percentiles of latencies, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub struct Percentiles {
+pub(crate) struct Percentiles {
     /// Samples.
     pub count: u64,
     /// Mean.

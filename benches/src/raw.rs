@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// A file filled with zeros and synced, so that writing to it allocates nothing. It is written repeatedly from the
 /// start. Dropping it removes it.
 #[derive(Debug)]
-pub struct ZeroFilled {
+pub(crate) struct ZeroFilled {
     file: File,
     path: PathBuf,
     bytes: u64,
@@ -31,7 +31,7 @@ impl ZeroFilled {
     ///
     /// # Errors
     /// Those of the file system, with the path.
-    pub fn create(dir: &Path, bytes: u64) -> Result<Self> {
+    pub(crate) fn create(dir: &Path, bytes: u64) -> Result<Self> {
         let path = dir.join("raw.zeros");
         let context = || format!("making {}", path.display());
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
@@ -51,7 +51,7 @@ impl ZeroFilled {
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn write_and_sync(&mut self, block: &[u8]) -> Result<()> {
+    pub(crate) fn write_and_sync(&mut self, block: &[u8]) -> Result<()> {
         if self.at + block.len() as u64 > self.bytes {
             self.at = 0;
         }
@@ -74,7 +74,12 @@ impl Drop for ZeroFilled {
 ///
 /// # Errors
 /// Those of the file system.
-pub fn sync_loop(file: &mut ZeroFilled, pool: &Pool, block_bytes: usize, time: Duration) -> Result<Syncs> {
+pub(crate) fn sync_loop(
+    file: &mut ZeroFilled,
+    pool: &Pool,
+    block_bytes: usize,
+    time: Duration,
+) -> Result<Syncs> {
     let mut latencies = Latencies::new()?;
     let block_bytes = block_bytes.clamp(1, 8 << 20);
     let start = Instant::now();
@@ -93,7 +98,7 @@ pub fn sync_loop(file: &mut ZeroFilled, pool: &Pool, block_bytes: usize, time: D
 ///
 /// # Errors
 /// Those of the file system.
-pub fn sync_side_by_side(
+pub(crate) fn sync_side_by_side(
     files: &mut [ZeroFilled],
     pool: &Pool,
     block_bytes: usize,
@@ -113,7 +118,7 @@ pub fn sync_side_by_side(
 
 /// The result of [`sync_loop`].
 #[derive(Clone, Debug)]
-pub struct Syncs {
+pub(crate) struct Syncs {
     /// Blocks made durable a second.
     pub per_second: f64,
     /// Latency of each.
@@ -122,7 +127,7 @@ pub struct Syncs {
 
 /// How plain reading asks the kernel to read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
+pub(crate) enum Ahead {
     /// Not at all: the kernel detects by itself that the reads are sequential.
     Kernel,
     /// `POSIX_FADV_SEQUENTIAL` on each file: twice the kernel's own window.
@@ -133,7 +138,7 @@ pub enum Ahead {
 
 impl Ahead {
     /// All of them, to find the best.
-    pub const ALL: [Self; 3] = [Self::Kernel, Self::Sequential, Self::Window];
+    pub(crate) const ALL: [Self; 3] = [Self::Kernel, Self::Sequential, Self::Window];
 }
 
 /// Reads all `files`, one after the other, in pieces of `piece` bytes, and returns bytes a second. It reuses its one
@@ -141,7 +146,7 @@ impl Ahead {
 ///
 /// # Errors
 /// Those of the file system, with the path.
-pub fn read_files(files: &[PathBuf], piece: usize, ahead: Ahead) -> Result<f64> {
+pub(crate) fn read_files(files: &[PathBuf], piece: usize, ahead: Ahead) -> Result<f64> {
     let mut buffer = vec![0; piece];
     let mut total = 0u64;
     let start = Instant::now();
@@ -174,7 +179,12 @@ pub fn read_files(files: &[PathBuf], piece: usize, ahead: Ahead) -> Result<f64> 
 ///
 /// # Errors
 /// Those of the file system, with the path.
-pub fn read_random(files: &[PathBuf], len: usize, time: Duration, latencies: &mut Latencies) -> Result<f64> {
+pub(crate) fn read_random(
+    files: &[PathBuf],
+    len: usize,
+    time: Duration,
+    latencies: &mut Latencies,
+) -> Result<f64> {
     let open = |path: &PathBuf| File::open(path).with_context(|| format!("opening {}", path.display()));
     let files: Vec<File> = files.iter().map(open).collect::<Result<_>>()?;
     let sizes: Vec<u64> = files.iter().map(|f| Ok(f.metadata()?.len())).collect::<Result<_>>()?;
@@ -201,7 +211,7 @@ pub fn read_random(files: &[PathBuf], len: usize, time: Duration, latencies: &mu
 }
 
 /// Copies 8 MiB back and forth in memory; bytes a second.
-pub fn memory_copy(time: Duration) -> f64 {
+pub(crate) fn memory_copy(time: Duration) -> f64 {
     let from = vec![1u8; 8 << 20];
     let mut to = vec![0u8; 8 << 20];
     let start = Instant::now();
@@ -219,7 +229,7 @@ pub fn memory_copy(time: Duration) -> f64 {
 ///
 /// # Errors
 /// Those of the file system, with the path.
-pub fn drop_caches(files: &[PathBuf]) -> Result<()> {
+pub(crate) fn drop_caches(files: &[PathBuf]) -> Result<()> {
     for path in files {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         file.sync_all()?;

@@ -10,10 +10,9 @@ use crate::raw::{self, Ahead};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::hint::black_box;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -216,9 +215,8 @@ pub(crate) struct Opening {
     pub(crate) records: u64,
 }
 
-/// Fills a log with `bytes`, closes it, and opens it in fresh processes. `probe_command` are the arguments that make
-/// this program call [`probe`].
-pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) -> Result<Opening> {
+/// Fills a log with `bytes`, closes it, and opens it in fresh processes.
+pub(crate) fn open_large(bench: &Bench, bytes: u64) -> Result<Opening> {
     let mut log = ScratchLog::create(bench.dir(), "log-large", options())?;
     fill(&log, &bench.pool, bytes, 2048, 1024)?;
     // Not a round number: the last segment is partly full.
@@ -232,7 +230,7 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) 
         bench.rounds,
         || {
             raw::drop_caches(&files)?;
-            let probe = probe_in_child(log.path(), probe_command, false)?;
+            let probe = probe_in_child(bench, log.path(), false)?;
             probes.push(probe);
             Ok(probe.open_millis)
         },
@@ -243,9 +241,9 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) 
     )?;
     let mut warm_millis = Vec::new();
     for _ in 0..bench.rounds {
-        warm_millis.push(probe_in_child(log.path(), probe_command, false)?.open_millis);
+        warm_millis.push(probe_in_child(bench, log.path(), false)?.open_millis);
     }
-    let scanned = probe_in_child(log.path(), probe_command, true)?;
+    let scanned = probe_in_child(bench, log.path(), true)?;
     let cost = |probe: &Probe, memory: Memory| memory.anonymous.saturating_sub(probe.memory_before.anonymous);
     let memory_open = probes.iter().map(|probe| cost(probe, probe.memory_open)).max().unwrap_or(0);
     let memory_scanned = scanned.memory_scanned.map_or(0, |memory| cost(&scanned, memory));
@@ -253,9 +251,10 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) 
     Ok(Opening { cold_millis, last_segment_millis, warm_millis, memory_open, memory_scanned, records })
 }
 
-fn probe_in_child(dir: &Path, command: &[OsString], then_scan: bool) -> Result<Probe> {
-    let mut child = Command::new(std::env::current_exe()?);
-    child.args(command).arg(dir).stderr(Stdio::inherit());
+/// This program calls [`probe`] in another process.
+fn probe_in_child(bench: &Bench, dir: &Path, then_scan: bool) -> Result<Probe> {
+    let mut child = bench.own.command("probe");
+    child.arg(dir).stderr(Stdio::inherit());
     if then_scan {
         child.arg("--scan");
     }

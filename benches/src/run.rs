@@ -13,7 +13,6 @@ use anyhow::Result;
 use chiplog::Codec;
 use clap::ValueEnum;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::time::Duration;
 
 /// A workload of `run`.
@@ -64,12 +63,7 @@ pub(crate) const THREADS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 pub(crate) const RECORD_BYTES: usize = 2048;
 
 /// Runs one workload and returns its rows.
-pub(crate) fn workload(
-    bench: &Bench,
-    sizes: &Sizes,
-    which: Workload,
-    probe: &[OsString],
-) -> Result<Vec<Row>> {
+pub(crate) fn workload(bench: &Bench, sizes: &Sizes, which: Workload) -> Result<Vec<Row>> {
     match which {
         Workload::Raw => raw_limits(bench),
         Workload::AppendThreads => append_threads(bench, sizes),
@@ -79,7 +73,7 @@ pub(crate) fn workload(
         Workload::Scan => scan(bench, sizes),
         Workload::Random => random(bench, sizes),
         Workload::BatchCheck => batch_check(bench),
-        Workload::Open => open(bench, sizes, probe),
+        Workload::Open => open(bench, sizes),
         Workload::Idle => idle(bench, sizes),
     }
 }
@@ -269,10 +263,10 @@ fn batch_check(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn open(bench: &Bench, sizes: &Sizes, probe: &[OsString]) -> Result<Vec<Row>> {
+fn open(bench: &Bench, sizes: &Sizes) -> Result<Vec<Row>> {
     const WORKLOAD: &str = "open";
     eprintln!("  filling {} MiB", sizes.open_bytes >> 20);
-    let seen = reads::open_large(bench, sizes.open_bytes, probe)?;
+    let seen = reads::open_large(bench, sizes.open_bytes)?;
     let middle = |values: &[f64]| median(values.iter().copied());
     let size = sizes.open_bytes as f64;
     let limit_is = "reading the last segment's file with plain read".to_owned();

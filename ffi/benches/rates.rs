@@ -84,7 +84,7 @@ fn pair(round: usize, rust: impl FnOnce() -> f64, c: impl FnOnce() -> f64) -> (f
 /// C must reach 95 % of Rust's rate.
 const LEAST: f64 = 0.95;
 
-/// Prints the bar. Returns it as JSON, with the same fields as `chiplog bench bars`.
+/// Prints the bar. Returns it as JSON, with the same fields as `chiplog-bench bars`.
 fn bar(name: &str, unit: &str, pairs: &[(f64, f64)]) -> String {
     let (rust, c) = (median(pairs.iter().map(|p| p.0)), median(pairs.iter().map(|p| p.1)));
     let ratio = median(pairs.iter().map(|(rust, c)| c / rust));

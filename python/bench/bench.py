@@ -52,7 +52,7 @@ class Bar:
         return self.ratio >= self.bar if self.least else self.ratio <= self.bar
 
     def row(self) -> dict[str, object]:
-        """Returns the fields of `chiplog bench bars --json`."""
+        """Returns the fields of `chiplog-bench bars --json`."""
         return {
             "name": self.name,
             "figure": self.value,

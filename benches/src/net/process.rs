@@ -7,6 +7,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,29 +18,27 @@ use std::time::{Duration, Instant};
 /// How long a program may take to start.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// This program, and the arguments that lead to the benchmark's commands in it.
+/// This program, which runs itself for some measurements.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     program: PathBuf,
-    prefix: Vec<OsString>,
 }
 
 impl Own {
     /// # Errors
     /// A process cannot learn its own program.
-    pub(crate) fn new(prefix: &[&str]) -> Result<Self> {
-        let program = std::env::current_exe().context("finding this program")?;
-        Ok(Self { program, prefix: prefix.iter().map(OsString::from).collect() })
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { program: std::env::current_exe().context("finding this program")? })
     }
 
     /// A command of the benchmark's own.
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.prefix).arg(name);
+        command.arg(name);
         command
     }
 
-    /// The program `chiplog`: this one, if it is `chiplog`, or the one beside it.
+    /// The program `chiplog`, beside this one.
     ///
     /// # Errors
     /// It was not built.
@@ -101,8 +100,7 @@ impl Running {
         arguments: impl IntoIterator<Item = A>,
         said: PathBuf,
     ) -> Result<Self> {
-        let words = own.prefix.iter().cloned().chain([name.into()]);
-        let all: Vec<OsString> = words.chain(arguments.into_iter().map(Into::into)).collect();
+        let all = iter::once(name.into()).chain(arguments.into_iter().map(Into::into));
         Self::start(own, &own.program, all, said)
     }
 

@@ -64,7 +64,7 @@ pub(crate) fn run(command: Command, whole: fn() -> clap::Command, ui: &Ui) -> Re
         Command::Verify(args) => verify::run(&args, ui),
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
-        Command::Bench(args) => bench::run(*args, ui),
+        Command::Bench(args) => bench::run(&args, ui),
         Command::Serve(args) => serve::run(&args, whole, ui),
         Command::Dev(args) => dev::run(&args, ui),
         Command::Follow(args) => follow::run(&args, ui),

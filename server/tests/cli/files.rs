@@ -624,6 +624,37 @@ fn doctor_examines_and_removes_its_file() {
 }
 
 #[test]
+fn bench_measures_threads_on_a_directory_and_removes_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let bench = |args: &[&str]| run(&[&["bench", path, "--secs", "0.1"], args].concat());
+    let measured = bench(&["--appenders", "1,4", "--record-bytes", "10,1KiB", "--json"]).ok().json();
+    has_fields(&measured, &["directory", "seconds", "appends", "read"]);
+    let rows = measured["appends"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "two sizes, 1 and 4 threads");
+    for row in rows {
+        assert!(row["records"].as_u64().unwrap() > 0 && row["connections"].is_null(), "{row}");
+        assert!(row["p50_micros"].as_f64().unwrap() <= row["max_micros"].as_f64().unwrap(), "{row}");
+    }
+    assert!(measured["read"]["records"].as_u64().unwrap() > 0, "{measured}");
+    let words = bench(&["--quick", "--appenders", "3"]).ok();
+    assert!(words.text().contains("P99.9") && words.text().lines().count() == 3, "{}", words.text());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+
+    let log = Place::with(1);
+    for (args, code) in [
+        (&["bench"][..], 2),
+        (&["bench", path, "--yes"], 2),
+        (&["bench", path, "--connections", "2"], 2),
+        (&["bench", path, "--secs", "0"], 2),
+        (&["bench", &log.log()], 2),
+        (&["bench", "nonsense"], 4),
+    ] {
+        assert_eq!(run(args).code, code, "{args:?}");
+    }
+}
+
+#[test]
 fn completions_and_manual_pages_are_printed() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(run(&["completions", shell]).ok().text().contains("length-prefixed"), "{shell}");

@@ -226,8 +226,6 @@ fn bench_appends_to_a_log_with_records_only_with_yes() {
         run(&["bench", &server.client, "--secs", "0.1", "--appenders", "3", "--connections", "2,4", "--yes"]);
     let words = words.ok().out;
     assert!(words.contains("P99.9") && words.contains("read ") && words.lines().count() == 3, "{words}");
-    assert_eq!(run(&["bench", "--yes", "raw"]).code, 2, "no servers");
-    assert_eq!(run(&["bench", "nonsense"]).code, 2);
     assert_eq!(run(&["bench", "a:b"]).code, 2);
 }
 

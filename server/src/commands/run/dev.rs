@@ -1,5 +1,6 @@
 //! `chiplog dev`: a cluster of three servers in one process, for trials.
 
+use crate::commands::run::scratch::Scratch;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
@@ -12,7 +13,6 @@ use chiplog_net::service::admin::Founding;
 use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
-use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::ops::Range;
@@ -46,50 +46,8 @@ pub(crate) struct Dev {
 }
 
 const NODES: u16 = 3;
-
-/// A temporary directory. A killed process removes nothing; the next one removes its directory.
-struct Scratch {
-    dir: PathBuf,
-    /// Locked while the directory is in use.
-    _lock: File,
-}
-
-const SCRATCH: &str = "chiplog-dev-";
-const LOCK: &str = "lock";
-
-impl Scratch {
-    fn make(parent: &Path) -> Result<Self> {
-        clear(parent);
-        let dir = parent.join(format!("{SCRATCH}{}", std::process::id()));
-        let lock = dir.join(LOCK);
-        loop {
-            fs::create_dir_all(&dir).map_err(|e| Failure::io("make", &dir, &e))?;
-            let file = File::create(&lock).map_err(|e| Failure::io("make", &lock, &e))?;
-            file.lock().map_err(|e| Failure::io("lock", &lock, &e))?;
-            // Another process may have removed it as left behind before it was locked.
-            if lock.exists() {
-                return Ok(Self { dir, _lock: file });
-            }
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// Removes the directories that killed processes left behind.
-fn clear(parent: &Path) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let is_scratch = entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH));
-        let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
-        if is_scratch && lock.try_lock().is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
+/// Begins the name of a directory that is not kept.
+const PREFIX: &str = "chiplog-dev-";
 
 pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     if args.data.is_some() && args.port == 0 {
@@ -104,9 +62,9 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     signals::on_stop(move || _ = stop.send(()))?;
     let scratch = match args.data {
         Some(_) => None,
-        None => Some(Scratch::make(&std::env::temp_dir())?),
+        None => Some(Scratch::make(&std::env::temp_dir(), PREFIX)?),
     };
-    let dir = scratch.as_ref().map_or_else(|| args.data.clone().unwrap_or_default(), |s| s.dir.clone());
+    let dir = scratch.as_ref().map_or_else(|| args.data.clone().unwrap_or_default(), |s| s.dir().into());
     let runtime = runtime(None)?;
     let ended = runtime.block_on(async {
         let servers = start(args.port, &dir).await?;
@@ -238,30 +196,4 @@ fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
         );
         out
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn next_process_removes_the_data_of_a_killed_one() {
-        let parent = tempfile::tempdir().unwrap();
-        let left = |name: &str| {
-            let dir = parent.path().join(name);
-            fs::create_dir_all(dir.join("node1")).unwrap();
-            File::create(dir.join(LOCK)).unwrap();
-            dir
-        };
-        let (killed, other) = (left("chiplog-dev-1"), left("something-else"));
-        let running = left("chiplog-dev-2");
-        let lock = File::open(running.join(LOCK)).unwrap();
-        lock.lock().unwrap();
-        let scratch = Scratch::make(parent.path()).unwrap();
-        assert!(!killed.exists() && other.exists() && running.exists());
-        let mine = scratch.dir.clone();
-        assert!(mine.exists());
-        drop(scratch);
-        assert!(!mine.exists());
-    }
 }

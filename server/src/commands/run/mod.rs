@@ -4,4 +4,5 @@ pub(crate) mod bench;
 pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod follow;
+mod scratch;
 pub(crate) mod serve;
