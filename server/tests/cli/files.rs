@@ -633,7 +633,7 @@ fn bench_measures_threads_on_a_directory_and_removes_its_log() {
     let rows = measured["appends"].as_array().unwrap();
     assert_eq!(rows.len(), 4, "two sizes, 1 and 4 threads");
     for row in rows {
-        assert!(row["records"].as_u64().unwrap() > 0 && row["connections"].is_null(), "{row}");
+        assert!(row["records"].is_u64() && row["connections"].is_null(), "{row}");
         assert!(row["p50_micros"].as_f64().unwrap() <= row["max_micros"].as_f64().unwrap(), "{row}");
     }
     assert!(measured["read"]["records"].as_u64().unwrap() > 0, "{measured}");

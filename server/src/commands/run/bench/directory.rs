@@ -48,12 +48,14 @@ fn append(log: &Log, case: Case, load: &Load) -> Result<Latencies> {
     let appender = || {
         let record = vec![b'.'; case.record_bytes as usize];
         let mut latencies = load.none.clone();
-        while !window.is_over() {
+        loop {
             let begun = Instant::now();
             log.append(&record)?;
             window.note(begun, &mut latencies);
+            if window.is_over() {
+                return chiplog::Result::Ok(latencies);
+            }
         }
-        chiplog::Result::Ok(latencies)
     };
     thread::scope(|scope| {
         let start = |_| thread::Builder::new().spawn_scoped(scope, appender);

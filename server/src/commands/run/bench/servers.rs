@@ -99,12 +99,14 @@ async fn appender(
     window: Window,
     mut latencies: Latencies,
 ) -> chiplog::Result<Latencies> {
-    while !window.is_over() {
+    loop {
         let begun = Instant::now();
         producer.append(&record).await?.await?;
         window.note(begun, &mut latencies);
+        if window.is_over() {
+            return Ok(latencies);
+        }
     }
-    Ok(latencies)
 }
 
 /// Reads from the first record to the end of the log or of the time.
