@@ -2,11 +2,7 @@
 
 /// Returns year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. After Howard Hinnant,
 /// "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last.
-///
-/// ```
-/// assert_eq!(chiplog_net::wire::dates::date_of(19_782), (2024, 2, 29));
-/// ```
-pub fn date_of(days: i64) -> (i64, u32, u32) {
+fn date_of(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);

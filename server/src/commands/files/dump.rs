@@ -107,7 +107,7 @@ impl Dump {
     fn preview(&self, data: &[u8]) -> String {
         let part = &data[..data.len().min(self.preview)];
         match self.records {
-            Some(Preview::Hex) => format::hex(part),
+            Some(Preview::Hex) => data_encoding::HEXLOWER.encode(part),
             _ => format::escape(part),
         }
     }

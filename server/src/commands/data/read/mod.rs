@@ -159,7 +159,7 @@ impl<'a> JsonRecord<'a> {
             time: format::time(record.timestamp),
             size: record.data.len(),
             data: text,
-            data_base64: text.is_none().then(|| format::base64(record.data)),
+            data_base64: text.is_none().then(|| data_encoding::BASE64.encode(record.data)),
         }
     }
 }

@@ -89,7 +89,7 @@ impl Format {
                 Piece::Size => write!(out, "{}", record.data.len())?,
                 Piece::Data => out.write_all(record.data)?,
                 Piece::Escaped => out.write_all(format::escape(record.data).as_bytes())?,
-                Piece::Hex => out.write_all(format::hex(record.data).as_bytes())?,
+                Piece::Hex => out.write_all(data_encoding::HEXLOWER.encode(record.data).as_bytes())?,
             }
         }
         Ok(())
