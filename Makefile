@@ -28,7 +28,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars pictures check fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -187,7 +187,7 @@ nightly-fuzz:
 
 bench: ## workloads beside the machine's own limits, on a directory below target/ (DIR=path for another disk)
 	$(CARGO) run --quiet --release --package chiplog-bench -- $(if $(DIR),--dir "$(DIR)") \
-	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
+	  --json-file target/bench.json $(BENCH_FLAGS)
 
 # The network bars start the server's program. Select bars by name: BARS_FLAGS="net_alone idle".
 bars: bars-core $(if $(BARS_FLAGS),,bench-c bench-python) ## figures beside the machine's own limits, each measured in the same run
@@ -198,6 +198,13 @@ bars-core:
 
 bench-c: ## the bars of the C library: text, and target/bars-c.json
 	$(CARGO) bench --quiet --package chiplog-ffi -- --dir $(CURDIR)/target --json-file $(CURDIR)/target/bars-c.json
+
+PLOT_VENV := $(CURDIR)/target/venv-plot
+pictures: ## draws the results of `make bench` and `make bars`: target/appends.svg, bars.svg and network.svg
+	$(PYTHON) -m venv $(PLOT_VENV) && $(PLOT_VENV)/bin/pip install --quiet --disable-pip-version-check matplotlib
+	$(PLOT_VENV)/bin/python tools/plot.py run target/bench.json target/appends.svg
+	$(PLOT_VENV)/bin/python tools/plot.py bars target/bars.json target/bars.svg
+	$(PLOT_VENV)/bin/python tools/plot.py connections target/bars.json target/network.svg
 
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)

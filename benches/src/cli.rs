@@ -10,7 +10,6 @@ use crate::data::Pool;
 use crate::machine::{Machine, WorkDir, free_bytes, is_memory};
 use crate::net::load::Streams;
 use crate::net::{appends, bare, process};
-use crate::plot;
 use crate::reads::probe;
 use crate::report::Report;
 use crate::run::{self, Sizes, Workload};
@@ -109,9 +108,6 @@ struct Common {
     /// Also write the JSON to this file
     #[arg(long, value_name = "FILE")]
     json_file: Option<PathBuf>,
-    /// Draw into this file: the curves of `run`, the ratios of `bars`
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
 }
 
 /// Options for bars of the network only.
@@ -123,9 +119,6 @@ struct NetOptions {
     /// There, all appenders of a connection share one append stream; by default each has its own
     #[arg(long)]
     shared_streams: bool,
-    /// Draw append rates by connections into this file
-    #[arg(long, value_name = "FILE")]
-    svg_connections: Option<PathBuf>,
     /// Seconds of the overload (of `net_overload`)
     #[arg(long, value_name = "S")]
     overload_secs: Option<f64>,
@@ -240,9 +233,6 @@ fn run_workloads(common: &Common, workloads: &[Workload]) -> Result<()> {
         let rows = run::workload(&bench, &common.sizes(None), which);
         report.rows.extend(rows.with_context(|| name(&which))?);
     }
-    if let Some(path) = &common.svg {
-        fs::write(path, plot::overview(&report)).with_context(|| format!("writing {}", path.display()))?;
-    }
     common.put(&report.table(), &report)
 }
 
@@ -255,12 +245,6 @@ fn run_bars(common: &Common, net: &NetOptions, names: &[bars::Name]) -> Result<(
         eprintln!("{}", name(&which));
         let bars = bars::measure(&bench, &common.sizes(Some(net)), which);
         all.bars.extend(bars.with_context(|| name(&which))?);
-    }
-    if let Some(path) = &common.svg {
-        fs::write(path, plot::bars(&all)).with_context(|| format!("writing {}", path.display()))?;
-    }
-    if let Some(path) = &net.svg_connections {
-        fs::write(path, plot::connections(&all)).with_context(|| format!("writing {}", path.display()))?;
     }
     common.put(&all.table(), &all)
 }

@@ -11,7 +11,7 @@
 //!       engine.rs   chiplog as it is used here
 //!       replicas.rs several of it in one cluster, and dragonboat, which they are compared with
 //!     net/        the same over the network, with servers as processes of their own
-//!   bar.rs report.rs plot.rs   tables, JSON, pictures
+//!   bar.rs report.rs   tables, and JSON, of which tools/plot.py makes pictures
 //!   measure.rs data.rs machine.rs   histograms, records, the machine and the directory
 //! ```
 //!
@@ -28,7 +28,6 @@ mod engine;
 mod machine;
 mod measure;
 mod net;
-mod plot;
 mod raw;
 mod reads;
 mod replicas;

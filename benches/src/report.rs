@@ -75,11 +75,6 @@ fn thousands(value: f64) -> String {
 }
 
 impl Report {
-    /// The rows of one workload.
-    pub(crate) fn of(&self, workload: &str) -> Vec<&Row> {
-        self.rows.iter().filter(|row| row.workload == workload).collect()
-    }
-
     /// The table as text.
     pub(crate) fn table(&self) -> String {
         let mut out = String::new();
