@@ -41,6 +41,7 @@ mod error;
 mod follower;
 pub mod inspect;
 mod options;
+mod random;
 mod read;
 mod record;
 mod replica;

@@ -26,6 +26,7 @@ const CORE: House = House {
         "testing::planted_bugs",
         "types",
         "error",
+        "random",
         "record",
         "sync",
         "disk",

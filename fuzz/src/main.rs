@@ -6,54 +6,42 @@
 //! When a target panics, its input is stored in `fuzz/artifacts/TARGET-SEED-ROUND`; `--input` runs it again.
 
 use chiplog_fuzz::{INPUT_BYTES_MAX, TARGETS, Target};
+use clap::Parser;
+use fastrand::Rng;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// Runs the fuzz targets: their corpus, then mutations of it
+#[derive(Parser)]
 struct Arguments {
+    /// Seconds of mutations, of each target
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
     seconds: f64,
+    /// The same seed makes the same mutations
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// This target alone
+    #[arg(long, value_name = "NAME")]
     target: Option<String>,
+    /// This input alone
+    #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
 }
 
-fn arguments() -> Result<Arguments, String> {
-    let mut parsed = Arguments { seconds: 10.0, seed: 1, target: None, input: None };
-    let mut given = std::env::args().skip(1);
-    while let Some(name) = given.next() {
-        let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
-        let number = || value.parse::<f64>().map_err(|_| format!("{name}: {value} is no number"));
-        match name.as_str() {
-            "--seconds" => parsed.seconds = number()?,
-            "--seed" => parsed.seed = number()? as u64,
-            "--target" => parsed.target = Some(value),
-            "--input" => parsed.input = Some(value.into()),
-            _ => {
-                return Err(format!(
-                    "unknown option {name}; there are --seconds, --seed, --target and --input"
-                ));
-            }
-        }
-    }
-    Ok(parsed)
-}
-
 fn main() -> ExitCode {
-    let run = || {
-        let arguments = arguments()?;
-        let chosen = |name: &str| arguments.target.as_deref().is_none_or(|t| t == name);
-        let targets: Vec<_> = TARGETS.iter().filter(|(name, _)| chosen(name)).collect();
-        if targets.is_empty() {
-            return Err(format!(
-                "no such target; there are {:?}",
-                TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>()
-            ));
-        }
+    let arguments = Arguments::parse();
+    let is_chosen = |name: &str| arguments.target.as_deref().is_none_or(|t| t == name);
+    let targets: Vec<_> = TARGETS.iter().filter(|(name, _)| is_chosen(name)).collect();
+    let ran = if targets.is_empty() {
+        let names: Vec<_> = TARGETS.iter().map(|(name, _)| *name).collect();
+        Err(format!("no such target; there are {names:?}"))
+    } else {
         targets.into_iter().try_for_each(|(name, target)| fuzz(name, *target, &arguments))
     };
-    match run() {
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("fuzz: {why}");
@@ -92,7 +80,7 @@ fn fuzz(name: &str, target: Target, arguments: &Arguments) -> Result<(), String>
     }
     let began = Instant::now();
     let time = Duration::from_secs_f64(arguments.seconds);
-    let mut random = Random(arguments.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Rng::with_seed(arguments.seed);
     let mut rounds = 0u64;
     while began.elapsed() < time {
         let input = mutate(&corpus, &mut random);
@@ -107,45 +95,26 @@ fn fuzz(name: &str, target: Target, arguments: &Arguments) -> Result<(), String>
     Ok(())
 }
 
-/// xorshift64*: small, and good enough to choose positions and values. Vigna, "An experimental exploration of
-/// Marsaglia's xorshift generators, scrambled", 2016.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `bound`, which is not 0.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
 /// Values at which lengths and counts often go wrong.
 const EDGES: [u64; 12] =
     [0, 1, 2, 63, 64, 127, 128, 255, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0xffff_ffff_ffff_ffff];
 
 /// One to eight changes to some input of the corpus.
-fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
-    let mut bytes = corpus[random.below(corpus.len())].clone();
-    for _ in 0..=random.below(8) {
+fn mutate(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
+    let mut bytes = corpus[random.usize(..corpus.len())].clone();
+    for _ in 0..=random.usize(..8) {
         if bytes.is_empty() {
-            bytes.push(random.next() as u8);
+            bytes.push(random.u8(..));
         }
-        let at = random.below(bytes.len());
+        let at = random.usize(..bytes.len());
         // In every format here the fields are in front.
-        let at = if random.below(2) == 0 { at % 80 % bytes.len() } else { at };
-        match random.below(8) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.next() as u8,
+        let at = if random.bool() { at % 80 % bytes.len() } else { at };
+        match random.usize(..8) {
+            0 => bytes[at] ^= 1 << random.usize(..8),
+            1 => bytes[at] = random.u8(..),
             2 | 3 => {
-                let value =
-                    EDGES[random.below(EDGES.len())].wrapping_add(random.below(3) as u64).wrapping_sub(1);
-                let width = [1, 2, 4, 8][random.below(4)];
+                let value = EDGES[random.usize(..EDGES.len())].wrapping_add(random.u64(..3)).wrapping_sub(1);
+                let width = [1, 2, 4, 8][random.usize(..4)];
                 let at = at & !(width - 1);
                 for (byte, new) in bytes[at..].iter_mut().zip(&value.to_le_bytes()[..width]) {
                     *byte = *new;
@@ -153,21 +122,21 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             }
             4 => bytes.truncate(at),
             5 => {
-                let end = (at + 1 + random.below(64)).min(bytes.len());
+                let end = (at + 1 + random.usize(..64)).min(bytes.len());
                 let piece = bytes[at..end].to_vec();
-                let to = random.below(bytes.len() + 1);
+                let to = random.usize(..bytes.len() + 1);
                 bytes.splice(to..to, piece);
             }
             6 => {
-                let other = &corpus[random.below(corpus.len())];
+                let other = &corpus[random.usize(..corpus.len())];
                 if !other.is_empty() {
-                    let from = random.below(other.len());
+                    let from = random.usize(..other.len());
                     bytes.truncate(at);
                     bytes.extend_from_slice(&other[from..]);
                 }
             }
             _ => {
-                let end = (at + 1 + random.below(32)).min(bytes.len());
+                let end = (at + 1 + random.usize(..32)).min(bytes.len());
                 bytes.drain(at..end);
             }
         }

@@ -59,18 +59,14 @@ fn fifty_kills_under_load_lose_nothing() {
     let text = Text::new();
     let witness = Witness::new(plan(dir.path(), 1_000_000, 8, 256 << 10));
     let mut seen = Seen::new(witness.plan().total, Index(1));
-    let mut random = 0x5eed_u64;
-    let mut below = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % n
-    };
+    let mut random = fastrand::Rng::with_seed(0x5eed);
     let mut first = Index(1);
     for round in 0..50 {
         let mut child = witness.start();
         if round % 5 == 4 {
-            sleep(Duration::from_micros(below(20_000)));
+            sleep(Duration::from_micros(random.u64(..20_000)));
         } else {
-            let target = witness.acked() + 1 + below(8_000);
+            let target = witness.acked() + 1 + random.u64(..8_000);
             assert!(reached(&witness, &mut child, target), "round {round}: the child failed");
         }
         assert!(child.kill(), "round {round}: the child had ended by itself");

@@ -35,16 +35,10 @@ impl Load {
 
 /// Record `number`: its number, then bytes that follow from it.
 fn record(number: u64, bytes_max: u64) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    let filler = next() % bytes_max;
+    let mut random = fastrand::Rng::with_seed(number);
     let mut record = number.to_le_bytes().to_vec();
-    record.extend((0..filler).map(|_| next() as u8));
+    record.resize(8 + random.usize(..bytes_max as usize), 0);
+    random.fill(&mut record[8..]);
     record
 }
 

@@ -1,5 +1,7 @@
 //! The random generator for all sampling: a seed gives the same numbers on every machine.
 
+use crate::random::SplitMix;
+
 /// A small seeded random generator (splitmix64): the same seed gives the same numbers on every machine.
 ///
 /// ```
@@ -8,27 +10,23 @@
 /// assert!(Rng::new(7).below(10) < 10);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix);
 
 impl Rng {
     /// Creates a generator with this seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix(seed))
     }
 
     /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "there is no number below 0");
-        (self.next_u64() % bound as u64) as usize
+        self.0.below(bound)
     }
 
     /// Returns a number from `low` to `high`, both included.

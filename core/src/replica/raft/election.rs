@@ -8,6 +8,7 @@
 use super::Replica;
 use crate::cluster::options::Cluster;
 use crate::error::{Error, ErrorKind, Result};
+use crate::random::SplitMix;
 use crate::replica::writer::Writer;
 use crate::sync::clock::Moment;
 use raft::StateRole;
@@ -43,23 +44,6 @@ impl Ticks {
             drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
             asking: 0,
         }
-    }
-}
-
-/// A sequence of pseudorandom numbers from a seed. Sebastiano Vigna's SplitMix64.
-pub(super) struct SplitMix(pub(super) u64);
-
-impl SplitMix {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
     }
 }
 

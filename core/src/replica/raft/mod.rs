@@ -40,6 +40,7 @@ use crate::cluster::options::{Cluster, Role};
 use crate::cluster::transport::Envelope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::random::SplitMix;
 use crate::replica::state::log_clock::LogClock;
 use crate::replica::state::sequencer::Sequencer;
 use crate::replica::wire::raft_message;
@@ -51,7 +52,7 @@ use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, NodeId, Term, Timestamp};
 use admission::Admission;
 use bytes::Bytes;
-use election::{SplitMix, Ticks};
+use election::Ticks;
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) use fixtures::snapshot_of;
 use leader_transfer::Handover;
