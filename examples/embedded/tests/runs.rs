@@ -1,4 +1,5 @@
 //! The examples do what the pages say, and the pages show the examples as they are.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 use std::process::Command;

@@ -4,9 +4,11 @@ use super::{Case, Latencies, Load, Measured, Read};
 use crate::commands::run::scratch::Scratch;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
+use crate::common::signals;
 use crate::connect::open_log;
 use chiplog::{ErrorKind, Log, Options, Start};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
@@ -25,6 +27,8 @@ pub(super) fn measure(dir: &Path, load: &Load, ui: &Ui) -> Result<Measured> {
         let why = format!("{} is a log: name another directory on its disk", dir.display());
         return Err(Failure::usage(why));
     }
+    let stopped = Arc::clone(&load.stopped);
+    signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
     let scratch = Scratch::make(dir, PREFIX)?;
     let options = Options { retention_bytes: Some(RETENTION_BYTES), ..Options::default() };
     let log = Log::open(scratch.dir().join("log"), options)?;

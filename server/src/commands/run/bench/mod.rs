@@ -13,7 +13,6 @@ use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::Ui;
-use crate::common::signals;
 use crate::connect::cluster::Connect;
 use crate::connect::target::Target;
 use chiplog::ErrorKind;
@@ -166,7 +165,7 @@ impl Window {
 struct Load {
     cases: Vec<Case>,
     time: Duration,
-    /// Ctrl-C or SIGTERM arrived.
+    /// Ctrl-C or SIGTERM arrived, and there is a directory to remove.
     stopped: Arc<AtomicBool>,
     /// No latencies.
     none: Latencies,
@@ -174,13 +173,15 @@ struct Load {
 
 impl Load {
     fn new(args: &Bench) -> Result<Self> {
-        let stopped = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopped);
-        signals::on_stop(move || stop.store(true, Ordering::Relaxed))?;
         let none = Latencies::new_with_max(NANOS_MAX, 3)
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot count latencies: {e}")))?;
         let seconds = args.secs.unwrap_or(if args.quick { 0.3 } else { 2.0 });
-        Ok(Self { cases: args.cases(), time: Duration::from_secs_f64(seconds), stopped, none })
+        Ok(Self {
+            cases: args.cases(),
+            time: Duration::from_secs_f64(seconds),
+            stopped: Arc::default(),
+            none,
+        })
     }
 
     fn window(&self) -> Window {

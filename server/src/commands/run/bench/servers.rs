@@ -12,7 +12,6 @@ use crate::connect::remote::{PATIENCE, failure};
 use chiplog::{ErrorKind, Start};
 use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReaderOptions};
 use chiplog_net::wire::ids::to_hex;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -49,9 +48,6 @@ pub(super) fn measure(
         for case in &load.cases {
             case.announce(ui);
             appends.push(load.row(*case, &append(servers, &options, *case, load).await.map_err(failure)?));
-            if load.stopped.load(Ordering::Relaxed) {
-                break;
-            }
         }
         if !ui.quiet {
             eprintln!("reading");
