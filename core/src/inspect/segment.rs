@@ -9,7 +9,7 @@
 use super::batches;
 use super::batches::Piece;
 use super::report::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail};
-use super::window::Window;
+use super::window::FileWindow;
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::options::log_options::LogOptions;
@@ -53,7 +53,7 @@ impl Found {
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
         let unreadable =
             Ok(Some(Self { number, header: None, opening: None, log_first: None, unbegun: false }));
-        let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
+        let mut window = match disk.open(&file_name(number), false).and_then(FileWindow::new) {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(_) => return unreadable,
@@ -93,7 +93,7 @@ enum Header {
     Newer(u32),
 }
 
-fn read_header(window: &mut Window, number: u64) -> Header {
+fn read_header(window: &mut FileWindow, number: u64) -> Header {
     let length = window.len().min(SEGMENT_HEADER_BYTES as u64) as usize;
     let (head, what) = match window.get(0, length) {
         Err(e) => (Vec::new(), format!("segment header cannot be read: {e}")),
@@ -111,7 +111,7 @@ fn read_header(window: &mut Window, number: u64) -> Header {
 
 /// Finds a damaged header's id: in its own bytes, if the damage is elsewhere, or in the footer. An id is right if the
 /// first block's checksum matches under it.
-fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader> {
+fn guess(window: &mut FileWindow, head: &[u8], number: u64) -> Option<SegmentHeader> {
     let bytes = u32::try_from(window.len()).ok()?;
     let word =
         |bytes: &[u8], at: usize| bytes.get(at..at + 8)?.first_chunk().copied().map(u64::from_le_bytes);
@@ -286,7 +286,7 @@ impl Wrong {
 
 impl Walk<'_, '_, '_> {
     fn run(&mut self, number: u64, log: Option<LogId>) -> Result<(), Stop> {
-        let opened = self.disk.open(&self.file, false).and_then(Window::new);
+        let opened = self.disk.open(&self.file, false).and_then(FileWindow::new);
         let mut window = match opened {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Stop::Vanished),
@@ -325,7 +325,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Walks all blocks of a segment with a sound header, then its index and footer.
-    fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
+    fn blocks(&mut self, window: &mut FileWindow, header: &SegmentHeader) -> Result<(), Stop> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
         let footer = footer.filter(|f| !self.is_outdated(f));
@@ -380,7 +380,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Whether the segment holds blocks: an opening, or, if that is damaged, any later block or a footer.
-    fn has_begun(&self, window: &mut Window, footer: Option<&Footer>, length: u64) -> bool {
+    fn has_begun(&self, window: &mut FileWindow, footer: Option<&Footer>, length: u64) -> bool {
         let start = SEGMENT_HEADER_BYTES as u64;
         footer.is_some()
             || self.header_at(window, start, length).is_ok()
@@ -389,7 +389,7 @@ impl Walk<'_, '_, '_> {
 
     /// For a segment that nothing proves as a whole: returns where its last recognisable block ends, and below which
     /// offset its blocks say that everything is durable.
-    fn prove(&self, window: &mut Window, limit: u64) -> (u64, u64) {
+    fn prove(&self, window: &mut FileWindow, limit: u64) -> (u64, u64) {
         let (mut at, mut end, mut proven) = (SEGMENT_HEADER_BYTES as u64, 0, 0);
         while let Some((found, header)) = self.seek(window, at, limit) {
             proven = proven.max(u64::from(header.durable_upto));
@@ -400,7 +400,7 @@ impl Walk<'_, '_, '_> {
         (end, proven)
     }
 
-    fn walk_blocks(&mut self, window: &mut Window, limit: u64, end: &mut SegmentEnd) -> Result<(), Stop> {
+    fn walk_blocks(&mut self, window: &mut FileWindow, limit: u64, end: &mut SegmentEnd) -> Result<(), Stop> {
         let mut at = SEGMENT_HEADER_BYTES as u64;
         while at + BLOCK_HEADER_BYTES as u64 <= limit {
             match self.header_at(window, at, limit) {
@@ -432,7 +432,7 @@ impl Walk<'_, '_, '_> {
     /// Checks a block with a sound header. False if it is torn: bad and not proven.
     fn block(
         &mut self,
-        window: &mut Window,
+        window: &mut FileWindow,
         at: u64,
         header: &BlockHeader,
         end: &mut SegmentEnd,
@@ -545,11 +545,12 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Checks the block index against its checksum and against the blocks it points to.
-    fn check_index(&mut self, window: &mut Window, footer: &Footer) -> Result<u64, Stop> {
+    fn check_index(&mut self, window: &mut FileWindow, footer: &Footer) -> Result<u64, Stop> {
         const STALE: &str = "the block index is corrupt; the segment is walked from its start instead";
         let (at, count) = (u64::from(footer.index_offset), footer.index_count as usize);
         let bytes = count.saturating_mul(INDEX_ENTRY_BYTES);
-        let sound = |window: &mut Window| window.get(at, bytes).is_ok_and(|b| crc32c(b) == footer.index_crc);
+        let sound =
+            |window: &mut FileWindow| window.get(at, bytes).is_ok_and(|b| crc32c(b) == footer.index_crc);
         if !sound(window) {
             window.refresh(); // the writer may have been writing it
             if !sound(window) {
@@ -576,7 +577,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// The header of the block at `at`, if it is sound and the block ends at `limit` or before.
-    fn header_at(&self, window: &mut Window, at: u64, limit: u64) -> Result<BlockHeader, String> {
+    fn header_at(&self, window: &mut FileWindow, at: u64, limit: u64) -> Result<BlockHeader, String> {
         let bytes =
             window.get(at, BLOCK_HEADER_BYTES).map_err(|e| format!("block header cannot be read: {e}"))?;
         let header = BlockHeader::parse(bytes, self.id)?;
@@ -587,7 +588,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// The first sound block header at or after `at`.
-    fn seek(&self, window: &mut Window, mut at: u64, limit: u64) -> Option<(u64, BlockHeader)> {
+    fn seek(&self, window: &mut FileWindow, mut at: u64, limit: u64) -> Option<(u64, BlockHeader)> {
         while at + BLOCK_HEADER_BYTES as u64 <= limit {
             if let Ok(header) = self.header_at(window, at, limit) {
                 return Some((at, header));
@@ -651,7 +652,7 @@ fn data_limit_of(header: &SegmentHeader, length: u64) -> u64 {
 }
 
 /// Returns the footer, or its fault. Neither, if the segment has none.
-fn read_footer(window: &mut Window, header: &SegmentHeader) -> (Option<Footer>, Option<Wrong>) {
+fn read_footer(window: &mut FileWindow, header: &SegmentHeader) -> (Option<Footer>, Option<Wrong>) {
     let Some(at) = u64::from(header.bytes).checked_sub(FOOTER_BYTES as u64) else { return (None, None) };
     let Ok(bytes) = window.get(at, FOOTER_BYTES) else { return (None, None) };
     let Some(bytes) = bytes.first_chunk::<FOOTER_BYTES>() else { return (None, None) };
@@ -695,7 +696,7 @@ fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
     }
 }
 
-fn padding_is_zero(window: &mut Window, at: u64, header: &BlockHeader) -> bool {
+fn padding_is_zero(window: &mut FileWindow, at: u64, header: &BlockHeader) -> bool {
     let rest = header.stride() - header.length as usize;
     window.get(at + u64::from(header.length), rest).is_ok_and(|b| b.iter().all(|b| *b == 0))
 }
