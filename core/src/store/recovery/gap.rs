@@ -34,7 +34,7 @@ use crate::store::format::segment::{
     FORMAT_VERSION_FIRST, Footer, HARD_STATE_BYTES, HardState, IndexEntry, Opening, digest_of_bytes,
     version_of_blocks,
 };
-use crate::store::read::scanner::{Found, Scanner};
+use crate::store::read::scanner::Scanner;
 use crate::store::segment::version::raise_version;
 use crate::store::segment::{Base, file_name};
 use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
@@ -238,20 +238,15 @@ impl Probe {
 
     /// The last committed entry according to the block at `at`, which is sound.
     fn commit_of(&mut self, at: usize) -> Result<EntryIndex> {
-        let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(EntryIndex(0)) };
-        Ok(state_of(&header, body).map_or(EntryIndex(0), |state| state.commit))
+        let state = self.scanner.block(at)?.ok().and_then(|(header, body)| state_of(&header, body));
+        Ok(state.map_or(EntryIndex(0), |state| state.commit))
     }
 
     /// The block at `at`, if it is sound and follows `before`, and the state after it.
-    fn sound_block(
-        &mut self,
-        at: usize,
-        before: Point,
-    ) -> Result<std::result::Result<(BlockHeader, Point), Malformed>> {
+    fn sound_block(&mut self, at: usize, before: Point) -> Result<Result<(BlockHeader, Point), Malformed>> {
         let header = match self.scanner.block(at)? {
-            Found::Block(header, _) => header,
-            Found::Nothing(why) => return Ok(Err(why)),
-            Found::Limit => return Ok(Err("the segment ends before its last block")),
+            Ok((header, _)) => header,
+            Err(why) => return Ok(Err(why)),
         };
         let beyond = matches!(self.place.end, Some((Some(end), _)) if at + header.stride() > end);
         if beyond {
@@ -284,16 +279,15 @@ impl Probe {
             Some((Some(end), _)) => end,
             _ => self.scanner.limit(),
         };
-        let mut at = from + BLOCK_HEADER_BYTES;
-        let mut sound = None;
-        while at + BLOCK_HEADER_BYTES <= upper && sound.is_none() {
-            if let Some(header) = self.candidate(at)? {
-                sound = Some((at, header));
-            }
-            at += BLOCK_HEADER_BYTES;
+        let (mut at, mut sound) = (from, None);
+        while sound.is_none()
+            && let Some((found, header)) = self.scanner.seek(at + BLOCK_HEADER_BYTES, upper)?
+        {
+            sound = self.candidate(found, &header)?;
+            at = found;
         }
         let behind = match (sound, self.place.end) {
-            (Some((at, h)), _) => {
+            (Some(h), _) => {
                 let upto = if h.kind.is_entry() { EntryIndex(h.raft_index.0 - 1) } else { h.raft_index };
                 Behind { to: Some(at), upto, anchor: (h.raft_index, h.term), next: h.first }
             }
@@ -319,28 +313,24 @@ impl Probe {
     /// The sound headers of entries in a gap that ends with entry `upto`.
     fn headers(&mut self, hole: Range<usize>, upto: EntryIndex) -> Result<Vec<IndexEntry>> {
         let mut seen: Vec<IndexEntry> = Vec::new();
-        let mut at = hole.start;
-        while at + BLOCK_HEADER_BYTES <= hole.end {
-            if let Ok(h) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, self.place.id)
-                && h.kind.is_entry()
+        let mut from = hole.start;
+        while let Some((at, h)) = self.scanner.seek(from, hole.end)? {
+            if h.kind.is_entry()
                 && h.raft_index <= upto
                 && h.raft_index > seen.last().map_or(self.before.raft, |e| e.raft_index)
             {
                 let (first, raft_index, timestamp) = (h.first, h.raft_index, h.timestamp);
                 seen.push(IndexEntry { first, raft_index, timestamp, offset: at as u32 });
             }
-            at += BLOCK_HEADER_BYTES;
+            from = at + BLOCK_HEADER_BYTES;
         }
         Ok(seen)
     }
 
-    /// Whether the log can continue after a gap with the sound block at `at`. It must come after the blocks before the
+    /// The block at `at`, if the log can continue with it after a gap. It must come after the blocks before the
     /// gap, and not after the start of the next segment. Either a sound block follows it, or no durable one. (Swapped
     /// sectors contain sound blocks, too.)
-    fn candidate(&mut self, at: usize) -> Result<Option<BlockHeader>> {
-        let id = self.place.id;
-        let head = self.scanner.bytes(at, BLOCK_HEADER_BYTES)?;
-        let Ok(header) = BlockHeader::parse(head, id) else { return Ok(None) };
+    fn candidate(&mut self, at: usize, header: &BlockHeader) -> Result<Option<BlockHeader>> {
         let raft = if header.kind.is_entry() { self.before.raft.next() } else { self.before.raft };
         if header.kind == Kind::Opening || header.raft_index < raft || header.term < self.before.term {
             return Ok(None);
@@ -379,20 +369,13 @@ impl Probe {
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn states(&mut self, at: usize) -> Result<Vec<(bool, HardState)>> {
-        let (id, limit) = (self.place.id, self.scanner.limit());
-        let mut at = at.next_multiple_of(BLOCK_HEADER_BYTES);
+    pub(crate) fn states(&mut self, mut at: usize) -> Result<Vec<(bool, HardState)>> {
         let mut states = Vec::new();
-        while at + BLOCK_HEADER_BYTES <= limit {
-            if let Ok(header) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, id) {
-                let state = match self.scanner.block(at)? {
-                    Found::Block(header, body) => state_of(&header, body),
-                    _ => None,
-                };
-                let of_term = HardState { term: header.term, vote: 0, commit: EntryIndex(0) };
-                states.push((state.is_some(), state.unwrap_or(of_term)));
-            }
-            at += BLOCK_HEADER_BYTES;
+        while let Some((found, header)) = self.scanner.seek(at, self.scanner.limit())? {
+            let state = self.scanner.block(found)?.ok().and_then(|(header, body)| state_of(&header, body));
+            let of_term = HardState { term: header.term, vote: 0, commit: EntryIndex(0) };
+            states.push((state.is_some(), state.unwrap_or(of_term)));
+            at = found + BLOCK_HEADER_BYTES;
         }
         Ok(states)
     }
