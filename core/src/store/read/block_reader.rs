@@ -95,7 +95,7 @@ pub(crate) struct Located {
 pub(crate) struct Blocks {
     data: Arc<SegmentData>,
     at: usize,
-    /// What was read without a mapping.
+    /// Bytes that were read without a mapping.
     window: Window,
     /// Bytes read at a time without a mapping; larger blocks are read whole.
     window_bytes: usize,

@@ -1,8 +1,8 @@
 //! Scanner: finds the blocks of one segment file by `pread`, and checks every byte. Recovery, read-only handles and
 //! repair use it. It never uses the mapping, so a failing device causes an error and not a signal.
 //!
-//! Invariant: it trusts nothing in the file. What is not a sound block is a result, with the reason, and no error; its
-//! caller decides what that means.
+//! Invariant: it trusts nothing in the file. Bytes that are no sound block are a result, with the reason, and no error.
+//! Its caller decides what they mean.
 
 use super::window::Window;
 use crate::disk::DiskFile;

@@ -1,4 +1,4 @@
-//! Window: the part of a file that was read last. Fills by `pread`, in pieces larger than what is needed now.
+//! Window: the part of a file that was read last, by `pread`. Its users read ahead, and take small pieces from it.
 //!
 //! Must not know: blocks, segments.
 
