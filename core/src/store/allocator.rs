@@ -16,7 +16,9 @@
 mod files;
 
 pub(super) use self::files::random_id;
-pub(crate) use super::background::{AHEAD, PreparedSegment, RETRY_DELAY};
+#[cfg(test)]
+pub(crate) use super::background::RETRY_DELAY;
+pub(crate) use super::background::{AHEAD, PreparedSegment};
 
 use super::background::{BackgroundJob, Job, JobQueue, Outcome};
 use super::format::segment::FORMAT_VERSION_FIRST;

@@ -16,12 +16,11 @@ use super::format::block::BLOCK_HEADER_BYTES;
 use super::format::geometry::{INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, SEGMENT_HEADER_BYTES};
 use super::format::segment::{Footer, IndexEntry};
 use crate::disk::{Disk, DiskFile, Map};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::record::crc::crc32c;
 use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
-use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// How readers read a segment.
@@ -36,8 +35,8 @@ pub enum ReadMode {
     /// process gets SIGBUS.
     #[default]
     Map,
-    /// `pread` into buffers, with one copy. A failing device gives an [`ErrorKind::Io`] error, a shortened file
-    /// [`ErrorKind::Corrupt`]. Nothing is mapped.
+    /// `pread` into buffers, with one copy. A failing device gives an [`Io`](crate::ErrorKind::Io) error, a shortened file
+    /// [`Corrupt`](crate::ErrorKind::Corrupt). Nothing is mapped.
     Read,
 }
 

@@ -82,7 +82,12 @@ impl Probe {
             }
             match self.sound_block(self.at, self.before)? {
                 Ok((header, after)) => {
-                    self.committed = self.committed.max(self.commit_of(self.at)?);
+                    if matches!(header.kind, Kind::Opening | Kind::HardState)
+                        && let Ok((header, body)) = self.scanner.block(self.at)?
+                        && let Some(state) = state_of(&header, body)
+                    {
+                        self.committed = self.committed.max(state.commit);
+                    }
                     self.at += header.stride();
                     self.before = after;
                 }
@@ -127,12 +132,6 @@ impl Probe {
             }
             None => false,
         }
-    }
-
-    /// The last committed entry according to the block at `at`, which is sound.
-    fn commit_of(&mut self, at: usize) -> Result<EntryIndex> {
-        let state = self.scanner.block(at)?.ok().and_then(|(header, body)| state_of(&header, body));
-        Ok(state.map_or(EntryIndex(0), |state| state.commit))
     }
 
     /// The block at `at`, if it is sound and follows `before`, and the state after it.
