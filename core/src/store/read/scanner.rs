@@ -166,3 +166,40 @@ impl Scanner {
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::disk::sim::SimDisk;
+    use crate::store::format::block::sample_header;
+    use crate::store::format::geometry::SEGMENT_BYTES_MIN;
+    use std::io::IoSlice;
+
+    #[test]
+    fn search_finds_every_header_however_much_is_read_at_a_time() {
+        let (id, bytes) = (SegmentId(7), SEGMENT_BYTES_MIN as usize);
+        let file: Arc<dyn DiskFile> = SimDisk::default().create("file").unwrap();
+        file.write_at(0, &[IoSlice::new(&vec![0; bytes])]).unwrap();
+        let places = [4096, 4160, 4416, 8128, 8192, 20_480];
+        for (n, at) in places.into_iter().enumerate() {
+            let header = BlockHeader { durable_upto: 5000 - n as u32, ..sample_header() };
+            file.write_at(at as u64, &[IoSlice::new(&header.encode(id))]).unwrap();
+        }
+        for piece in [64, 192, 4096, 1 << 20] {
+            let mut scanner = Scanner::new(file.clone(), "file".into(), id, bytes).in_pieces_of(piece);
+            let (mut found, mut from) = (Vec::new(), SEGMENT_HEADER_BYTES);
+            while let Some((at, _)) = scanner.seek(from, scanner.limit()).unwrap() {
+                found.push(at);
+                from = at + BLOCK_HEADER_BYTES;
+            }
+            assert_eq!(found, places, "{piece}");
+            assert_eq!(scanner.seek(8193, 20_480 + 63).unwrap(), None, "{piece}");
+            let later = |durable_upto, end| Later { durable_upto, end };
+            assert_eq!(scanner.later(4097).unwrap(), later(4999, 20_480 + 128), "{piece}");
+            assert_eq!(scanner.later_within(4097, 8192).unwrap(), later(4999, 8128 + 128), "{piece}");
+            let foreign = Scanner::new(file.clone(), "file".into(), SegmentId(8), bytes).seek(0, bytes);
+            assert_eq!(foreign.unwrap(), None);
+        }
+    }
+}

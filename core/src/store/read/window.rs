@@ -44,3 +44,27 @@ impl Window {
         std::mem::take(&mut self.bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::disk::sim::SimDisk;
+    use std::io::IoSlice;
+
+    #[test]
+    fn bytes_that_are_kept_stay_when_the_window_moves() {
+        let file = SimDisk::default().create("file").unwrap();
+        file.write_at(0, &[IoSlice::new(b"abcdefgh")]).unwrap();
+        let mut window = Window::default();
+        window.fill(&*file, 0, 4).unwrap();
+        let kept = window.share(1, 2);
+        window.fill(&*file, 4, 4).unwrap();
+        assert_eq!((&*kept, window.from(5)), (&b"bc"[..], &b"fgh"[..]));
+        assert!(window.has(4, 4) && !window.has(3, 1) && !window.has(5, 4));
+        window.fill(&*file, 2, 3).unwrap();
+        assert_eq!((&*kept, window.from(2)), (&b"bc"[..], &b"cde"[..]));
+        assert!(window.fill(&*file, 6, 4).is_err());
+        assert!(!window.has(6, 1), "empty after an error");
+    }
+}
