@@ -30,14 +30,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod batches;
+mod chain;
+mod header;
 mod report;
 mod segment;
 mod window;
 
 pub use report::{Block, Content, Event, Fault, Report, Segment, SegmentEnd, SegmentState, Severity, Tail};
 
+use chain::Chain;
+use header::Found;
 use report::Sink;
-use segment::{Chain, Found, Outcome};
+use segment::Outcome;
 
 /// Reads a log's files without opening the log. Read-only, takes no lock, safe beside a live writer.
 ///

@@ -8,194 +8,26 @@
 
 use super::batches;
 use super::batches::Piece;
+use super::chain::{Chain, after_footer};
+use super::header::{Found, Header, read_header};
 use super::report::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail};
-use super::window::Window;
+use super::window::FileWindow;
 use crate::disk::Disk;
-use crate::error::Result;
 use crate::options::log_options::LogOptions;
-use crate::record::batch::Malformed;
 use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::sequencer::parse_command;
 use crate::replica::state::session_table::Sessions;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
-use crate::store::format::identity::newer;
-use crate::store::format::segment::{
-    FORMAT_VERSION, Footer, HardState, HeaderFault, IndexEntry, Opening, SegmentHeader,
-};
+use crate::store::format::segment::{Footer, HardState, IndexEntry, Opening, SegmentHeader};
 use crate::store::segment::file_name;
-use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, SegmentId};
 use std::io;
 use std::ops::ControlFlow;
 
 /// How many bytes are skipped at an offset that cannot be read.
 const PAGE_BYTES: u64 = 4096;
-
-/// A segment as the survey read it.
-pub(super) struct Found {
-    pub(super) number: u64,
-    /// None if its header is lost; the walk reports why.
-    pub(super) header: Option<SegmentHeader>,
-    /// The header of its opening block, if it has begun.
-    pub(super) opening: Option<BlockHeader>,
-    /// The log's first index in that opening.
-    pub(super) log_first: Option<Index>,
-    /// Its first block was read and is no opening: nothing was written to it yet, or it is damaged.
-    pub(super) unbegun: bool,
-}
-
-impl Found {
-    /// Reads header and opening. None if the file does not exist.
-    ///
-    /// # Errors
-    /// `Unsupported`: a newer version wrote the file.
-    pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
-        let unreadable =
-            Ok(Some(Self { number, header: None, opening: None, log_first: None, unbegun: false }));
-        let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
-            Ok(window) => window,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(_) => return unreadable,
-        };
-        let header = match read_header(&mut window, number) {
-            Header::Sound(header) | Header::Guessed(header, _) => header,
-            Header::Lost(_) => return unreadable,
-            Header::Newer(version) => return Err(newer(&disk.path().join(file_name(number)), version)),
-        };
-        let first = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES);
-        let first = first.map(|bytes| BlockHeader::parse(bytes, header.id).ok());
-        let unbegun = matches!(first, Ok(None));
-        let opening = first.ok().flatten().filter(|h| h.kind == Kind::Opening);
-        let log_first = opening.and_then(|h| {
-            let block = window.get(SEGMENT_HEADER_BYTES as u64, h.length as usize).ok()?;
-            check_body(&h, block, true).ok()?;
-            Some(Opening::parse(&block[BLOCK_HEADER_BYTES..]).ok()?.log_first)
-        });
-        Ok(Some(Self { number, header: Some(header), opening, log_first, unbegun }))
-    }
-
-    /// Whether all records before this segment are discarded when those below `first` are: then no older segment has
-    /// to lead to it.
-    pub(super) fn is_anew(&self, first: Index) -> bool {
-        self.opening.is_some_and(|h| h.first <= first)
-    }
-}
-
-/// The header of a file, as read.
-enum Header {
-    Sound(SegmentHeader),
-    /// It is damaged, but its id is known from elsewhere, so that the blocks can be read.
-    Guessed(SegmentHeader, String),
-    /// It is damaged, and its id is unknown.
-    Lost(String),
-    /// It needs a reader of this format version.
-    Newer(u32),
-}
-
-fn read_header(window: &mut Window, number: u64) -> Header {
-    let length = window.len().min(SEGMENT_HEADER_BYTES as u64) as usize;
-    let (head, what) = match window.get(0, length) {
-        Err(e) => (Vec::new(), format!("segment header cannot be read: {e}")),
-        Ok(head) => match SegmentHeader::parse(head) {
-            Ok(header) => return Header::Sound(header),
-            Err(HeaderFault::Newer(version)) => return Header::Newer(version),
-            Err(HeaderFault::Malformed(what)) => (head.to_vec(), what.to_string()),
-        },
-    };
-    match guess(window, &head, number) {
-        Some(header) => Header::Guessed(header, what),
-        None => Header::Lost(what),
-    }
-}
-
-/// Finds a damaged header's id: in its own bytes, if the damage is elsewhere, or in the footer. An id is right if the
-/// first block's checksum matches under it.
-fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader> {
-    let bytes = u32::try_from(window.len()).ok()?;
-    let word =
-        |bytes: &[u8], at: usize| bytes.get(at..at + 8)?.first_chunk().copied().map(u64::from_le_bytes);
-    let own = word(head, 48);
-    let footer = window.len().checked_sub(FOOTER_BYTES as u64);
-    let sealed = footer.and_then(|at| word(window.get(at, FOOTER_BYTES).ok()?, 24));
-    let block = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok()?;
-    let id = [own, sealed]
-        .into_iter()
-        .flatten()
-        .map(SegmentId)
-        .find(|id| BlockHeader::parse(block, *id).is_ok())?;
-    let log = head.get(24..40).and_then(|log| log.first_chunk()).map_or(0, |log| u128::from_le_bytes(*log));
-    Some(SegmentHeader { log: LogId(log), number, id, bytes, version: FORMAT_VERSION })
-}
-
-/// The requirements of the blocks so far for the next one. Empty at the start and after an unknown block.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Chain {
-    /// The last entry's raft index and term.
-    raft: Option<(EntryIndex, Term)>,
-    /// The next record's index; with `false`, at least this (a command that cannot be read may have moved it).
-    next: Option<(Index, bool)>,
-    timestamp: Timestamp,
-}
-
-impl Chain {
-    /// Checks that `header` can be the next one.
-    fn check(&self, header: &BlockHeader) -> Result<(), Malformed> {
-        if let Some((raft, term)) = self.raft {
-            let expected = if header.kind.is_entry() { raft.next() } else { raft };
-            if header.raft_index != expected {
-                return Err("block's raft index does not follow the one before");
-            }
-            if header.term < term && header.kind.is_entry() {
-                return Err("block's term is older than the one before");
-            }
-        }
-        match self.next {
-            Some((next, true)) if header.first != next => {
-                Err("block's first record does not follow the one before")
-            }
-            Some((next, false)) if header.first < next => Err("block's first record is below the one before"),
-            _ if header.kind == Kind::Data && header.timestamp < self.timestamp => {
-                Err("block's timestamp is older than the one before")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Advances past a block. `body` is its body, if that is sound.
-    fn advance(&mut self, header: &BlockHeader, body: Option<&[u8]>) {
-        self.raft = Some((header.raft_index, header.term));
-        let next = header.next_record();
-        self.next = match (header.kind, body.map(parse_command)) {
-            (Kind::Command, Some(Ok(Command::Discard { first }))) => Some((next.max(first), true)),
-            (Kind::Command, None | Some(Err(_))) => Some((next, false)),
-            _ => Some((next, true)),
-        };
-        if header.kind == Kind::Data {
-            self.timestamp = header.timestamp;
-        }
-    }
-
-    /// Whether an opening block can be the next one.
-    pub(super) fn leads_to(&self, opening: Option<&BlockHeader>) -> bool {
-        let here = opening.is_some_and(|o| self.raft == Some((o.raft_index, o.term)));
-        here && self.gap_to(opening) == (None, None)
-    }
-
-    /// The raft entries and records between here and `after`.
-    #[expect(clippy::type_complexity, reason = "two optional ranges, named where they are used")]
-    pub(super) fn gap_to(
-        &self,
-        after: Option<&BlockHeader>,
-    ) -> (Option<(EntryIndex, EntryIndex)>, Option<(Index, Index)>) {
-        let Some(after) = after else { return (None, None) };
-        let raft_last =
-            if after.kind.is_entry() { after.raft_index.0.saturating_sub(1) } else { after.raft_index.0 };
-        let raft = self.raft.map(|(raft, _)| (raft.next(), EntryIndex(raft_last)));
-        let records = self.next.map(|(next, _)| (next, after.first.previous()));
-        (raft.filter(|(a, b)| a <= b), records.filter(|(a, b)| a <= b))
-    }
-}
 
 /// How the walk over a segment ended.
 pub(super) enum Outcome {
@@ -286,7 +118,7 @@ impl Wrong {
 
 impl Walk<'_, '_, '_> {
     fn run(&mut self, number: u64, log: Option<LogId>) -> Result<(), Stop> {
-        let opened = self.disk.open(&self.file, false).and_then(Window::new);
+        let opened = self.disk.open(&self.file, false).and_then(FileWindow::new);
         let mut window = match opened {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Stop::Vanished),
@@ -325,7 +157,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Walks all blocks of a segment with a sound header, then its index and footer.
-    fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
+    fn blocks(&mut self, window: &mut FileWindow, header: &SegmentHeader) -> Result<(), Stop> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
         let footer = footer.filter(|f| !self.is_outdated(f));
@@ -380,7 +212,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Whether the segment holds blocks: an opening, or, if that is damaged, any later block or a footer.
-    fn has_begun(&self, window: &mut Window, footer: Option<&Footer>, length: u64) -> bool {
+    fn has_begun(&self, window: &mut FileWindow, footer: Option<&Footer>, length: u64) -> bool {
         let start = SEGMENT_HEADER_BYTES as u64;
         footer.is_some()
             || self.header_at(window, start, length).is_ok()
@@ -389,7 +221,7 @@ impl Walk<'_, '_, '_> {
 
     /// For a segment that nothing proves as a whole: returns where its last recognisable block ends, and below which
     /// offset its blocks say that everything is durable.
-    fn prove(&self, window: &mut Window, limit: u64) -> (u64, u64) {
+    fn prove(&self, window: &mut FileWindow, limit: u64) -> (u64, u64) {
         let (mut at, mut end, mut proven) = (SEGMENT_HEADER_BYTES as u64, 0, 0);
         while let Some((found, header)) = self.seek(window, at, limit) {
             proven = proven.max(u64::from(header.durable_upto));
@@ -400,7 +232,7 @@ impl Walk<'_, '_, '_> {
         (end, proven)
     }
 
-    fn walk_blocks(&mut self, window: &mut Window, limit: u64, end: &mut SegmentEnd) -> Result<(), Stop> {
+    fn walk_blocks(&mut self, window: &mut FileWindow, limit: u64, end: &mut SegmentEnd) -> Result<(), Stop> {
         let mut at = SEGMENT_HEADER_BYTES as u64;
         while at + BLOCK_HEADER_BYTES as u64 <= limit {
             match self.header_at(window, at, limit) {
@@ -421,7 +253,7 @@ impl Walk<'_, '_, '_> {
                     }
                     let records = self.chain.gap_to(Some(&after));
                     self.wrong(Wrong::corrupt(at, next - at, why), Some(records))?;
-                    self.chain = Chain { timestamp: self.chain.timestamp, ..Chain::default() };
+                    self.chain = self.chain.broken();
                     at = next;
                 }
             }
@@ -432,7 +264,7 @@ impl Walk<'_, '_, '_> {
     /// Checks a block with a sound header. False if it is torn: bad and not proven.
     fn block(
         &mut self,
-        window: &mut Window,
+        window: &mut FileWindow,
         at: u64,
         header: &BlockHeader,
         end: &mut SegmentEnd,
@@ -539,17 +371,18 @@ impl Walk<'_, '_, '_> {
             let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));
             let what = "blocks are missing from here on";
             self.wrong(Wrong::corrupt(end.data_end, reach, what), Some((raft, records)))?;
-            self.chain = Chain { timestamp: self.chain.timestamp, ..Chain::default() };
+            self.chain = self.chain.broken();
         }
         Ok(())
     }
 
     /// Checks the block index against its checksum and against the blocks it points to.
-    fn check_index(&mut self, window: &mut Window, footer: &Footer) -> Result<u64, Stop> {
+    fn check_index(&mut self, window: &mut FileWindow, footer: &Footer) -> Result<u64, Stop> {
         const STALE: &str = "the block index is corrupt; the segment is walked from its start instead";
         let (at, count) = (u64::from(footer.index_offset), footer.index_count as usize);
         let bytes = count.saturating_mul(INDEX_ENTRY_BYTES);
-        let sound = |window: &mut Window| window.get(at, bytes).is_ok_and(|b| crc32c(b) == footer.index_crc);
+        let sound =
+            |window: &mut FileWindow| window.get(at, bytes).is_ok_and(|b| crc32c(b) == footer.index_crc);
         if !sound(window) {
             window.refresh(); // the writer may have been writing it
             if !sound(window) {
@@ -576,7 +409,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// The header of the block at `at`, if it is sound and the block ends at `limit` or before.
-    fn header_at(&self, window: &mut Window, at: u64, limit: u64) -> Result<BlockHeader, String> {
+    fn header_at(&self, window: &mut FileWindow, at: u64, limit: u64) -> Result<BlockHeader, String> {
         let bytes =
             window.get(at, BLOCK_HEADER_BYTES).map_err(|e| format!("block header cannot be read: {e}"))?;
         let header = BlockHeader::parse(bytes, self.id)?;
@@ -587,7 +420,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// The first sound block header at or after `at`.
-    fn seek(&self, window: &mut Window, mut at: u64, limit: u64) -> Option<(u64, BlockHeader)> {
+    fn seek(&self, window: &mut FileWindow, mut at: u64, limit: u64) -> Option<(u64, BlockHeader)> {
         while at + BLOCK_HEADER_BYTES as u64 <= limit {
             if let Ok(header) = self.header_at(window, at, limit) {
                 return Some((at, header));
@@ -651,7 +484,7 @@ fn data_limit_of(header: &SegmentHeader, length: u64) -> u64 {
 }
 
 /// Returns the footer, or its fault. Neither, if the segment has none.
-fn read_footer(window: &mut Window, header: &SegmentHeader) -> (Option<Footer>, Option<Wrong>) {
+fn read_footer(window: &mut FileWindow, header: &SegmentHeader) -> (Option<Footer>, Option<Wrong>) {
     let Some(at) = u64::from(header.bytes).checked_sub(FOOTER_BYTES as u64) else { return (None, None) };
     let Ok(bytes) = window.get(at, FOOTER_BYTES) else { return (None, None) };
     let Some(bytes) = bytes.first_chunk::<FOOTER_BYTES>() else { return (None, None) };
@@ -667,22 +500,6 @@ fn read_footer(window: &mut Window, header: &SegmentHeader) -> (Option<Footer>, 
     }
 }
 
-/// The block that a footer implies would be next, as far as [`Chain::gap_to`] reads it.
-fn after_footer(footer: &Footer) -> BlockHeader {
-    BlockHeader {
-        length: BLOCK_HEADER_BYTES as u32,
-        batch_count: 0,
-        raft_index: footer.last_raft,
-        term: footer.last_term,
-        first: footer.next,
-        timestamp: footer.last_timestamp,
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: 0,
-        kind: Kind::Opening,
-    }
-}
-
 /// The log's first index according to a sound block, or 0.
 fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
     match header.kind {
@@ -695,7 +512,7 @@ fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
     }
 }
 
-fn padding_is_zero(window: &mut Window, at: u64, header: &BlockHeader) -> bool {
+fn padding_is_zero(window: &mut FileWindow, at: u64, header: &BlockHeader) -> bool {
     let rest = header.stride() - header.length as usize;
     window.get(at + u64::from(header.length), rest).is_ok_and(|b| b.iter().all(|b| *b == 0))
 }

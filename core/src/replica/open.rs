@@ -16,9 +16,9 @@ use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::allocator::{AHEAD, Allocator};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
-use crate::store::format::geometry::{SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, room_of};
+use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, room_of};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
-use crate::store::read::scanner::{Found, Scanner};
+use crate::store::read::segment_files::SegmentFile;
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::whole_segments::is_aside;
@@ -321,7 +321,7 @@ fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
             }
             continue;
         };
-        if number > 1 + AHEAD as u64 || holds_more_than_opening(disk, &name)? {
+        if number > 1 + AHEAD as u64 || holds_more_than_opening(disk, number)? {
             return Err(identity_gone(disk, &name));
         }
         remove(disk, &name)?;
@@ -362,7 +362,7 @@ pub(crate) fn cannot_open(dir: &Path, e: io::Error) -> Error {
 pub(crate) fn no_log(disk: &dyn Disk) -> Error {
     let holds_data = |name: &String| {
         file_number(name).is_some_and(|number| {
-            number > 1 + AHEAD as u64 || holds_more_than_opening(disk, name).unwrap_or(true)
+            number > 1 + AHEAD as u64 || holds_more_than_opening(disk, number).unwrap_or(true)
         })
     };
     let names = match list(disk) {
@@ -376,28 +376,18 @@ pub(crate) fn no_log(disk: &dyn Disk) -> Error {
 }
 
 /// Whether any block follows the opening block of a segment file. Counts as yes if it is not known.
-fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
-    use crate::store::format::segment::SegmentHeader;
-    let path = disk.path().join(name);
-    let io = |e| Error::io("read", &path, e);
-    let file = disk.open(name, false).map_err(io)?;
-    let mut head = vec![0; SEGMENT_HEADER_BYTES];
-    let length = file.len().map_err(io)?;
-    if length < u64::from(SEGMENT_BYTES_MIN) {
-        return Ok(true);
-    }
-    file.read_at(0, &mut head).map_err(io)?;
-    let Ok(header) = SegmentHeader::parse(&head) else { return Ok(true) };
-    if u64::from(header.bytes) != length {
-        return Ok(true);
-    }
-    let mut scanner = Scanner::new(file, path.clone(), header.id, header.bytes as usize);
+fn holds_more_than_opening(disk: &dyn Disk, number: u64) -> Result<bool> {
+    let file = match SegmentFile::open(disk, number) {
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => return Ok(true),
+        file => file?,
+    };
+    let mut scanner = file.scanner();
     let after = match scanner.block(SEGMENT_HEADER_BYTES)? {
-        Found::Block(opening, _) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
+        Ok((opening, _)) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
         // The opening block itself may be incomplete.
         _ => SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES,
     };
-    Ok(scanner.later(after)?.end > after)
+    Ok(scanner.seek(after, scanner.limit())?.is_some())
 }
 
 fn recover(

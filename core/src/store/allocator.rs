@@ -13,39 +13,23 @@
 //! - [`AHEAD`] files are kept ready once the log fills up. An append of data never takes the last one, so that
 //!   commands, above all a discard, have room when the disk is full.
 
-use super::format::geometry::{
-    FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit, tail_reserve,
-};
-use super::format::segment::{FORMAT_VERSION_FIRST, Footer, SegmentHeader, encode_index};
-use super::segment::{Segment, file_name};
-use crate::disk::{Disk, DiskFile};
+mod files;
+
+pub(super) use self::files::random_id;
+#[cfg(test)]
+pub(crate) use super::background::RETRY_DELAY;
+pub(crate) use super::background::{AHEAD, PreparedSegment};
+
+use super::background::{BackgroundJob, Job, JobQueue, Outcome};
+use super::format::segment::FORMAT_VERSION_FIRST;
+use super::segment::Segment;
+use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::clock::Moment;
-use crate::types::{LogId, SegmentId};
-use std::collections::VecDeque;
+use crate::types::LogId;
 use std::fmt;
-use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
-
-/// The number of files kept ready.
-pub(crate) const AHEAD: usize = 2;
-
-/// A new file is filled in pieces of this size; filling stops when the log is closed.
-const FILL_BYTES: u64 = 4 << 20;
-/// No file is prepared for this long after a failure, unless one becomes free: each attempt on a full disk would fill
-/// it up again.
-pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
-
-/// A segment file that waits for its first block.
-#[derive(Debug)]
-pub(crate) struct PreparedSegment {
-    pub(crate) number: u64,
-    pub(crate) id: SegmentId,
-    pub(crate) bytes: u32,
-    pub(crate) file: Arc<dyn DiskFile>,
-}
 
 /// The use of a new segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +47,6 @@ impl Purpose {
             Self::Data => 2,
             Self::Metadata => 1,
         }
-    }
-}
-
-/// Other code's work that must not take the writer's time, such as reading a segment to check it.
-pub(crate) struct BackgroundJob(Box<dyn FnOnce() + Send>);
-
-impl fmt::Debug for BackgroundJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BackgroundJob")
     }
 }
 
@@ -97,40 +72,13 @@ pub(crate) struct Allocator {
     /// This handle began the segments from this number on. Earlier ones may be mapped by readers of an earlier handle
     /// in this process.
     own_from: u64,
-    state: Mutex<State>,
+    state: Mutex<JobQueue>,
     /// The helper waits here for work.
     work: Condvar,
     /// Threads that block until a file is ready wait here.
     done: Condvar,
     /// Callers that do not block are notified through this.
     news: OnceLock<News>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    ready: VecDeque<PreparedSegment>,
-    next_number: u64,
-    /// Names of files that may be overwritten, of the right size.
-    spare: Vec<String>,
-    seal: VecDeque<Arc<Segment>>,
-    dropped: VecDeque<Arc<Segment>>,
-    jobs: VecDeque<BackgroundJob>,
-    /// The last failure to prepare a file, and its time. Attempts pause until a caller needs a file or one becomes
-    /// free.
-    failed: Option<Error>,
-    failed_at: Option<Moment>,
-    busy: bool,
-    /// Whether the log will need files: many logs never fill their first one.
-    wanted: bool,
-    /// The log is being closed: no more files are prepared ahead.
-    ending: bool,
-    /// A caller waits to be notified that a file is ready or cannot be made.
-    awaited: bool,
-    /// No thread runs [`Allocator::run`]: a caller that needs a file makes it, and [`Allocator::help`] does the rest.
-    unaided: bool,
-    /// Also delays work that can wait.
-    late: bool,
-    stop: bool,
 }
 
 impl Allocator {
@@ -142,7 +90,7 @@ impl Allocator {
         next: u64,
         spare: Vec<String>,
     ) -> Self {
-        let state = State { next_number: next, spare, ..State::default() };
+        let state = JobQueue { next_number: next, spare, ..JobQueue::default() };
         Self {
             disk,
             log,
@@ -182,7 +130,7 @@ impl Allocator {
         self.segment_bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +190,7 @@ impl Allocator {
     }
 
     /// Waits until `needed` files are ready, and keeps the lock.
-    fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, State>> {
+    fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, JobQueue>> {
         let mut state = self.lock();
         if state.ready.len() < needed {
             state.try_again(self.now());
@@ -453,296 +401,14 @@ impl Allocator {
             }
         }
     }
-
-    /// Makes `number.seg` from an old file or a new one. The error includes the old file if it still exists.
-    fn prepare(
-        &self,
-        number: u64,
-        spare: Option<String>,
-    ) -> Result<PreparedSegment, (Error, Option<String>)> {
-        let (tmp, name) = (format!("{number:020}.tmp"), file_name(number));
-        let path = self.disk.path().join(&name);
-        let make = || -> io::Result<PreparedSegment> {
-            let file = match &spare {
-                Some(old) => {
-                    self.disk.rename(old, &tmp)?;
-                    // The old name must be gone before the contents are overwritten: a file named *.seg has a valid
-                    // header.
-                    self.disk.sync_dir()?;
-                    self.disk.open(&tmp, true)?
-                }
-                None => {
-                    let file = match self.disk.create(&tmp) {
-                        // Left by a failed attempt that could not clean up.
-                        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                            self.disk.remove(&tmp)?;
-                            self.disk.create(&tmp)?
-                        }
-                        other => other?,
-                    };
-                    self.fill(&*file)?;
-                    file
-                }
-            };
-            let header = SegmentHeader {
-                log: self.log,
-                number,
-                id: random_id(&*self.disk)?,
-                bytes: self.segment_bytes,
-                version: self.version.load(Ordering::Relaxed),
-            };
-            file.write_at(0, &[IoSlice::new(&header.encode())])?;
-            file.sync()?;
-            self.disk.rename(&tmp, &name)?;
-            if !planted!(5) {
-                self.disk.sync_dir()?;
-            }
-            Ok(PreparedSegment { number, id: header.id, bytes: header.bytes, file })
-        };
-        make().map_err(|e| {
-            // Otherwise the file would keep the rest of a full disk occupied. If this fails, the next opening removes
-            // it.
-            let _ = self.disk.remove(&tmp);
-            // A rename can take effect and still fail.
-            let kept = spare.filter(|old| self.disk.open(old, false).is_ok());
-            let error = if is_no_space(&e) {
-                let what = format!(
-                    "no space left for segment {}, which takes {} bytes: free disk space or use smaller segments",
-                    path.display(),
-                    self.segment_bytes
-                );
-                Error::new(ErrorKind::Full, what)
-            } else {
-                Error::io("prepare segment", &path, e)
-            };
-            (error, kept)
-        })
-    }
-
-    /// Restores a shortened segment file to its full size with zeros, durably. The lost blocks are then ordinary
-    /// damage. Returns whether the file was too short.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub(crate) fn restore_length(&self, segment: &Segment) -> Result<bool> {
-        let name = file_name(segment.number);
-        let path = self.disk.path().join(&name);
-        let io = |doing: &'static str| {
-            let path = path.clone();
-            move |e| Error::io(doing, &path, e)
-        };
-        let file = self.disk.open(&name, true).map_err(io("open"))?;
-        let length = file.len().map_err(io("measure"))?;
-        if length >= u64::from(segment.bytes) {
-            return Ok(false);
-        }
-        tracing::error!(file = %path.display(), length, was = segment.bytes, "the file of a segment was shortened; its missing blocks are damaged");
-        file.fill_with_zeros(length..segment.bytes.into()).map_err(io("lengthen"))?;
-        if length < SEGMENT_HEADER_BYTES as u64 {
-            let (number, id, bytes) = (segment.number, segment.id, segment.bytes);
-            // The contents are not known: repair raises the version with the blocks that it restores.
-            let version = self.version.load(Ordering::Relaxed);
-            let header = SegmentHeader { log: self.log, number, id, bytes, version };
-            file.write_at(0, &[IoSlice::new(&header.encode())]).map_err(io("repair"))?;
-        }
-        file.sync().map_err(io("sync"))?;
-        Ok(true)
-    }
-
-    /// Allocates a new file for real. Stops if the log is closed, because the file is not needed then.
-    fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
-        let bytes = u64::from(self.segment_bytes);
-        file.allocate(bytes)?;
-        for from in (0..bytes).step_by(FILL_BYTES as usize) {
-            if self.lock().ending {
-                return Err(io::Error::other("the log is being closed"));
-            }
-            file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
-        }
-        Ok(())
-    }
-
-    /// Writes the block index and the footer of a full segment.
-    fn write_footer(&self, segment: &Segment) -> Result<()> {
-        let extent = segment.extent();
-        let Some(entries) = extent.growing_index() else { return Ok(()) };
-        let (index, index_crc) = encode_index(entries);
-        let size = segment.bytes as usize;
-        let index_offset = data_limit(size);
-        assert!(index.len() + FOOTER_BYTES <= tail_reserve(size), "the index fits its reserve");
-        let end = extent.end;
-        let footer = Footer {
-            number: segment.number,
-            id: segment.id,
-            base_raft: segment.base.raft,
-            base_term: segment.base.term,
-            first: segment.base.next,
-            next: end.next,
-            last_raft: end.raft,
-            last_term: end.term,
-            first_timestamp: segment.first_timestamp,
-            last_timestamp: extent.last_timestamp,
-            data_end: extent.data_end as u32,
-            index_offset: index_offset as u32,
-            index_count: (index.len() / INDEX_ENTRY_BYTES) as u32,
-            index_crc,
-        };
-        let bytes = footer.encode();
-        let path = self.disk.path().join(file_name(segment.number));
-        let write = || -> io::Result<()> {
-            let file = self.disk.open(&file_name(segment.number), true)?;
-            // A crash can leave the footer without its index: the index's own checksum shows that.
-            file.write_at(index_offset as u64, &[IoSlice::new(&index)])?;
-            file.write_at((size - bytes.len()) as u64, &[IoSlice::new(&bytes)])?;
-            file.sync()
-        };
-        write().map_err(|e| Error::io("seal segment", &path, e))?;
-        segment.seal(&footer);
-        Ok(())
-    }
-
-    /// Makes a dropped segment's file a spare if no reader has it, one is needed and its size is right.
-    fn reuse_or_remove(&self, segment: Arc<Segment>) -> Outcome {
-        let (name, spare) = (file_name(segment.number), format!("{:020}.tmp", segment.number));
-        let right_size = segment.bytes == self.segment_bytes;
-        let own = segment.number >= self.own_from;
-        let unread = Arc::try_unwrap(segment).is_ok();
-        let wanted = {
-            let state = self.lock();
-            state.spare.len() < AHEAD
-        };
-        // Renamed at once, to leave the sequence of segments: otherwise a reader of the directory would miss those
-        // after it.
-        if right_size && own && unread && wanted && self.disk.rename(&name, &spare).is_ok() {
-            return Outcome::Spare(spare);
-        }
-        let removed = self.disk.remove(&name).and_then(|()| self.disk.sync_dir());
-        if let Err(error) = removed {
-            tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening removes it");
-        }
-        Outcome::Removed
-    }
 }
-
-#[derive(Debug)]
-enum Job {
-    Prepare(u64, Option<String>),
-    Seal(Arc<Segment>),
-    Drop(Arc<Segment>),
-    BackgroundJob(BackgroundJob),
-}
-
-#[derive(Debug)]
-enum Outcome {
-    PreparedSegment(Result<PreparedSegment, (Error, Option<String>)>),
-    Spare(String),
-    Removed,
-    Nothing,
-}
-
-impl State {
-    /// Forgets a failure after [`RETRY_DELAY`].
-    fn try_again(&mut self, now: Moment) {
-        if self.failed_at.is_none_or(|at| now.since(at) >= RETRY_DELAY) {
-            self.failed = None;
-        }
-    }
-
-    /// The reason why no file is being made, if none is. A discarded file that is still being removed may free the
-    /// missing space.
-    fn failure(&self) -> Option<&Error> {
-        self.failed.as_ref().filter(|_| !self.busy && self.dropped.is_empty())
-    }
-
-    fn wants_file(&self) -> bool {
-        self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending
-    }
-
-    /// Footers first, because they are short. Then discarded files, which free space. Then files ahead. Then other jobs.
-    fn next_job(&mut self) -> Option<Job> {
-        if let Some(segment) = self.seal.pop_front() {
-            return Some(Job::Seal(segment));
-        }
-        if let Some(segment) = self.dropped.pop_front() {
-            return Some(Job::Drop(segment));
-        }
-        if self.wants_file() {
-            return Some(Job::Prepare(self.next_number, self.take_spare(self.next_number)));
-        }
-        self.jobs.pop_front().map(Job::BackgroundJob)
-    }
-
-    /// Returns a file to make segment `number` from. Prefers the one that already has its name, so that no rename ever
-    /// replaces a file.
-    fn take_spare(&mut self, number: u64) -> Option<String> {
-        let name = file_name(number);
-        match self.spare.iter().position(|s| *s == name) {
-            Some(n) => Some(self.spare.swap_remove(n)),
-            None => self.spare.pop(),
-        }
-    }
-
-    fn note(&mut self, outcome: Outcome, now: Moment) {
-        match outcome {
-            Outcome::PreparedSegment(Ok(prepared)) => {
-                self.next_number = prepared.number + 1;
-                self.ready.push_back(prepared);
-            }
-            Outcome::PreparedSegment(Err((error, spare))) => {
-                if !self.ending {
-                    tracing::warn!(%error, "no segment could be prepared");
-                }
-                // First in the list, so last in line: one bad file does not block the others.
-                self.spare.splice(..0, spare);
-                self.failed = Some(error);
-                self.failed_at = Some(now);
-            }
-            // An attempt that failed for lack of space may have started before the discard: try again.
-            Outcome::Spare(name) => {
-                self.spare.push(name);
-                self.failed = None;
-            }
-            Outcome::Removed => self.failed = None,
-            Outcome::Nothing => {}
-        }
-    }
-}
-
-/// Returns a random id, a new salt; never 0.
-pub(super) fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
-    let mut bytes = [0; 8];
-    disk.random(&mut bytes)?;
-    Ok(SegmentId(u64::from_le_bytes(bytes) | 1))
-}
-
-/// Whether an error means that the disk, the quota or the file size limit is exhausted.
-fn is_no_space(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
-}
-
-const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
-
-    /// On a full disk the helper was preparing a file when a discard came. The attempt failed afterwards and its
-    /// failure stayed, so the next append was refused as `Full`, although the discarded file had freed space meanwhile.
-    #[test]
-    fn discard_during_a_failing_attempt_clears_the_failure() {
-        for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
-            let mut state = State { next_number: 9, wanted: true, ..State::default() };
-            let failed = Err((Error::new(ErrorKind::Full, "no space"), None));
-            state.note(Outcome::PreparedSegment(failed), Moment::START);
-            assert!(state.next_job().is_none(), "it tries again although nothing changed");
-            state.note(room, Moment::START);
-            assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
-        }
-    }
+    use crate::store::segment::file_name;
+    use std::time::Duration;
 
     /// Without a helper thread no caller waits for a file: files are made when they are needed. The preparer's clock
     /// decides when a failed attempt is repeated.

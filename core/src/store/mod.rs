@@ -24,6 +24,7 @@ pub(crate) mod format;
 pub(crate) mod read;
 
 pub(crate) mod allocator;
+mod background;
 pub(crate) mod recovery;
 pub(crate) mod segment;
 pub(crate) mod truncate;

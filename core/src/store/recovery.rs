@@ -35,8 +35,8 @@ use super::format::geometry::SEGMENT_HEADER_BYTES;
 use super::format::identity::Identity;
 use super::format::segment::Footer;
 use super::read::chain::{Learn, Proven, Walk};
-use super::read::scanner::{Found, Scanner};
-use super::read::segment_files::{Begun, Files, Leftover, Opened};
+use super::read::scanner::Scanner;
+use super::read::segment_files::{Begun, Files, Leftover, SegmentFile};
 use super::recovery::decision_table::{Break, Verdict, decide};
 use super::recovery::tail::Follow;
 use super::segment::{Base, Segment, file_name, file_number};
@@ -99,24 +99,22 @@ pub(crate) fn survey(disk: &dyn Disk, identity: Identity, learner: &mut dyn Lear
 }
 
 /// Finds the last segment that has begun; those above it are leftovers.
-fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u64, Opened)> {
-    let mut above: Option<(u64, Opened, Malformed)> = None;
+fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u64, SegmentFile)> {
+    let mut above: Option<(u64, SegmentFile, Malformed)> = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
-        let Some(opened) = files.open(number, false)? else {
+        let Some(opened) = files.open(number)? else {
             // The copy would contradict its original once that grows.
             let name = files.names.remove(&number).unwrap_or_else(|| file_name(number));
             leftovers.push(Leftover { name, bytes: 0 });
             continue;
         };
-        match opened.has_begun()? {
-            Begun::Damaged(why) => {
-                return Err(Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, why));
-            }
+        match opened.begins()? {
+            Begun::Damaged(why) => return Err(opened.corrupt(SEGMENT_HEADER_BYTES, why)),
             Begun::No(why) => {
                 leftovers.push(files.leave(number)?);
                 above = Some((number, opened, why));
             }
-            Begun::Yes => {
+            Begun::Yes(_) => {
                 check_successor(number, &opened, above)?;
                 warn_of_gap(files.disk, number, leftovers);
                 return Ok((number, opened));
@@ -152,7 +150,11 @@ fn first_missing(last: u64, leftovers: &[Leftover]) -> Option<u64> {
 }
 
 /// Checks that the last segment that has begun is really the last one.
-fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malformed)>) -> Result<()> {
+fn check_successor(
+    number: u64,
+    last: &SegmentFile,
+    above: Option<(u64, SegmentFile, Malformed)>,
+) -> Result<()> {
     let next = above.filter(|(n, ..)| *n == number + 1);
     if last.footer.is_some() {
         let what = format!(
@@ -160,9 +162,7 @@ fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malfo
             number + 1
         );
         return Err(match next {
-            Some((_, opened, why)) => {
-                Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, format!("{why}; {what}"))
-            }
+            Some((_, opened, why)) => opened.corrupt(SEGMENT_HEADER_BYTES, format!("{why}; {what}")),
             None => {
                 let path = last.path.with_file_name(file_name(number + 1));
                 Error::corrupt(&path, 0, format!("the file is missing; {what}"))
@@ -175,15 +175,13 @@ fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malfo
     let found =
         Break { clean: false, proven_later: later.durable_upto > at, successor: false, reached: false };
     match decide(found) {
-        row if row.verdict == Verdict::Corrupt => {
-            Err(Error::corrupt(&opened.path, at as u64, format!("{why}; {}", row.why)))
-        }
+        row if row.verdict == Verdict::Corrupt => Err(opened.corrupt(at, format!("{why}; {}", row.why))),
         _ => Ok(()),
     }
 }
 
 /// Reads the last segment and decides where it ends.
-fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
+fn read_last(opened: &SegmentFile, learner: &mut dyn Learn) -> Result<Survey> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut why = walk.run(&mut scanner, learner)?;
@@ -208,10 +206,10 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
     if row.verdict == Verdict::Corrupt {
         let what =
             format!("raft index {}, record {}: {why}; {}", walk.end.raft.next(), walk.end.next, row.why);
-        return Err(Error::corrupt(&opened.path, at as u64, what));
+        return Err(opened.corrupt(at, what));
     }
     let Some(segment) = walk.segment.clone() else {
-        return Err(Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, why));
+        return Err(opened.corrupt(SEGMENT_HEADER_BYTES, why));
     };
     // In a recycled file the rest is usually from an earlier use: harmless because of the salt, but cheap to clear.
     let end = later.end.max(at + BLOCK_HEADER_BYTES).min(scanner.limit());
@@ -276,17 +274,17 @@ fn walk_back(
 }
 
 /// Opens the segment that ends where `next` begins, or contains that position. Segments between them are dead.
-fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) -> Result<Opened> {
+fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) -> Result<SegmentFile> {
     let mut damaged = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
-        let Some(opened) = files.open(number, false)? else {
+        let Some(opened) = files.open(number)? else {
             let name = files.names.remove(&number).unwrap_or_else(|| file_name(number));
             leftovers.push(Leftover { name, bytes: 0 });
             continue;
         };
         let begins = match &opened.footer {
             Some(footer) => Ok(footer.base_raft),
-            None => opened.begins()?,
+            None => opened.begins()?.base().map(|base| base.raft),
         };
         match begins {
             Ok(begins) if begins < next.base.raft => {
@@ -296,7 +294,7 @@ fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) 
             Ok(_) => {}
             // Dead if an older segment contains the position; an error only if none does.
             Err(why) => {
-                damaged.get_or_insert_with(|| Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, why));
+                damaged.get_or_insert_with(|| opened.corrupt(SEGMENT_HEADER_BYTES, why));
             }
         }
         leftovers.push(files.leave(number)?);
@@ -311,7 +309,7 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
 }
 
 /// The log's state after entry `index`, which is in this segment, and the offset at which its blocks end.
-fn as_of(opened: &Opened, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
+fn as_of(opened: &SegmentFile, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut learner = learner.again();
@@ -320,7 +318,7 @@ fn as_of(opened: &Opened, index: EntryIndex, learner: &dyn Learn) -> Result<(Pro
     if walk.end.raft != index {
         let what =
             format!("raft index {}: {why}; a later block says that it is committed", walk.end.raft.next());
-        return Err(Error::corrupt(&opened.path, walk.at as u64, what));
+        return Err(opened.corrupt(walk.at, what));
     }
     past.learner.commit_to(index);
     Ok((Proven { end: walk.end, first: past.learner.first() }, walk.at))
@@ -359,7 +357,7 @@ impl Learn for Past<'_> {
 
 /// Scans a full segment whose footer is missing, damaged or out of date. Its blocks must reach `next`, where the next
 /// segment begins; blocks after that are dead.
-fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
+fn scan_whole(opened: &SegmentFile, next: Base) -> Result<Arc<Segment>> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
     let mut chain = Chain { end: Base::default(), to: next };
@@ -371,7 +369,7 @@ fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
         _ => {
             let what =
                 format!("raft index {}, record {}: {why}; {}", walk.end.raft.next(), walk.end.next, row.why);
-            Err(Error::corrupt(&opened.path, walk.at as u64, what))
+            Err(opened.corrupt(walk.at, what))
         }
     }
 }
@@ -456,9 +454,8 @@ fn write_again(file: &dyn DiskFile, scanner: &mut Scanner, from: usize, to: usiz
     let mut at = from;
     while at < to {
         let header = match scanner.block(at)? {
-            Found::Block(header, _) => header,
-            Found::Nothing(why) => return Err(Error::corrupt(&path, at as u64, why)),
-            Found::Limit => return Err(Error::corrupt(&path, at as u64, "the segment ends here")),
+            Ok((header, _)) => header,
+            Err(why) => return Err(scanner.corrupt(at, why)),
         };
         let length = header.length as usize;
         let padding = [0; BLOCK_HEADER_BYTES];

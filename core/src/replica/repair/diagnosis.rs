@@ -17,14 +17,13 @@ use crate::store::format::geometry::SEGMENT_BYTES_MAX;
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{HardState, Opening, SegmentHeader};
 use crate::store::read::chain::Walk;
-use crate::store::read::scanner::{Found, Scanner};
-use crate::store::read::segment_files;
-use crate::store::read::segment_files::Files;
+use crate::store::read::scanner::Scanner;
+use crate::store::read::segment_files::{Files, SegmentFile};
 use crate::store::recovery::Past;
 use crate::store::recovery::gap::{BlockCopy, Gap, Look, Place, Probe};
 use crate::store::segment::{Base, file_number};
 use crate::store::whole_segments::{make_whole, mend_header, set_aside};
-use crate::types::{EntryIndex, SegmentId};
+use crate::types::EntryIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The bytes that are read at a time.
@@ -148,7 +147,7 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
         return refuse("its contents cannot be determined");
     }
     let file = find_file(damaged, number)?;
-    let begins = file.as_ref().map(base_of).transpose()?.flatten().is_some();
+    let begins = file.as_ref().map(SegmentFile::base).transpose()?.flatten().is_some();
     // If the segment before has no footer, it is not known how much of it is missing.
     let missing = before.as_ref().map_or(1, |b| number - b.number + u64::from(b.end.is_none()));
     if !is_there || missing > 1 && !begins {
@@ -201,7 +200,7 @@ fn alive_behind(damaged: &DamagedLog, number: u64) -> Result<Vec<(SegmentHeader,
     let mut next: Option<Base> = None;
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n > number)) {
         let file = file?;
-        let base = base_of(&file)?.or_else(|| file.footer.map(|f| Base::before(&f)));
+        let base = file.base()?.or_else(|| file.footer.map(|f| Base::before(&f)));
         if next.is_some_and(|next| base.is_some_and(|base| base.raft >= next.raft)) {
             continue;
         }
@@ -248,8 +247,7 @@ struct End {
 /// that opens and begins before `upto`: a segment that begins there or later was truncated because of a conflict.
 fn end_before(damaged: &DamagedLog, number: u64, upto: EntryIndex) -> Result<Option<End>> {
     let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
-    let alive =
-        |file: segment_files::Opened| Ok(base_of(&file)?.filter(|base| base.raft < upto).map(|_| file));
+    let alive = |file: SegmentFile| Ok(file.base()?.filter(|base| base.raft < upto).map(|_| file));
     let mut alive = open_files(damaged, files).filter_map(|file| file.and_then(alive).transpose());
     let Some(before) = alive.next().transpose()? else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
@@ -291,7 +289,7 @@ fn is_header_mended(damaged: &DamagedLog, number: u64) -> Result<bool> {
 ///
 /// # Errors
 /// As [`open_file`].
-fn find_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::Opened>> {
+fn find_file(damaged: &DamagedLog, number: u64) -> Result<Option<SegmentFile>> {
     if numbers(damaged)?.contains(&number) { open_file(damaged, number) } else { Ok(None) }
 }
 
@@ -300,9 +298,9 @@ fn find_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::
 ///
 /// # Errors
 /// `Io`; `Unsupported`: a newer version wrote the file.
-fn open_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::Opened>> {
+fn open_file(damaged: &DamagedLog, number: u64) -> Result<Option<SegmentFile>> {
     let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
-    match files.open(number, false) {
+    match files.open(number) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Ok(None),
         opened => opened,
     }
@@ -312,21 +310,8 @@ fn open_file(damaged: &DamagedLog, number: u64) -> Result<Option<segment_files::
 fn open_files(
     damaged: &DamagedLog,
     numbers: impl Iterator<Item = u64>,
-) -> impl Iterator<Item = Result<segment_files::Opened>> {
+) -> impl Iterator<Item = Result<SegmentFile>> {
     numbers.filter_map(|number| open_file(damaged, number).transpose())
-}
-
-/// The position where a segment begins, if its opening block is sound.
-///
-/// # Errors
-/// `Io`.
-fn base_of(file: &segment_files::Opened) -> Result<Option<Base>> {
-    Ok(match file.scanner().block(SEGMENT_HEADER_BYTES)? {
-        Found::Block(h, _) if h.kind == Kind::Opening => {
-            Some(Base { raft: h.raft_index, term: h.term, next: h.first })
-        }
-        _ => None,
-    })
 }
 
 /// The state after the last entry before a gap, from the opening of the segment that holds that entry.
@@ -383,13 +368,12 @@ pub(crate) fn committed_by_changes(
         let file = file?;
         let mut scanner = file.scanner();
         let mut at = SEGMENT_HEADER_BYTES;
-        while at + BLOCK_HEADER_BYTES <= scanner.limit() {
-            let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, file.header.id).ok();
-            changes.extend(header.as_ref().and_then(change).filter(|raft| *raft <= upto));
-            at += BLOCK_HEADER_BYTES;
+        while let Some((found, header)) = scanner.seek(at, scanner.limit())? {
+            changes.extend(change(&header).filter(|raft| *raft <= upto));
+            at = found + BLOCK_HEADER_BYTES;
         }
         let is_lost = file.header.number == gap.place.number && gap.is_opening();
-        let base = base_of(&file)?.map(|base| base.raft).or(is_lost.then(|| EntryIndex(gap.first().0 - 1)));
+        let base = file.base()?.map(|base| base.raft).or(is_lost.then(|| EntryIndex(gap.first().0 - 1)));
         upto = base.map_or(upto, |base| base.min(upto));
     }
     Ok(changes.into_iter().rev().nth(1).unwrap_or_default())
@@ -409,7 +393,7 @@ pub(crate) fn membership_on(damaged: &DamagedLog) -> Result<(Membership, EntryIn
     let mut committed = EntryIndex(0);
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
         let file = file?;
-        let told = told_in(&mut file.scanner(), file.header.id)?;
+        let told = told_in(&mut file.scanner())?;
         committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, EntryIndex::max);
         for (at, membership, _) in told.into_iter().rev() {
             match membership {
@@ -427,35 +411,24 @@ pub(crate) fn membership_on(damaged: &DamagedLog) -> Result<(Membership, EntryIn
 ///
 /// # Errors
 /// `Io`.
-fn told_in(
-    scanner: &mut Scanner,
-    id: SegmentId,
-) -> Result<Vec<(EntryIndex, Option<Membership>, EntryIndex)>> {
+fn told_in(scanner: &mut Scanner) -> Result<Vec<(EntryIndex, Option<Membership>, EntryIndex)>> {
     let mut told = Vec::new();
     let mut now: Option<Membership> = None;
-    let mut at = SEGMENT_HEADER_BYTES;
-    while at + BLOCK_HEADER_BYTES <= scanner.limit() {
-        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
-        let tells = |h: BlockHeader| matches!(h.kind, Kind::Opening | Kind::Configuration | Kind::HardState);
-        if header.is_ok_and(tells)
-            && let Found::Block(header, body) = scanner.block(at)?
-        {
-            let mut commit = EntryIndex(0);
-            match header.kind {
-                Kind::HardState => commit = HardState::parse(body).map_or(commit, |state| state.commit),
-                Kind::Configuration if body.is_empty() => now = now.map(|joint| joint.left()),
-                Kind::Configuration => now = raft_message::membership_of_change(body).ok(),
-                _ => {
-                    let opening = Opening::parse(body).ok();
-                    commit = opening.as_ref().map_or(commit, |opening| opening.hard_state.commit);
-                    now = opening.and_then(|opening| Membership::decode(&opening.configuration).ok());
-                }
+    scanner.each_sound(&[Kind::Opening, Kind::Configuration, Kind::HardState], |header, body| {
+        let mut commit = EntryIndex(0);
+        match header.kind {
+            Kind::HardState => commit = HardState::parse(body).map_or(commit, |state| state.commit),
+            Kind::Configuration if body.is_empty() => now = now.as_ref().map(Membership::left),
+            Kind::Configuration => now = raft_message::membership_of_change(body).ok(),
+            _ => {
+                let opening = Opening::parse(body).ok();
+                commit = opening.as_ref().map_or(commit, |opening| opening.hard_state.commit);
+                now = opening.and_then(|opening| Membership::decode(&opening.configuration).ok());
             }
-            let membership = if header.kind == Kind::HardState { None } else { now.clone() };
-            told.push((header.raft_index, membership, commit));
         }
-        at += BLOCK_HEADER_BYTES;
-    }
+        let membership = if header.kind == Kind::HardState { None } else { now.clone() };
+        told.push((header.raft_index, membership, commit));
+    })?;
     Ok(told)
 }
 
@@ -466,7 +439,7 @@ fn last_membership(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
         let file = file?;
         let mut scanner = file.scanner();
         let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
-            Found::Block(h, body) if h.kind == Kind::Opening => {
+            Ok((h, body)) if h.kind == Kind::Opening => {
                 Opening::parse(body).ok().map(|opening| (opening, h.raft_index))
             }
             _ => None,
@@ -475,7 +448,7 @@ fn last_membership(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
         let Some((opening, at)) = opening else { continue };
         let mut last = (Membership::decode(&opening.configuration).unwrap_or_default(), at);
         for file in later.iter().rev() {
-            configurations(&mut file.scanner(), file.header.id, &mut last)?;
+            configurations(&mut file.scanner(), &mut last)?;
         }
         return Ok(last);
     }
@@ -483,20 +456,12 @@ fn last_membership(damaged: &DamagedLog) -> Result<(Membership, EntryIndex)> {
 }
 
 /// Reads the sound configuration blocks of a segment.
-fn configurations(scanner: &mut Scanner, id: SegmentId, last: &mut (Membership, EntryIndex)) -> Result<()> {
-    let mut at = SEGMENT_HEADER_BYTES;
-    while at + BLOCK_HEADER_BYTES <= scanner.limit() {
-        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
-        if header.is_ok_and(|h| h.kind == Kind::Configuration)
-            && let Found::Block(header, body) = scanner.block(at)?
-        {
-            let membership = match body.is_empty() {
-                true => last.0.left(),
-                false => raft_message::membership_of_change(body).unwrap_or_else(|_| last.0.clone()),
-            };
-            *last = (membership, header.raft_index);
-        }
-        at += BLOCK_HEADER_BYTES;
-    }
-    Ok(())
+fn configurations(scanner: &mut Scanner, last: &mut (Membership, EntryIndex)) -> Result<()> {
+    scanner.each_sound(&[Kind::Configuration], |header, body| {
+        let membership = match body.is_empty() {
+            true => last.0.left(),
+            false => raft_message::membership_of_change(body).unwrap_or_else(|_| last.0.clone()),
+        };
+        *last = (membership, header.raft_index);
+    })
 }

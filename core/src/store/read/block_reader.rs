@@ -4,7 +4,7 @@
 //! Invariant: it reads only below the offset that its caller gives, which must be at or below the written part. Those
 //! bytes never change as long as the file belongs to this segment, so a window filled by `pread` never becomes stale.
 
-use crate::disk::DiskFile;
+use super::window::Window;
 use crate::error::{Error, Result};
 use crate::record::batch::Malformed;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list};
@@ -95,8 +95,8 @@ pub(crate) struct Located {
 pub(crate) struct Blocks {
     data: Arc<SegmentData>,
     at: usize,
-    /// The window filled by `pread`: its offset, and the bytes.
-    window: (usize, Bytes),
+    /// Bytes that were read without a mapping.
+    window: Window,
     /// Bytes read at a time without a mapping; larger blocks are read whole.
     window_bytes: usize,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// Starts at `offset`, where a block begins.
     pub(crate) fn new(data: Arc<SegmentData>, offset: usize, window_bytes: usize) -> Self {
-        Self { data, at: offset, window: (0, Bytes::new()), window_bytes }
+        Self { data, at: offset, window: Window::default(), window_bytes }
     }
 
     pub(crate) fn data(&self) -> &Arc<SegmentData> {
@@ -167,7 +167,7 @@ impl Blocks {
 
     /// Drops the window filled by `pread`.
     pub(crate) fn let_go(&mut self) {
-        self.window = (0, Bytes::new());
+        self.window.take();
     }
 
     /// An error at an offset of the segment.
@@ -182,33 +182,25 @@ impl Blocks {
             }
             Source::Map(_) => Err(self.corrupt(at, SHORT)),
             Source::File(file) => {
-                let (from, window) = &self.window;
-                if at < *from || at + length > from + window.len() {
+                if !self.window.has(at, length) {
                     let ahead = length.max(self.window_bytes.min(upto - at));
-                    // A file that was shortened may still contain this much.
-                    let read = match read(&**file, at, ahead) {
-                        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => read(&**file, at, length),
-                        read => read,
+                    let filled = match self.window.fill(&**file, at, ahead) {
+                        // A file that was shortened may still contain this much.
+                        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                            self.window.fill(&**file, at, length)
+                        }
+                        filled => filled,
                     };
-                    let bytes = read.map_err(|e| match e.kind() {
+                    filled.map_err(|e| match e.kind() {
                         io::ErrorKind::UnexpectedEof => self.corrupt(at, SHORT),
                         _ => Error::io("read", &self.data.path, e),
                     })?;
-                    let bytes = Bytes::from(bytes);
-                    if bytes.len() > self.window_bytes {
-                        return Ok(Slice::Copied(bytes)); // kept only by the caller
+                    if length > self.window_bytes {
+                        return Ok(Slice::Copied(self.window.take())); // kept only by the caller
                     }
-                    self.window = (at, bytes);
                 }
-                let (from, window) = &self.window;
-                Ok(Slice::Copied(window.slice(at - from..at - from + length)))
+                Ok(Slice::Copied(self.window.share(at, length)))
             }
         }
     }
-}
-
-fn read(file: &dyn DiskFile, at: usize, length: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; length];
-    file.read_at(at as u64, &mut bytes)?;
-    Ok(bytes)
 }

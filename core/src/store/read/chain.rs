@@ -1,11 +1,11 @@
 //! Walk: follows the blocks of one segment from its opening block, as long as they are sound and consecutive. It
 //! separates durable blocks from unproven ones, and knows which are committed.
 
-use super::scanner::{Found, Scanner};
-use super::segment_files::Opened;
+use super::scanner::Scanner;
+use super::segment_files::SegmentFile;
 use crate::error::Result;
 use crate::record::batch::Malformed;
-use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::segment::{IndexEntry, SegmentHeader};
 use crate::store::segment::{Base, Segment};
@@ -68,9 +68,9 @@ pub(crate) struct Unproven {
 }
 
 impl Walk {
-    pub(crate) fn new(opened: &Opened) -> Self {
+    pub(crate) fn new(file: &SegmentFile) -> Self {
         Self {
-            header: opened.header,
+            header: file.header,
             segment: None,
             at: SEGMENT_HEADER_BYTES,
             end: Base::default(),
@@ -98,23 +98,22 @@ impl Walk {
         scanner: &mut Scanner,
         learner: &mut dyn Learn,
     ) -> Result<Option<Malformed>> {
-        loop {
-            let (header, then) = match scanner.block(self.at)? {
-                Found::Block(header, _) if (header.kind == Kind::Opening) != self.segment.is_none() => {
-                    return Ok(Some("opening block out of place"));
-                }
-                Found::Block(header, body) => match learner.learn(&header, body) {
-                    Ok(end) => {
-                        self.commit = self.commit.max(learner.commit());
-                        (header, Proven { end, first: learner.first() })
-                    }
-                    Err(why) => return Ok(Some(why)),
-                },
-                Found::Nothing(why) => return Ok(Some(why)),
-                Found::Limit => return Ok(None),
+        while self.at + BLOCK_HEADER_BYTES <= scanner.limit() {
+            let (header, body) = match scanner.block(self.at)? {
+                Ok(block) => block,
+                Err(why) => return Ok(Some(why)),
             };
-            self.take(&header, then);
+            if (header.kind == Kind::Opening) != self.segment.is_none() {
+                return Ok(Some("opening block out of place"));
+            }
+            let end = match learner.learn(&header, body) {
+                Ok(end) => end,
+                Err(why) => return Ok(Some(why)),
+            };
+            self.commit = self.commit.max(learner.commit());
+            self.take(&header, Proven { end, first: learner.first() });
         }
+        Ok(None)
     }
 
     /// Marks all walked blocks as durable, because the next segment has begun.

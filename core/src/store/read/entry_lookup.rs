@@ -12,6 +12,7 @@ use super::chain::Learn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::segment::IndexEntry;
 use crate::store::segment::{Base, Extent, Segment, Segments};
 use crate::types::{EntryIndex, Term};
 use bytes::Bytes;
@@ -114,7 +115,7 @@ impl Archive {
             let Some(segment) = self.segments.oldest() else {
                 return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             };
-            let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+            let mut blocks = self.blocks(&segment)?;
             let upto = segment.data_end();
             match blocks.next(upto)?.filter(|found| found.header.kind == Kind::Opening) {
                 Some(found) => Ok((found.header, load(&mut blocks, &found, upto)?)),
@@ -136,7 +137,7 @@ impl Archive {
             let mut is_first = true;
             loop {
                 let (end, upto) = segment.written();
-                let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+                let mut blocks = self.blocks(&segment)?;
                 while let Some(found) = blocks.next(upto)? {
                     if found.header.kind == Kind::Opening && !is_first {
                         continue;
@@ -166,9 +167,7 @@ impl Archive {
         if end.raft <= above {
             return Ok(vec![(end.raft, upto)]);
         }
-        let data = self.segments.open(segment)?;
-        let offset = data.seek(|e| e.raft_index <= above)?;
-        let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        let mut blocks = self.seek(segment, |e| e.raft_index <= above)?;
         let mut ends = Vec::new();
         while let Some(found) = blocks.next(upto)? {
             ends.push((found.header.raft_index, blocks.at()));
@@ -183,9 +182,8 @@ impl Archive {
     /// Those of [`Self::header`].
     pub(crate) fn cut(&self, segment: &Arc<Segment>, base: Base) -> Result<Extent> {
         let (_, upto) = segment.written();
-        let data = self.segments.open(segment)?;
-        let offset = data.seek(|e| e.raft_index < base.raft)?;
-        let mut blocks = Blocks::new(data.clone(), offset, WINDOW_BYTES);
+        let mut blocks = self.seek(segment, |e| e.raft_index < base.raft)?;
+        let offset = blocks.at();
         let mut last: Option<Located> = None;
         while let Some(found) = blocks.next(upto)?.filter(|b| b.header.raft_index <= base.raft) {
             last = Some(found);
@@ -195,7 +193,7 @@ impl Archive {
             return Err(blocks.corrupt(offset, "the entry is not at the offset in the block index"));
         };
         assert!(last.header.next_record() <= base.next, "a base that contradicts the entry before it");
-        data.cut(base, last.offset + last.header.stride(), last.header.timestamp)
+        blocks.data().cut(base, last.offset + last.header.stride(), last.header.timestamp)
     }
 
     /// Walks the entries from `from` on and below `to`, as far as they exist here.
@@ -212,9 +210,7 @@ impl Archive {
             if end.raft < next {
                 return Ok(());
             }
-            let data = self.segments.open(&segment)?;
-            let offset = data.seek(|e| e.raft_index < next)?;
-            let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+            let mut blocks = self.seek(&segment, |e| e.raft_index < next)?;
             while next < to && next <= end.raft {
                 let Some(found) = blocks.next(upto)? else {
                     return Err(blocks.corrupt(upto, "the segment ends before its last entry"));
@@ -238,9 +234,7 @@ impl Archive {
     /// that of an earlier block, after which it could be intact.
     pub(crate) fn leads_to(&self, entry: EntryIndex) -> Result<bool> {
         let Some(segment) = self.segments.holding_entry(entry) else { return Ok(false) };
-        let data = self.segments.open(&segment)?;
-        let offset = data.seek(|e| e.raft_index < entry)?;
-        let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        let mut blocks = self.seek(&segment, |e| e.raft_index < entry)?;
         let mut before = None;
         let (_, upto) = segment.written();
         while let Ok(Some(found)) = blocks.next(upto) {
@@ -253,8 +247,16 @@ impl Archive {
         Ok(before.is_some_and(|before| before.next() == entry))
     }
 
-    fn blocks(&self, segment: &Arc<Segment>, offset: usize) -> Result<Blocks> {
-        Ok(Blocks::new(self.segments.open(segment)?, offset, WINDOW_BYTES))
+    /// All blocks of a segment.
+    fn blocks(&self, segment: &Arc<Segment>) -> Result<Blocks> {
+        Ok(Blocks::new(self.segments.open(segment)?, SEGMENT_HEADER_BYTES, WINDOW_BYTES))
+    }
+
+    /// The blocks of a segment from the last indexed one on for which `before` holds, or from the first on.
+    fn seek(&self, segment: &Arc<Segment>, before: impl Fn(&IndexEntry) -> bool) -> Result<Blocks> {
+        let data = self.segments.open(segment)?;
+        let offset = data.seek(before)?;
+        Ok(Blocks::new(data, offset, WINDOW_BYTES))
     }
 }
 

@@ -6,3 +6,4 @@ pub(crate) mod cursor;
 pub(crate) mod entry_lookup;
 pub(crate) mod scanner;
 pub(crate) mod segment_files;
+pub(crate) mod window;

@@ -1,6 +1,6 @@
 //! The segment files of a directory, as recovery finds them: their names, headers and other fixed parts.
 
-use super::scanner::{Found, Scanner};
+use super::scanner::Scanner;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
 use crate::record::batch::Malformed;
@@ -9,9 +9,9 @@ use crate::store::format::geometry::SEGMENT_BYTES_MIN;
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::identity::{Identity, newer};
 use crate::store::format::segment::{Footer, HeaderFault, SegmentHeader};
-use crate::store::segment::file_name;
-use crate::types::EntryIndex;
+use crate::store::segment::{Base, file_name};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Leftover {
 }
 
 /// An opened segment file with its header checked.
-pub(crate) struct Opened {
+pub(crate) struct SegmentFile {
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
     pub(crate) path: PathBuf,
@@ -40,16 +40,19 @@ pub(crate) struct Files<'a> {
     pub(crate) names: BTreeMap<u64, String>,
 }
 
-impl Files<'_> {
-    /// Opens segment `number` and checks its header. `None`: an exact copy of another segment, which is ignored.
-    pub(crate) fn open(&self, number: u64, write: bool) -> Result<Option<Opened>> {
+impl SegmentFile {
+    /// Opens segment `number` for reading, and checks its length and header.
+    ///
+    /// # Errors
+    /// `Corrupt`: length or header are wrong; `Unsupported`: a newer version wrote the file; `Io`.
+    pub(crate) fn open(disk: &dyn Disk, number: u64) -> Result<Self> {
         let name = file_name(number);
-        let path = self.disk.path().join(&name);
+        let path = disk.path().join(&name);
         let io = |doing: &'static str| {
             let path = path.clone();
             move |e: io::Error| Error::io(doing, &path, e)
         };
-        let file = self.disk.open(&name, write).map_err(io("open"))?;
+        let file = disk.open(&name, false).map_err(io("open"))?;
         let length = file.len().map_err(io("measure"))?;
         if length < u64::from(SEGMENT_BYTES_MIN) {
             return Err(Error::corrupt(&path, length, "the file is shorter than the smallest segment"));
@@ -64,24 +67,73 @@ impl Files<'_> {
             let what = format!("the file has {length} bytes, but its header says {}", header.bytes);
             return Err(Error::corrupt(&path, length.min(header.bytes.into()), what));
         }
+        let mut tail = [0; FOOTER_BYTES];
+        file.read_at(length - FOOTER_BYTES as u64, &mut tail).map_err(io("read"))?;
+        let footer =
+            Footer::parse(&tail, header.number, header.id).ok().filter(|f| f.fits(header.bytes as usize));
+        Ok(Self { file, header, path, footer })
+    }
+
+    pub(crate) fn scanner(&self) -> Scanner {
+        Scanner::new(self.file.clone(), self.path.clone(), self.header.id, self.header.bytes as usize)
+    }
+
+    /// Whether its first block's header is sound. Costs one small read. If not, the segment has not begun, or is
+    /// damaged.
+    pub(crate) fn may_have_begun(&self) -> bool {
+        let mut head = [0; BLOCK_HEADER_BYTES];
+        let read = self.file.read_at(SEGMENT_HEADER_BYTES as u64, &mut head);
+        read.is_ok() && BlockHeader::parse(&head, self.header.id).is_ok()
+    }
+
+    /// Whether it has begun: whether it has an opening block.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn begins(&self) -> Result<Begun> {
+        Ok(match self.scanner().block(SEGMENT_HEADER_BYTES)? {
+            Ok((h, _)) if h.kind == Kind::Opening => {
+                Begun::Yes(Base { raft: h.raft_index, term: h.term, next: h.first })
+            }
+            Ok(_) => Begun::Damaged("the first block is not an opening block"),
+            Err(why) => Begun::No(why),
+        })
+    }
+
+    /// The position where it begins, if its opening block is sound.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn base(&self) -> Result<Option<Base>> {
+        Ok(self.begins()?.base().ok())
+    }
+
+    /// Damage at an offset of the file.
+    pub(crate) fn corrupt(&self, at: usize, what: impl Display) -> Error {
+        Error::corrupt(&self.path, at as u64, what)
+    }
+}
+
+impl Files<'_> {
+    /// Opens segment `number` and checks its header. `None`: an exact copy of another segment, which is ignored.
+    pub(crate) fn open(&self, number: u64) -> Result<Option<SegmentFile>> {
+        let opened = SegmentFile::open(self.disk, number)?;
+        let SegmentFile { file, header, path, .. } = &opened;
         if header.log != self.identity.log {
-            return Err(Error::corrupt(&path, 24, "the segment belongs to another log"));
+            return Err(Error::corrupt(path, 24, "the segment belongs to another log"));
         }
         if header.number != number {
-            if self.is_copy(&*file, header.number, length)? {
+            if self.is_copy(&**file, header.number, header.bytes.into())? {
                 tracing::warn!(file = %path.display(), original = header.number, "ignored a file that is a copy of another segment");
                 return Ok(None);
             }
             return Err(Error::corrupt(
-                &path,
+                path,
                 40,
                 format!("the file's header says that it is segment {}", header.number),
             ));
         }
-        let mut tail = [0; FOOTER_BYTES];
-        file.read_at(length - FOOTER_BYTES as u64, &mut tail).map_err(io("read"))?;
-        let footer = Footer::parse(&tail, number, header.id).ok().filter(|f| f.fits(header.bytes as usize));
-        Ok(Some(Opened { file, header, path, footer }))
+        Ok(Some(opened))
     }
 
     /// Whether `file` has the same bytes as segment `number`.
@@ -115,47 +167,22 @@ impl Files<'_> {
     }
 }
 
-impl Opened {
-    pub(crate) fn scanner(&self) -> Scanner {
-        Scanner::new(self.file.clone(), self.path.clone(), self.header.id, self.header.bytes as usize)
-    }
-
-    /// Whether its first block's header is sound. Costs one small read. If not, the segment has not begun, or is
-    /// damaged.
-    pub(crate) fn may_have_begun(&self) -> bool {
-        let mut head = [0; BLOCK_HEADER_BYTES];
-        let read = self.file.read_at(SEGMENT_HEADER_BYTES as u64, &mut head);
-        read.is_ok() && BlockHeader::parse(&head, self.header.id).is_ok()
-    }
-
-    /// The last entry before it, or the reason why its opening block is not sound.
-    pub(crate) fn begins(&self) -> Result<Result<EntryIndex, Malformed>> {
-        Ok(match self.scanner().block(SEGMENT_HEADER_BYTES)? {
-            Found::Block(header, _) if header.kind == Kind::Opening => Ok(header.raft_index),
-            Found::Block(..) => Err("the first block is not an opening block"),
-            Found::Nothing(why) => Err(why),
-            Found::Limit => Err("segment has no room for blocks"),
-        })
-    }
-
-    /// Whether its opening block exists. If not: whether a later block proves that it did.
-    pub(crate) fn has_begun(&self) -> Result<Begun> {
-        let mut scanner = self.scanner();
-        let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
-            Found::Block(header, _) => Ok(header),
-            Found::Nothing(why) => Err(why),
-            Found::Limit => Err("segment has no room for blocks"),
-        };
-        match opening {
-            Ok(header) if header.kind == Kind::Opening => Ok(Begun::Yes),
-            Ok(_) => Ok(Begun::Damaged("the first block is not an opening block")),
-            Err(why) => Ok(Begun::No(why)),
-        }
-    }
+/// Whether a segment has begun.
+pub(crate) enum Begun {
+    /// It begins at this position.
+    Yes(Base),
+    /// Its first block is not sound: it has not begun, or it is damaged.
+    No(Malformed),
+    /// Its first block is sound, and no opening.
+    Damaged(Malformed),
 }
 
-pub(crate) enum Begun {
-    Yes,
-    No(Malformed),
-    Damaged(Malformed),
+impl Begun {
+    /// The position at which it begins, or why that is not known.
+    pub(crate) fn base(self) -> Result<Base, Malformed> {
+        match self {
+            Self::Yes(base) => Ok(base),
+            Self::No(why) | Self::Damaged(why) => Err(why),
+        }
+    }
 }

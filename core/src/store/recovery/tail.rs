@@ -3,12 +3,10 @@
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::record::batch::Malformed;
-use crate::store::format::block::Kind;
-use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::identity::Identity;
 use crate::store::read::chain::{Learn, Proven, Walk};
-use crate::store::read::scanner::{Found, Scanner};
-use crate::store::read::segment_files::{Files, Opened};
+use crate::store::read::scanner::Scanner;
+use crate::store::read::segment_files::{Begun, Files, SegmentFile};
 use crate::store::segment::{Segment, file_number};
 use crate::types::EntryIndex;
 use std::collections::BTreeMap;
@@ -31,7 +29,7 @@ enum Successor {
     /// None has begun.
     None,
     /// A segment that begins where this one ends now.
-    Here(Opened),
+    Here(SegmentFile),
     /// A segment that begins elsewhere.
     Elsewhere,
 }
@@ -97,7 +95,7 @@ impl Follow {
     }
 
     /// Continues in the next segment, which begins where this one ends; so this one is durable.
-    fn enter(&mut self, next: &Opened, learner: &mut dyn Learn) -> Result<Option<Arc<Segment>>> {
+    fn enter(&mut self, next: &SegmentFile, learner: &mut dyn Learn) -> Result<Option<Arc<Segment>>> {
         let mut old = std::mem::replace(&mut self.walk, Walk::new(next));
         self.scanner = next.scanner();
         self.walk.commit = old.commit;
@@ -118,7 +116,7 @@ impl Follow {
             return true;
         }
         let files = Files { disk, identity, names: BTreeMap::new() };
-        let here = files.open(self.walk.header.number, false);
+        let here = files.open(self.walk.header.number);
         !here.is_ok_and(|found| found.is_some_and(|opened| opened.header.id == self.walk.header.id))
     }
 
@@ -131,23 +129,15 @@ impl Follow {
         let mut above: Vec<u64> =
             names.iter().filter_map(|name| file_number(name)).filter(|n| *n > here).collect();
         above.sort_unstable();
-        let end = self.walk.end;
         for number in above {
             // Removed meanwhile, or being made.
-            let Ok(Some(opened)) = files.open(number, false) else { continue };
+            let Ok(Some(opened)) = files.open(number) else { continue };
             if !opened.may_have_begun() {
                 continue;
             }
-            let mut scanner = opened.scanner();
-            if let Found::Block(h, _) = scanner.block(SEGMENT_HEADER_BYTES)?
-                && h.kind == Kind::Opening
-            {
-                let adjoins = (h.raft_index, h.term, h.first) == (end.raft, end.term, end.next);
-                return Ok(if adjoins && number == here + 1 {
-                    Successor::Here(opened)
-                } else {
-                    Successor::Elsewhere
-                });
+            if let Begun::Yes(base) = opened.begins()? {
+                let adjoins = base == self.walk.end && number == here + 1;
+                return Ok(if adjoins { Successor::Here(opened) } else { Successor::Elsewhere });
             }
         }
         Ok(Successor::None)
@@ -161,8 +151,8 @@ impl Follow {
         let later = self.scanner.later_within(at, at + DAMAGE_SEARCH_BYTES)?;
         self.scanner.refresh();
         // The writer may have written it just now: only a block that is still not sound is damaged.
-        if later.durable_upto > at && matches!(self.scanner.block(at)?, Found::Nothing(_)) {
-            return Err(Error::corrupt(&self.scanner.path, at as u64, why));
+        if later.durable_upto > at && self.scanner.block(at)?.is_err() {
+            return Err(self.scanner.corrupt(at, why));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::allocator::random_id;
 use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use super::format::segment::{FORMAT_VERSION_FIRST, Footer, SegmentHeader, version_of, version_of_blocks};
-use super::read::scanner::{Found, Scanner};
+use super::read::scanner::Scanner;
 use super::recovery::gap::{BlockCopy, write_differing};
 use super::segment::file_name;
 use crate::disk::{Disk, DiskFile};
@@ -53,27 +53,16 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
         let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
         // Either of them shows that the file has its whole length.
         let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
-        if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
-            let version = version_of_segment(&mut scanner, id)?;
+        if whole && scanner.seek(SEGMENT_HEADER_BYTES, scanner.limit())?.is_some() {
+            // Readers must support the highest version of all its sound blocks.
+            let mut version = FORMAT_VERSION_FIRST;
+            let kinds = [Kind::Opening, Kind::Command];
+            scanner.each_sound(&kinds, |block, body| version = version.max(version_of(block.kind, body)))?;
             let header = SegmentHeader { log, number, id, bytes, version };
             return write_differing(disk, number, 0, &header.encode());
         }
     }
     Err(lost())
-}
-
-/// The version that readers of a segment must support: the highest of all its sound blocks.
-fn version_of_segment(scanner: &mut Scanner, id: SegmentId) -> Result<u32> {
-    let mut version = FORMAT_VERSION_FIRST;
-    for at in (SEGMENT_HEADER_BYTES..=scanner.limit() - BLOCK_HEADER_BYTES).step_by(BLOCK_HEADER_BYTES) {
-        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
-        if header.is_ok_and(|h| matches!(h.kind, Kind::Opening | Kind::Command))
-            && let Found::Block(header, body) = scanner.block(at)?
-        {
-            version = version.max(version_of(header.kind, body));
-        }
-    }
-    Ok(version)
 }
 
 /// Makes a missing or shortened segment file its whole length, so that the lost part is an ordinary gap. Existing bytes

@@ -1,0 +1,277 @@
+//! The list of a log's segments.
+//!
+//! Invariants:
+//! - the list is contiguous: each segment begins where the previous one ends;
+//! - every segment in the list has begun: its opening block was written;
+//! - only the last one grows; if the log's end moves back, the segment that contains the new end is cut to it, and
+//!   later ones leave the list.
+
+use super::batch_offsets::{Places, Remembered};
+use super::damage::Damage;
+use super::{Extent, ReadMode, Segment, SegmentData, file_number, lock};
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::types::{EntryIndex, Index, Timestamp};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+/// The log's segments, oldest first. Shared by the writer, which changes the list, and all readers.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    list: RwLock<VecDeque<Arc<Segment>>>,
+    /// The number of removals and cuts in the list. Moves: under the list's lock.
+    removals: AtomicU64,
+    /// Recently used segments stay open, so that random reads do not map a file each time.
+    recent: Mutex<VecDeque<Arc<SegmentData>>>,
+    /// The batch offsets that look-ups learned.
+    places: Mutex<Remembered>,
+    /// Known damage in the segments.
+    damage: Damage,
+    disk: Arc<dyn Disk>,
+    mode: ReadMode,
+}
+
+/// How many segments stay open without a reader.
+const RECENT_MAX: usize = 64;
+
+impl Segments {
+    pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
+        Self {
+            list: RwLock::new(list),
+            removals: AtomicU64::new(0),
+            recent: Mutex::default(),
+            places: Mutex::default(),
+            damage: Damage::default(),
+            disk,
+            mode,
+        }
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&VecDeque<Arc<Segment>>) -> T) -> T {
+        f(&self.list.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.read(VecDeque::len)
+    }
+
+    pub(crate) fn push(&self, segment: Arc<Segment>) {
+        self.list.write().unwrap_or_else(PoisonError::into_inner).push_back(segment);
+    }
+
+    /// Continues the log in `next` from a position other than its end: one segment is cut back to where `next` begins,
+    /// and those in `dead` leave the list. Readers see all of it at once.
+    pub(crate) fn truncate(
+        &self,
+        cut: Option<(Arc<Segment>, Extent)>,
+        dead: &[Arc<Segment>],
+        next: Arc<Segment>,
+    ) {
+        let changed = |s: &Segment| {
+            cut.as_ref().is_some_and(|(c, _)| c.number == s.number)
+                || dead.iter().any(|d| d.number == s.number)
+        };
+        {
+            let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+            self.removals.fetch_add(1, Ordering::Relaxed);
+            list.retain(|s| dead.iter().all(|d| d.number != s.number));
+            dead.iter().for_each(|s| s.bury());
+            if let Some((segment, extent)) = cut.clone() {
+                segment.cut(extent);
+            }
+            let contiguous = list.back().is_none_or(|last| last.end() == next.base);
+            assert!(contiguous, "a segment does not begin where the previous one ends");
+            list.push_back(next);
+        }
+        // Block indexes of open segments may have entries after the new end; these are harmless, but wrong. Done
+        // once the list's lock is released, because `open` takes that lock while it holds this one.
+        lock(&self.recent).retain(|d| !changed(&d.segment));
+        // No committed bytes were removed; but offsets in a file that is no longer opened are useless.
+        *lock(&self.places) = Remembered::default();
+        cut.iter().for_each(|(segment, _)| *lock(&segment.open) = Weak::new());
+    }
+
+    /// Replaces the whole list, for a read-only handle that fell behind.
+    pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
+        {
+            let mut old = self.list.write().unwrap_or_else(PoisonError::into_inner);
+            self.removals.fetch_add(1, Ordering::Relaxed);
+            // A reader in a removed segment continues after it.
+            let gone = |s: &&Arc<Segment>| list.iter().all(|n| (n.number, n.id) != (s.number, s.id));
+            old.iter().filter(gone).for_each(|s| s.bury());
+            *old = list;
+        }
+        lock(&self.recent).clear();
+        *lock(&self.places) = Remembered::default();
+    }
+
+    /// Removes the segments that contain no record from `first` on and no entry above `committed`; never the last one.
+    pub(crate) fn drop_below(&self, first: Index, committed: EntryIndex) -> Vec<Arc<Segment>> {
+        let mut dropped = Vec::new();
+        {
+            let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+            let gone = |next: &Arc<Segment>| next.base.next <= first && next.base.raft <= committed;
+            while list.get(1).is_some_and(gone) {
+                dropped.extend(list.pop_front());
+            }
+            self.removals.fetch_add(u64::from(!dropped.is_empty()), Ordering::Relaxed);
+        }
+        lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
+        if !dropped.is_empty() {
+            lock(&self.places).drop_below(first);
+        }
+        dropped
+    }
+
+    /// The oldest segment, unless it still grows.
+    pub(crate) fn oldest_full(&self) -> Option<Arc<Segment>> {
+        self.read(|list| if list.len() > 1 { list.front().cloned() } else { None })
+    }
+
+    /// The segment that contains record `index`, or would contain it.
+    pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.next <= index);
+            list.get(n.saturating_sub(1)).cloned()
+        })
+    }
+
+    /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.
+    /// `None` if this segment has more, perhaps not committed yet, or nothing follows.
+    pub(crate) fn applier(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
+        // Both under one lock, so that no segment is cut between the two checks.
+        self.read(|list| {
+            let n = list.partition_point(|s| s.number < segment.number);
+            let same = list.get(n).filter(|s| s.number == segment.number);
+            // A read-only handle has surveyed the log again.
+            let renewed =
+                |s: &&Arc<Segment>| s.id == segment.id && Arc::as_ptr(s) != std::ptr::from_ref(segment);
+            if let Some(renewed) = same.filter(renewed) {
+                return Some((renewed.clone(), at));
+            }
+            let next = list.get(n + usize::from(same.is_some()))?;
+            (at >= segment.data_end()).then(|| (next.clone(), SEGMENT_HEADER_BYTES))
+        })
+    }
+
+    /// The segment that contains raft entry `index`, or would contain it. `None`: the entry is before all segments.
+    pub(crate) fn holding_entry(&self, index: EntryIndex) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.raft < index);
+            n.checked_sub(1).and_then(|n| list.get(n).cloned())
+        })
+    }
+
+    /// The newest segment that begins at or before raft entry `index`.
+    pub(crate) fn beginning_before(&self, index: EntryIndex) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.raft <= index);
+            n.checked_sub(1).and_then(|n| list.get(n).cloned())
+        })
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.front().cloned())
+    }
+
+    pub(crate) fn newest(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.back().cloned())
+    }
+
+    /// Whether a segment is in the list.
+    pub(crate) fn contains(&self, segment: &Arc<Segment>) -> bool {
+        self.read(|list| list.iter().any(|s| Arc::ptr_eq(s, segment)))
+    }
+
+    /// Repeats `look` until no segment leaves the log while it runs. Files can otherwise be removed or reused
+    /// meanwhile, and its first and last reads might not match.
+    pub(crate) fn undisturbed<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        let removals = || self.read(|_| self.removals.load(Ordering::Relaxed));
+        loop {
+            let before = removals();
+            let seen = look();
+            if removals() == before {
+                return seen;
+            }
+        }
+    }
+
+    /// The last segment whose first block is older than `time`, or the oldest one.
+    pub(crate) fn at_time(&self, time: Timestamp) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.first_timestamp < time);
+            list.get(n.saturating_sub(1)).cloned()
+        })
+    }
+
+    /// All segments, oldest first.
+    pub(crate) fn snapshot(&self) -> Vec<Arc<Segment>> {
+        self.read(|list| list.iter().cloned().collect())
+    }
+
+    /// Opens a segment and keeps it open for a while.
+    pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
+        let data = segment.data(&*self.disk, self.mode)?;
+        let mut recent = lock(&self.recent);
+        match recent.iter().position(|d| Arc::ptr_eq(d, &data)) {
+            Some(0) => {}
+            Some(n) => {
+                recent.remove(n);
+                recent.push_front(data.clone());
+            }
+            // A segment that was dropped meanwhile must not be kept open: its file waits to be reused.
+            None if self.read(|list| list.iter().any(|s| s.number == segment.number)) => {
+                recent.push_front(data.clone());
+                recent.truncate(RECENT_MAX);
+            }
+            None => {}
+        }
+        Ok(data)
+    }
+
+    /// The known damage in the segments.
+    pub(crate) fn damage(&self) -> &Damage {
+        &self.damage
+    }
+
+    /// Handles a failed read of `record`. If the cause is damage, the repair checks there at once, and the returned
+    /// error says whether it can be repaired. See [`Damage::met`].
+    pub(crate) fn met(&self, error: Error, record: Option<Index>) -> Error {
+        let place = error.location().filter(|_| error.kind() == ErrorKind::Corrupt);
+        let found =
+            place.and_then(|(path, offset)| Some((file_number(path.file_name()?.to_str()?)?, offset)));
+        match found {
+            Some((number, offset)) => self.damage.met(number, offset, &error, record),
+            None => error,
+        }
+    }
+
+    /// The batch offsets of the block that contains `index`, if a recent look-up stored them.
+    pub(crate) fn places(&self, index: Index) -> Option<Arc<Places>> {
+        lock(&self.places).get(index)
+    }
+
+    /// Stores the batch offsets of a committed block.
+    pub(crate) fn remember(&self, places: Places) {
+        lock(&self.places).insert(Arc::new(places));
+    }
+
+    /// Bytes of blocks from record `first` on, which count against capacity. Exact to one stride of the index.
+    pub(crate) fn bytes_from(&self, first: Index) -> u64 {
+        let list = self.snapshot();
+        let whole: usize = list.iter().map(|s| s.data_end() - SEGMENT_HEADER_BYTES).sum();
+        let gone = list.first().map_or(0, |oldest| {
+            if oldest.end().next <= first {
+                return oldest.data_end() - SEGMENT_HEADER_BYTES;
+            }
+            if oldest.base.next >= first {
+                return 0;
+            }
+            let offset = self.open(oldest).and_then(|data| data.seek(|e| e.first <= first));
+            offset.map_or(0, |o| o - SEGMENT_HEADER_BYTES)
+        });
+        (whole - gone) as u64
+    }
+}
