@@ -38,7 +38,7 @@ const CORE: House = House {
         "store::recovery",
         "store",
         "options",
-        "stats",
+        "metrics",
         "read",
         // One member of a raft group.
         "replica::wire",

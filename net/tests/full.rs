@@ -45,9 +45,9 @@ async fn reader_leaves_a_replica_without_room_at_once() {
     let (dir, network) = (tempfile::tempdir().unwrap(), MemoryNetwork::new());
     let [first_port, second_port] = [free_port(), free_port()];
     let (first, _at_first, _) = replica(1, (dir.path(), &network, first_port), Bootstrap::Init, 4 << 20);
-    let join = Bootstrap::Join(first.info().log_id);
+    let join = Bootstrap::Join(first.log_id());
     let (second, _at_second, address) = replica(2, (dir.path(), &network, second_port), join, 64 << 10);
-    let directory = second.info().directory;
+    let directory = second.directory_id();
     first.change_members(&[Change::AddLearner { node: NodeId(2), directory, address }], PATIENCE).unwrap();
     first.append(b"small").unwrap();
     second.wait_for(Index(1), PATIENCE).unwrap();

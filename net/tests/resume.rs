@@ -45,7 +45,7 @@ async fn records_of_two_processes_are_in_the_log_once() {
     assert_eq!(all.iter().map(|(_, data)| &data[..]).collect::<Vec<_>>().concat(), b"abcdefg");
     // A regular close closes the session.
     assert!(second.close(PATIENCE).await.all_acknowledged());
-    assert_eq!(one.log.info().sessions, 0);
+    assert_eq!(one.log.status().sessions, 0);
 }
 
 /// The reason of a producer's failure, from the error of a record that may be in the log.
@@ -145,5 +145,5 @@ async fn batch_is_sent_alone_and_whole_or_not_at_all() {
     let large = "x".repeat(9_001);
     assert_eq!(send(&producer, &[large.as_str()]).await.unwrap_err().kind(), ErrorKind::TooLarge);
     assert_eq!(send(&producer, &[]).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(one.log.info().last, Index(6));
+    assert_eq!(one.log.last_index(), Index(6));
 }

@@ -223,7 +223,7 @@ impl Backup {
                 break;
             }
         }
-        let info = copy.log().info();
+        let status = copy.log().status();
         if let RestoreTo::Timestamp(time) = options.to
             && !cut.has_records
             && self.info().first <= self.info().last
@@ -236,7 +236,12 @@ impl Backup {
         let identity = Identity::read(&**disk)?.ok_or_else(|| unsound("the restored log has no identity"))?;
         Identity { follows: false, ..identity }.write(&**disk)?;
         disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))?;
-        Ok(Restored { log_id: log, first: info.first, last: info.last, last_timestamp: info.last_timestamp })
+        Ok(Restored {
+            log_id: log,
+            first: status.first_index,
+            last: status.last_index,
+            last_timestamp: status.last_timestamp,
+        })
     }
 }
 

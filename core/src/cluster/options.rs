@@ -5,7 +5,7 @@
 use crate::cluster::membership::Member;
 use crate::cluster::transport::Transport;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term};
+use crate::types::{EntryIndex, Index, LogId, NodeId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,6 +177,8 @@ pub enum Role {
     /// Takes no part: it was removed from the cluster, or its directory is not the one that the cluster knows. The
     /// error of an append says which.
     Removed,
+    /// Not known: a [`ReadOnlyLog`](crate::ReadOnlyLog) sees the files of a replica, not the replica.
+    Unknown,
 }
 
 /// The progress of another replica, as the leader knows it.
@@ -204,31 +206,29 @@ pub struct PeerStatus {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let status = log.status();
-/// assert_eq!(status.role, chiplog::Role::Leader); // a log on its own leads itself
+/// let replica = log.status().replica;
+/// assert_eq!(replica.role, chiplog::Role::Leader); // a log on its own leads itself
+/// assert!(replica.peers.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
-    /// The log's id.
-    pub log_id: LogId,
-    /// This replica's number.
+pub struct ReplicaStatus {
+    /// This replica's number. 0: it has none, or it is not known.
     pub node: NodeId,
-    /// The id of its directory.
-    pub directory: DirectoryId,
     /// Its role.
     pub role: Role,
     /// Its term.
     pub term: Term,
     /// The leader, if it is known and sent a message within the last two election time-outs.
     pub leader: Option<NodeId>,
-    /// The last committed record that it knows of.
-    pub committed: Index,
+    /// The last committed record that it knows of. It can be ahead of
+    /// [`Status::last_index`](crate::Status::last_index), which is written here too.
+    pub committed_index: Index,
     /// The last committed entry that it knows of.
-    pub committed_raft: EntryIndex,
+    pub committed_entry: EntryIndex,
     /// Its last entry, committed or not.
-    pub last_raft: EntryIndex,
+    pub last_entry: EntryIndex,
     /// The members of the cluster.
     pub members: Vec<Member>,
     /// The progress of the other replicas. Empty unless this replica leads.

@@ -36,7 +36,7 @@ impl<G: Gate> Trio<G> {
         for node in 1..=3 {
             let bootstrap = match trio.logs.first() {
                 None => Bootstrap::Init,
-                Some(log) => Bootstrap::Join(log.info().log_id),
+                Some(log) => Bootstrap::Join(log.log_id()),
             };
             let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
             cluster.heartbeat = election_timeout / 10;
@@ -48,7 +48,7 @@ impl<G: Gate> Trio<G> {
             let log = Log::open_on(Arc::new(Hooked::new(gate.clone())), options).unwrap();
             trio.gates.push(gate);
             if let Some(leader) = trio.logs.first() {
-                let (node, directory) = (NodeId(node), log.info().directory);
+                let (node, directory) = (NodeId(node), log.directory_id());
                 let add = Change::AddLearner { node, directory, address: String::new() };
                 leader.change_members(&[add], PATIENCE).unwrap();
                 leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
@@ -60,7 +60,7 @@ impl<G: Gate> Trio<G> {
 
     /// Waits until a leader is answered by a majority: on a busy machine the leader may have changed.
     pub fn lives(&self) {
-        let leads = |log: &&Log| log.status().role == Role::Leader;
+        let leads = |log: &&Log| log.role() == Role::Leader;
         until("a leader that a majority answers", || {
             self.logs.iter().find(leads).is_some_and(|l| l.barrier(Duration::from_secs(5)).is_ok())
         });

@@ -87,11 +87,11 @@ fn follow_one(log: &Log, seen: &mut Seen<'_>) -> Result<()> {
 pub(crate) fn all_alike(trio: &Trio, text: &Text, promises: &Promises, first: Index) -> Result<u64> {
     let mut hashes = Vec::new();
     for log in trio.running() {
-        let node = log.status().node;
+        let node = log.status().replica.node;
         // After the barrier this replica shows everything that a majority has confirmed by now.
         let last = log.barrier(PATIENCE)?;
-        if (log.info().first, last.get()) != (first, promises.total()) {
-            let found = log.info().first;
+        if (log.first_index(), last.get()) != (first, promises.total()) {
+            let found = log.first_index();
             return broken(format!(
                 "replica {node} has {found} to {last}, not {first} to {}",
                 promises.total()

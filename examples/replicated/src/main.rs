@@ -101,7 +101,7 @@ fn tell(arguments: &Arguments, text: &Text, dir: &Path) -> Result<()> {
         "\n2. {} threads append through replica {}, the leader, each in a session of its own. A reader follows\n   \
          a replica that does not lead, and compares every record with the text.",
         arguments.threads,
-        leader.status().node
+        leader.status().replica.node
     );
     let seen = thread::scope(|scope| -> Result<u64> {
         let (trio, promises) = (&trio, &promises);
@@ -146,7 +146,7 @@ fn lose_a_leader(trio: &Trio, promises: &Promises) -> Result<()> {
         time.as_secs_f64(),
         count((confirmed as f64 / time.as_secs_f64()) as u64)
     );
-    let node = trio.leader()?.status().node;
+    let node = trio.leader()?.status().replica.node;
     let cut = Instant::now();
     trio.cut_off(node);
     thread::scope(|scope| -> Result<()> {
@@ -155,7 +155,7 @@ fn lose_a_leader(trio: &Trio, promises: &Promises) -> Result<()> {
             thread::sleep(ELECTION_TIMEOUT / 6);
             trio.end(node)
         });
-        let new = trio.leader_other_than(node)?.status().node;
+        let new = trio.leader_other_than(node)?.status().replica.node;
         let elected = cut.elapsed();
         let first = loop {
             match promises.first_by(new) {
@@ -195,7 +195,7 @@ fn lose_a_leader(trio: &Trio, promises: &Promises) -> Result<()> {
 fn come_back(trio: &Trio, node: chiplog::NodeId, promises: &Promises) -> Result<()> {
     let back = Instant::now();
     let log: Log = trio.bring_back(node)?;
-    let (had, lead) = (log.info().last, trio.leader()?.info().last);
+    let (had, lead) = (log.last_index(), trio.leader()?.last_index());
     log.wait_for(lead, PATIENCE)?;
     println!(
         "\n4. Replica {node} is opened again, while the others continue. It lacks {} records, drops unconfirmed ones, and\n   \
@@ -211,7 +211,7 @@ fn come_back(trio: &Trio, node: chiplog::NodeId, promises: &Promises) -> Result<
 fn discard(trio: &Trio, text: &Text, promises: &Promises) -> Result<()> {
     let first = Index(promises.total() / 2 + 1);
     let leader = trio.leader()?;
-    let before = leader.info().bytes_used;
+    let before = leader.status().bytes_used;
     leader.discard(first)?;
     for log in trio.running() {
         log.barrier(PATIENCE)?;
@@ -219,14 +219,14 @@ fn discard(trio: &Trio, text: &Text, promises: &Promises) -> Result<()> {
     check::discarded(trio, first)?;
     // The space is free once the discard is durable for good, which is a moment later.
     let asked = Instant::now();
-    while leader.info().bytes_used >= before && asked.elapsed() < PATIENCE {
+    while leader.status().bytes_used >= before && asked.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(1));
     }
     println!(
         "\n6. Everything below index {} is discarded, on all three: {:.1} MiB freed on each; a request for an older record\n   \
          gets a clear error.",
         count(first.get()),
-        before.saturating_sub(leader.info().bytes_used) as f64 / f64::from(1 << 20)
+        before.saturating_sub(leader.status().bytes_used) as f64 / f64::from(1 << 20)
     );
     drop(leader);
     let began = Instant::now();
@@ -234,7 +234,7 @@ fn discard(trio: &Trio, text: &Text, promises: &Promises) -> Result<()> {
     let leader = trio.leader()?;
     println!(
         "\n7. All three are closed and opened again from their files; replica {} is elected after {:.0} ms.",
-        leader.status().node,
+        leader.status().replica.node,
         millis(began.elapsed())
     );
     let same = check::all_alike(trio, text, promises, first)?;

@@ -97,7 +97,7 @@ pub(crate) fn produce(
     let mut confirmed = 0;
     'leader: while confirmed < mine {
         let leader = trio.leader()?;
-        let by = leader.status().node;
+        let by = leader.status().replica.node;
         // A leader can be lost between any two calls: then the next one is asked.
         let id = match session_id.map_or_else(|| leader.open_session().map(|s| s.id()), Ok) {
             Ok(id) => *session_id.insert(id),

@@ -41,8 +41,8 @@ impl Trio {
         trio.open(NodeId(1), Bootstrap::Init)?;
         let leader = trio.leader()?;
         for node in [NodeId(2), NodeId(3)] {
-            let replica = trio.open(node, Bootstrap::Join(leader.info().log_id))?;
-            let directory = replica.info().directory;
+            let replica = trio.open(node, Bootstrap::Join(leader.log_id()))?;
+            let directory = replica.directory_id();
             let learner = Change::AddLearner { node, directory, address: address(node) };
             leader.change_members(&[learner], PATIENCE)?;
             leader.change_members(&[Change::Promote(node)], PATIENCE)?;
@@ -76,8 +76,8 @@ impl Trio {
     pub(crate) fn leader(&self) -> Result<Log> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            let leaders = self.running().into_iter().filter(|log| log.status().role == Role::Leader);
-            if let Some(leader) = leaders.max_by_key(|log| log.status().term) {
+            let leaders = self.running().into_iter().filter(|log| log.role() == Role::Leader);
+            if let Some(leader) = leaders.max_by_key(|log| log.status().replica.term) {
                 return Ok(leader);
             }
             thread::sleep(Duration::from_millis(2));
@@ -90,7 +90,7 @@ impl Trio {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             let leader = self.leader()?;
-            if leader.status().node != node {
+            if leader.status().replica.node != node {
                 return Ok(leader);
             }
             thread::sleep(Duration::from_millis(2));
@@ -101,7 +101,7 @@ impl Trio {
     /// A replica that does not lead, or any.
     pub(crate) fn follower(&self) -> Option<Log> {
         let running = self.running();
-        running.iter().find(|log| log.status().role == Role::Follower).or(running.first()).cloned()
+        running.iter().find(|log| log.role() == Role::Follower).or(running.first()).cloned()
     }
 
     /// From now on no message of this replica reaches another one, and none reaches it. It continues to run.
@@ -117,7 +117,7 @@ impl Trio {
         let status = log.status();
         // Its unconfirmed appends fail, and their waiters get the error: that is intended here.
         let _ = log.close();
-        status.last_raft.0.saturating_sub(status.committed_raft.0)
+        status.replica.last_entry.0.saturating_sub(status.replica.committed_entry.0)
     }
 
     /// Opens a replica from its directory as it was left.
@@ -129,7 +129,7 @@ impl Trio {
     /// Closes all and opens them again, as after a restart of the whole program.
     pub(crate) fn restart(&self) -> Result<()> {
         for log in self.running() {
-            self.end(log.status().node);
+            self.end(log.status().replica.node);
         }
         for node in 1..=3 {
             self.bring_back(NodeId(node))?;
@@ -139,7 +139,7 @@ impl Trio {
 
     /// The log's id, the same on every replica.
     pub(crate) fn log_id(&self) -> Option<LogId> {
-        self.running().first().map(|log| log.info().log_id)
+        self.running().first().map(|log| log.log_id())
     }
 }
 

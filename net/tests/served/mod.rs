@@ -152,8 +152,8 @@ impl Trio {
         trio.start(1, Bootstrap::Init);
         let first = trio.log(1).clone();
         for node in 2..=3 {
-            trio.start(node, Bootstrap::Join(first.info().log_id));
-            let directory = trio.log(node).info().directory;
+            trio.start(node, Bootstrap::Join(first.log_id()));
+            let directory = trio.log(node).directory_id();
             let add = Change::AddLearner { node: NodeId(node), directory, address: trio.member(node) };
             first.change_members(&[add], PATIENCE).unwrap();
             first.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
@@ -249,7 +249,7 @@ impl Trio {
         let end = Instant::now() + PATIENCE;
         loop {
             for node in (1..=3).filter(|n| *n != not && self.runs(*n)) {
-                if self.log(node).status().role == Role::Leader {
+                if self.log(node).role() == Role::Leader {
                     return node;
                 }
             }

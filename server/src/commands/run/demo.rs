@@ -328,11 +328,11 @@ fn recover(story: &Story, summary: &mut Summary, witness: &Witness, text: &Text)
     summary.recovery_millis = began.elapsed().as_secs_f64() * 1e3;
     let mut seen = Seen::new(summary.records, Index(1));
     witness.check(&mut log.reader(Start::First)?, text, &mut seen)?;
-    if seen.next() != log.info().last.next() {
+    if seen.next() != log.last_index().next() {
         return broken(format!(
             "a reader ended before {}, but the log's last record is {}",
             seen.next(),
-            log.info().last
+            log.last_index()
         ));
     }
     log.close()?;
@@ -435,13 +435,13 @@ fn follow(witness: &Witness, text: &Text, followers: &Followers, n: usize) -> Re
 
 fn discard_and_verify(story: &Story, summary: &mut Summary, witness: &Witness, text: &Text) -> Result<()> {
     let log = Log::open(&witness.plan().dir, witness.plan().options())?;
-    let before = log.info().bytes_used;
+    let before = log.status().bytes_used;
     let first = Index(summary.records / 2 + 1);
     log.discard(first)?;
     summary.discarded_below = first.get();
-    summary.bytes_freed = before.saturating_sub(log.info().bytes_used);
-    if log.info().first != first {
-        return broken(format!("discarded below {first}, but the log begins at {}", log.info().first));
+    summary.bytes_freed = before.saturating_sub(log.status().bytes_used);
+    if log.first_index() != first {
+        return broken(format!("discarded below {first}, but the log begins at {}", log.first_index()));
     }
     match log.read(first.previous()) {
         Err(e) if e.kind() == ErrorKind::Discarded => {}

@@ -275,12 +275,12 @@ fn stopped(error: chiplog::Error) -> Failure {
 }
 
 fn opened(follower: &Follower, server: Option<&CopyServer>) -> Value {
-    let info = follower.log().info();
+    let status = follower.log().status();
     json!({
         "event": "opened",
-        "log_id": to_hex(info.log_id.get()),
-        "first": info.first.get(),
-        "last": info.last.get(),
+        "log_id": to_hex(status.log_id.get()),
+        "first": status.first_index.get(),
+        "last": status.last_index.get(),
         "listen": server.map(|s| s.at.to_string()),
     })
 }

@@ -245,16 +245,16 @@ pub(crate) fn child() -> Result<()> {
     let plan: Plan = serde_json::from_reader(io::stdin().lock())?;
     let text = Text::load(plan.file.as_deref())?;
     let log = Log::open(&plan.dir, plan.options())?;
-    send(&[Report::Opened { last: log.info().last.get() }])?;
+    send(&[Report::Opened { last: log.last_index().get() }])?;
     thread::scope(|scope| {
         let work = |worker| work(&log, &text, &plan, worker);
         let threads: Vec<_> = (0..plan.workers.len()).map(|w| scope.spawn(move || work(w))).collect();
         // A panic in a worker was printed already.
         threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| system("a worker panicked")))
     })?;
-    let stats = log.stats();
+    let metrics = log.metrics();
     log.close()?;
-    send(&[Report::Done { blocks: stats.blocks, bytes: stats.bytes, syncs: stats.syncs }])
+    send(&[Report::Done { blocks: metrics.blocks, bytes: metrics.bytes, syncs: metrics.syncs }])
 }
 
 /// The appends of one thread.
