@@ -186,7 +186,7 @@ pub(crate) struct Probe {
 /// Those of the log.
 pub(crate) fn probe(dir: &Path, then_scan: bool) -> Result<Probe> {
     let memory_before = Memory::now()?;
-    let (log, time) = timed(|| Ok(Log::open(dir, Options { create: false, ..options() })?))?;
+    let (log, time) = timed(|| Ok(Log::open(dir, options().create(false))?))?;
     let memory_open = Memory::now()?;
     let status = log.status();
     let memory_scanned = if then_scan {

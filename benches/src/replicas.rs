@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::fs;
@@ -33,8 +33,8 @@ impl Replicas {
         }
         let network = MemoryNetwork::new();
         let open = |node: u64, bootstrap: Bootstrap| {
-            let cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
-            let options = Options { cluster: Some(cluster), ..options.clone() };
+            let cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
+            let options = options.clone().cluster(cluster);
             let dir = path.join(format!("node-{node}"));
             Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
         };

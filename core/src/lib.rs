@@ -32,6 +32,8 @@
 
 #[macro_use]
 mod testing;
+#[macro_use]
+mod setters;
 
 mod api;
 mod backup;
@@ -58,7 +60,7 @@ pub use backup::Backup;
 pub use backup::manifest::BackupInfo;
 pub use backup::restore::{RestoreOptions, RestoreTo, Restored};
 pub use cluster::membership::{Change, MEMBERS_MAX, Member};
-pub use cluster::options::{Bootstrap, Cluster, PeerStatus, ReplicaStatus, Role};
+pub use cluster::options::{Bootstrap, ClusterOptions, PeerStatus, ReplicaStatus, Role};
 pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use follower::applier::Jumped;

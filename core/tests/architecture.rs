@@ -24,6 +24,7 @@ const CORE: House = House {
     folder: "core",
     rooms: &[
         "testing::planted_bugs",
+        "setters",
         "types",
         "error",
         "record",

@@ -426,7 +426,7 @@ fn full_disk_refuses_appends_and_discard_makes_room() {
 #[test]
 fn log_at_its_capacity_refuses_appends_and_discard_makes_room() {
     let disk = SimDisk::default();
-    let options = Options { capacity_bytes: Some(128 << 10), ..options() };
+    let options = options().capacity_bytes(128 << 10);
     let log = Log::open_on(Arc::new(disk), options).unwrap();
     let mut n = 0;
     let full = loop {

@@ -31,7 +31,7 @@ fn check(log: &Log, from: u64, to: u64) {
 fn records_are_read_in_order_over_rolls_and_reopening() {
     for read_mode in [ReadMode::Map, ReadMode::Read] {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { read_mode, ..small() };
+        let options = small().read_mode(read_mode);
         for round in 0..3u64 {
             let log = Log::open(dir.path(), options.clone()).unwrap();
             assert_eq!(log.last_index(), Index(round * 500));
@@ -183,7 +183,7 @@ fn impossible_directory_is_reported_with_its_cause() {
     let made = Log::open("/proc/nowhere/log", small()).unwrap_err();
     assert_eq!(made.kind(), ErrorKind::Io);
     assert!(made.to_string().starts_with("cannot make directory /proc/nowhere/log: "), "{made}");
-    let missing = Options { create: false, ..small() };
+    let missing = small().create(false);
     assert_eq!(Log::open("/proc/nowhere/log", missing).unwrap_err().kind(), ErrorKind::NotFound);
 
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn impossible_directory_is_reported_with_its_cause() {
 #[test]
 fn capacity_refuses_cleanly_and_discard_makes_room() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { capacity_bytes: Some(256 << 10), ..small() };
+    let options = small().capacity_bytes(256 << 10);
     let log = Log::open(dir.path(), options).unwrap();
     let mut n = 0;
     let error = loop {
@@ -217,7 +217,7 @@ fn capacity_refuses_cleanly_and_discard_makes_room() {
 #[test]
 fn retention_by_size_keeps_the_newest() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { retention_bytes: Some(200 << 10), ..small() };
+    let options = small().retention_bytes(200 << 10);
     let log = Log::open(dir.path(), options).unwrap();
     for i in 1..=2000 {
         log.append(&record(i)).unwrap();
@@ -316,7 +316,7 @@ fn record_that_was_read_stays_when_a_later_handle_discards_it() {
 fn discarded_files_are_used_again() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { retention_bytes: Some(256 << 10), ..small() };
+    let options = small().retention_bytes(256 << 10);
     let log = Log::open(dir.path(), options).unwrap();
     // A file is identified by its number and its creation time: numbers are given again.
     if std::fs::metadata(dir.path()).unwrap().created().is_err() {
@@ -347,7 +347,7 @@ fn discarded_files_are_used_again() {
 #[test]
 fn retention_by_age_continues_without_appends() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { retention_age: Some(Duration::from_millis(300)), ..small() };
+    let options = small().retention_age(Duration::from_millis(300));
     let log = Log::open(dir.path(), options).unwrap();
     for i in 1..=300 {
         log.append(&record(i)).unwrap();
@@ -463,7 +463,7 @@ fn files_are_private_unless_the_directory_admits_its_group() {
 #[test]
 fn body_without_a_mapping_keeps_no_other_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(4 << 20) };
+    let options = Options::with_segment_bytes(4 << 20).read_mode(ReadMode::Read);
     let log = Log::open(dir.path(), options).unwrap();
     for bytes in [100, 130 << 10, 140 << 10, 300 << 10, 10] {
         log.append(&vec![7; bytes]).unwrap();

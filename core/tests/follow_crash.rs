@@ -327,7 +327,7 @@ fn power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
 #[test]
 fn power_cut_at_any_point_of_retention_leaves_the_log_as_of_an_entry() {
     let life = Life::new(5, 9000, 40);
-    let few = Options { retention_bytes: Some(128 << 10), ..options() };
+    let few = options().retention_bytes(128 << 10);
     assert!(crash_everywhere("retention", &life, &few, 4) > 200);
 }
 
@@ -365,8 +365,7 @@ fn failure_of_any_call_loses_nothing() {
 #[test]
 fn full_disk_poisons_no_follower() {
     // In one large segment: discarded records are still fed, and never jumped over.
-    let large =
-        Options { read_mode: ReadMode::Read, block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
+    let large = Options::with_segment_bytes(4 << 20).read_mode(ReadMode::Read).block_bytes_max(4096);
     let source = Log::open_on(Arc::new(SimDisk::default()), large).unwrap();
     source.append(b"x").unwrap();
     let Some(FollowMessage::State(begin)) = source.follow(FollowFrom::First).unwrap().next(1).unwrap() else {

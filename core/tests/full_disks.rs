@@ -4,7 +4,7 @@
 
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Role};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,10 @@ impl Three {
                 None => Bootstrap::Init,
                 Some(log) => Bootstrap::Join(log.log_id()),
             };
-            let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+            let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
             cluster.limping_sync = None;
             cluster.election_timeout = election_timeout;
-            let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) };
+            let options = Options::with_segment_bytes(256 << 10).cluster(cluster);
             let disk = SimDisk::default();
             let log = Log::open_on(Arc::new(disk.clone()), options).unwrap();
             if let Some(leader) = three.logs.first() {

@@ -167,12 +167,7 @@ impl Clock for Then {
 }
 
 fn options() -> Options {
-    Options {
-        clock: Arc::new(Then),
-        session_window: 16,
-        sessions_max: 16,
-        ..Options::with_segment_bytes(64 << 10)
-    }
+    Options::with_segment_bytes(64 << 10).clock(Arc::new(Then)).session_window(16).sessions_max(16)
 }
 
 /// A writable copy of the golden log.

@@ -3,7 +3,7 @@
 
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
+    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
     NodeId, Options, Role,
 };
 use std::path::Path;
@@ -117,7 +117,7 @@ fn impossible_options_are_refused_and_change_nothing() {
 #[test]
 fn leader_uses_the_options_of_the_log_and_not_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let own = Options { capacity_bytes: Some(1 << 20), ..small() };
+    let own = small().capacity_bytes(1 << 20);
     let log = Log::open(dir.path(), own).unwrap();
 
     set(&log, LogOption::RecordBytesMax, 100);
@@ -184,10 +184,10 @@ impl Cast {
         transport: Arc<dyn Transport>,
         own: Options,
     ) -> Options {
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport);
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_millis(300);
-        Options { cluster: Some(cluster), ..own }
+        own.cluster(cluster)
     }
 
     fn new(own: &[Options]) -> Self {
@@ -261,7 +261,7 @@ impl Cast {
 /// After a fail-over to a server with a smaller `retention_bytes` in its file, records were discarded everywhere.
 #[test]
 fn leader_with_less_retention_of_its_own_discards_nothing_more() {
-    let less = Options { retention_bytes: Some(128 << 10), ..small() };
+    let less = small().retention_bytes(128 << 10);
     let mut cast = Cast::new(&[small(), less.clone(), less]);
     cast.lead(1);
     set(cast.log(1), LogOption::RetentionBytes, 100 << 20);

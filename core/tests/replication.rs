@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start};
+use chiplog::{
+    Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
+};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -17,11 +19,11 @@ struct Trio {
 }
 
 fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork) -> Options {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(20);
     cluster.election_timeout = Duration::from_millis(200);
     cluster.address = format!("memory:{node}");
-    Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) }
+    Options::with_segment_bytes(256 << 10).cluster(cluster)
 }
 
 /// A caller that was told that a change is in force finds it in the status at once.
@@ -410,7 +412,7 @@ fn follower_with_small_segments_is_not_poisoned_by_a_large_block() {
     let dir = tempfile::tempdir().unwrap();
     let open = |bootstrap, bytes| {
         let cluster = options(3, bootstrap, &trio.network).cluster;
-        let options = Options { cluster, ..Options::with_segment_bytes(bytes) };
+        let options = Options::with_segment_bytes(bytes).cluster(cluster);
         Log::open(dir.path(), options).unwrap()
     };
     let third = open(Bootstrap::Join(trio.id), 64 << 10);

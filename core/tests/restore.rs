@@ -7,7 +7,7 @@ mod support;
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, FollowFrom, FollowMessage,
+    Backup, BatchBuilder, Bootstrap, Change, ClusterOptions, Error, ErrorKind, FollowFrom, FollowMessage,
     FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, RestoreOptions, RestoreTo, Restored,
     Role, Sequence, Session, Start, Timestamp,
 };
@@ -24,11 +24,7 @@ type Records = Vec<(Index, Vec<u8>, Timestamp)>;
 
 /// Small segments, so that a short log rolls; a clock that shows another time at each look.
 fn small() -> Options {
-    Options {
-        block_bytes_max: 4096,
-        clock: Arc::new(StepClock::default()),
-        ..Options::with_segment_bytes(64 << 10)
-    }
+    Options::with_segment_bytes(64 << 10).block_bytes_max(4096).clock(Arc::new(StepClock::default()))
 }
 
 fn records(log: &Log) -> Records {
@@ -69,7 +65,7 @@ impl Place {
 
     fn restored(&self, name: &str, options: &RestoreOptions) -> (Restored, Log) {
         let restored = self.restore(name, options).unwrap();
-        let log = Log::open(self.path(name), Options { create: false, ..small() }).unwrap();
+        let log = Log::open(self.path(name), small().create(false)).unwrap();
         (restored, log)
     }
 
@@ -454,7 +450,7 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     let backup = place.back_up();
     let restore = |disk: &SimDisk| backup.restore_on(Arc::new(disk.clone()), &RestoreOptions::default());
     let open = |disk: &SimDisk| {
-        let options = Options { read_mode: chiplog::ReadMode::Read, create: false, ..small() };
+        let options = small().read_mode(chiplog::ReadMode::Read).create(false);
         Log::open_on(Arc::new(disk.clone()), options)
     };
     let judge = |disk: &SimDisk, complete: bool| match open(disk) {
@@ -516,10 +512,10 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
     let place = Place::new();
     let network = MemoryNetwork::new();
     let options = |node, bootstrap, network: &MemoryNetwork| {
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_millis(300);
-        Options { cluster: Some(cluster), ..small() }
+        small().cluster(cluster)
     };
     let join = |leader: &Log, node, dir: &str, network: &MemoryNetwork| {
         let bootstrap = Bootstrap::Join(leader.log_id());
@@ -575,7 +571,7 @@ fn restored_sessions_remember_everything() {
     for in_the_log in [false, true] {
         let place = Place::new();
         let own = match in_the_log {
-            false => Options { sessions_max: 2, session_window: 200, ..small() },
+            false => small().sessions_max(2).session_window(200),
             true => small(),
         };
         let log = Log::open(place.path("log"), own.clone()).unwrap();

@@ -197,7 +197,7 @@ fn largest_table_survives_rolls_and_restarts() {
         log.close().unwrap();
     }
     // Fewer are allowed from now on: existing sessions stay, new ones are refused.
-    let log = Log::open(dir.path(), Options { sessions_max: 1, ..options }).unwrap();
+    let log = Log::open(dir.path(), options.sessions_max(1)).unwrap();
     assert_eq!(log.status().sessions, sessions);
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     let mut session = log.resume_session(open[1].id(), Sequence(window + 1));
@@ -207,7 +207,7 @@ fn largest_table_survives_rolls_and_restarts() {
 /// A client that opened the largest number of sessions without using them kept all others out for a day.
 #[test]
 fn oldest_unused_session_is_closed_for_a_new_one() {
-    let options = Options { sessions_max: 4, ..small() };
+    let options = small().sessions_max(4);
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), options.clone()).unwrap();
     let mut open: Vec<Session> = (0..4).map(|_| log.open_session().unwrap()).collect();
@@ -227,7 +227,7 @@ fn oldest_unused_session_is_closed_for_a_new_one() {
     open.push(log.open_session().unwrap());
     log.close().unwrap();
     // The log holds all of that, also for a program that allows more sessions.
-    let log = Log::open(dir.path(), Options { sessions_max: 5, ..options }).unwrap();
+    let log = Log::open(dir.path(), options.sessions_max(5)).unwrap();
     assert_eq!(log.status().sessions, 4);
     let ids: Vec<_> = open.iter().map(Session::id).collect();
     for (n, id) in ids.into_iter().enumerate() {
@@ -259,12 +259,7 @@ impl Clock for ByHand {
 fn idle_session_expires_and_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Arc::new(ByHand(AtomicU64::new(1000)));
-    let options = Options {
-        sessions_max: 1,
-        session_idle_max: Duration::from_millis(50),
-        clock: clock.clone(),
-        ..small()
-    };
+    let options = small().sessions_max(1).session_idle_max(Duration::from_millis(50)).clock(clock.clone());
     let log = Log::open(dir.path(), options.clone()).unwrap();
     let mut first = log.open_session().unwrap();
     clock.pass(50);
@@ -289,11 +284,11 @@ fn idle_session_expires_and_makes_room() {
 fn refused_session_changes_no_table() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Arc::new(ByHand(AtomicU64::new(1000)));
-    let with = |sessions_max, idle_ms| Options {
-        sessions_max,
-        session_idle_max: Duration::from_millis(idle_ms),
-        clock: clock.clone(),
-        ..small()
+    let with = |sessions_max, idle_ms| {
+        small()
+            .sessions_max(sessions_max)
+            .session_idle_max(Duration::from_millis(idle_ms))
+            .clock(clock.clone())
     };
     let open = |sessions_max, idle_ms| Log::open(dir.path(), with(sessions_max, idle_ms)).unwrap();
     let log = open(3, 50);
@@ -324,7 +319,7 @@ fn clock_that_jumps_ahead_expires_no_session() {
     let dir = tempfile::tempdir().unwrap();
     let right = 1_700_000_000_000;
     let clock = Arc::new(ByHand(AtomicU64::new(right)));
-    let options = Options { clock: clock.clone(), ..small() };
+    let options = small().clock(clock.clone());
     let log = Log::open(dir.path(), options).unwrap();
     let mut session = log.open_session().unwrap();
     session.append(b"before").unwrap();
@@ -376,7 +371,7 @@ fn sequence_number_0_is_refused() {
 #[test]
 fn wait_for_room_ends_within_the_patience() {
     let dir = tempfile::tempdir().unwrap();
-    let log = Log::open(dir.path(), Options { session_window: 4, ..small() }).unwrap();
+    let log = Log::open(dir.path(), small().session_window(4)).unwrap();
     let mut session = log.open_session().unwrap();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (tell, stands) = std::sync::mpsc::channel();

@@ -52,7 +52,7 @@ const VALUES: &[&str] = &[
     "ClientTls",
     "Clock",
     "Closed",
-    "Cluster",
+    "ClusterOptions",
     "Codec",
     "DirectoryId",
     "Error",

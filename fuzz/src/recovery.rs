@@ -39,13 +39,11 @@ impl Clock for Then {
 }
 
 fn options() -> Options {
-    Options {
-        clock: Arc::new(Then),
-        session_window: 16,
-        sessions_max: 16,
-        read_mode: ReadMode::Read,
-        ..Options::with_segment_bytes(64 << 10)
-    }
+    Options::with_segment_bytes(64 << 10)
+        .clock(Arc::new(Then))
+        .session_window(16)
+        .sessions_max(16)
+        .read_mode(ReadMode::Read)
 }
 
 /// Applies one change. Returns true if it forged a checksum.

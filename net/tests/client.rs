@@ -94,8 +94,7 @@ async fn dropped_producer_still_sends_its_records() {
 
 #[tokio::test]
 async fn largest_record_is_accepted_and_one_byte_more_rejected() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(9_956);
     let one = One::with(options, NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -378,8 +377,7 @@ async fn undeliverable_record_times_out_and_the_producer_continues() {
 /// A session expires when it is idle: no record is in doubt, so the next one is appended in a new session.
 #[tokio::test]
 async fn producer_outlives_its_session() {
-    let options =
-        Options { session_idle_max: Duration::from_millis(50), ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).session_idle_max(Duration::from_millis(50));
     let one = One::with(options, NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -699,8 +697,7 @@ fn last_handle_may_be_dropped_in_a_callback() {
 /// records only.
 #[tokio::test]
 async fn record_limit_applies_within_a_batch() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 1_000, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(1_000);
     let one = One::with(options, NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();

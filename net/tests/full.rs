@@ -4,7 +4,7 @@
 mod served;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Start};
 use chiplog_net::client::{Client, ReadFrom, ReaderOptions, RemoteReader};
 use chiplog_net::service::log::NativeOptions;
 use served::client::quick;
@@ -29,12 +29,12 @@ fn replica(
     bootstrap: Bootstrap,
     segment_bytes: u32,
 ) -> (Log, Server, String) {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(30);
     cluster.election_timeout = Duration::from_millis(300);
     let address = format!("127.0.0.1:{node} 127.0.0.1:{port} zone{node}");
     cluster.address = address.clone();
-    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(segment_bytes) };
+    let options = Options::with_segment_bytes(segment_bytes).cluster(cluster);
     let log = Log::open(dir.join(node.to_string()), options).unwrap();
     (log.clone(), Server::start_at(log, port, NativeOptions::default()), address)
 }

@@ -110,7 +110,7 @@ async fn appends_are_answered_in_order_and_rejection_keeps_the_stream() {
 /// error.
 #[tokio::test]
 async fn large_compressed_batches_keep_their_order() {
-    let options = Options { record_bytes_max: 64 << 10, ..Options::with_segment_bytes(16 << 20) };
+    let options = Options::with_segment_bytes(16 << 20).record_bytes_max(64 << 10);
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let packed = |codec, record: usize, count: usize| {
@@ -155,7 +155,7 @@ async fn thousands_of_batches_are_pipelined_at_the_smallest_limits() {
 
 #[tokio::test]
 async fn full_queue_delays_and_loses_nothing() {
-    let options = Options { queue_appends_max: 1, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).queue_appends_max(1);
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let requests = (0..200).map(|i| request(&batch(&[format!("{i}").as_bytes()]))).collect();
@@ -185,8 +185,7 @@ async fn batch_of_a_session_is_in_the_log_once() {
 
 #[tokio::test]
 async fn largest_batch_is_accepted_and_one_byte_more_rejected() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(9_956);
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let of = |bytes: usize| request(&batch(&[&vec![7; bytes - 44]]));

@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use chiplog::transport::{Envelope, Transport};
 use chiplog::{
-    Bootstrap, Change, Cluster, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
+    Bootstrap, Change, ClusterOptions, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role,
+    Start,
 };
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTransport};
@@ -36,10 +37,10 @@ struct Replica {
 /// The election timeout, unless a test sets another one.
 const ELECTION: Duration = Duration::from_millis(400);
 
-fn options(segment_bytes: u32, mut cluster: Cluster, election_timeout: Duration) -> Options {
+fn options(segment_bytes: u32, mut cluster: ClusterOptions, election_timeout: Duration) -> Options {
     cluster.heartbeat = Duration::from_millis(50);
     cluster.election_timeout = election_timeout;
-    Options { cluster: Some(cluster), ..Options::with_segment_bytes(segment_bytes) }
+    Options::with_segment_bytes(segment_bytes).cluster(cluster)
 }
 
 fn bind(port: u16) -> TcpListener {
@@ -73,7 +74,7 @@ impl Replica {
         let mut peer = PeerOptions::new(NodeId(node), listener, text.clone());
         peer.election_timeout = election_timeout;
         let transport = PeerTransport::start(peer).unwrap();
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport.clone());
         cluster.address = text;
         let log = Log::open(dir, options(segment_bytes, cluster, election_timeout)).unwrap();
         transport.identify(log.log_id(), log.directory_id());

@@ -124,8 +124,7 @@ async fn producer_fails_when_its_numbers_cannot_continue() {
 
 #[tokio::test]
 async fn batch_is_sent_alone_and_whole_or_not_at_all() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_000, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(9_000);
     let one = One::with(options, NativeOptions::default());
     let client = Client::connect([one.address()], quick()).await.unwrap();
     assert_eq!(client.batch_bytes_max(), 10_000);

@@ -13,7 +13,7 @@
 
 use crate::api::status::Status;
 use crate::cluster::membership::{ALONE, Change};
-use crate::cluster::options::{Cluster, ReplicaStatus, Role};
+use crate::cluster::options::{ClusterOptions, ReplicaStatus, Role};
 use crate::cluster::transport::Inbox;
 use crate::disk::linux::RealDisk;
 use crate::disk::mmap::ForkGuard;
@@ -913,7 +913,7 @@ pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
 }
 
 /// The queue's limits.
-pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
+pub(crate) fn limits(options: &Options, cluster: &ClusterOptions) -> QueueLimits {
     QueueLimits {
         block_bytes: options.block_bytes_max as usize,
         bytes: options.queue_bytes_max,
@@ -924,7 +924,7 @@ pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
 }
 
 /// Passes messages of other replicas to the queue.
-fn attach(cluster: &Cluster, queue: &Arc<ProposalQueue>) {
+fn attach(cluster: &ClusterOptions, queue: &Arc<ProposalQueue>) {
     let queue = queue.clone();
     let inbox = Inbox::new(move |envelope| queue.push_event(InboxEvent::Message(envelope)));
     cluster.transport.attach(cluster.node, inbox);

@@ -28,52 +28,55 @@ pub enum Bootstrap {
     Join(LogId),
 }
 
-/// A replica's configuration in its cluster.
-///
-/// ```
-/// use chiplog::transport::MemoryNetwork;
-/// use chiplog::{Bootstrap, Cluster, Log, NodeId, Options};
-///
-/// let network = MemoryNetwork::new();
-/// let dir = tempfile::tempdir()?;
-/// let cluster = Cluster::new(NodeId(1), Bootstrap::Init, network.transport());
-/// let log = Log::open(dir.path(), Options { cluster: Some(cluster), ..Options::with_segment_bytes(1 << 20) })?;
-/// log.append(b"replicated on one node")?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Cluster {
-    /// This replica's permanent number.
-    pub node: NodeId,
-    /// The address at which the other replicas reach it. Only the transport interprets it.
-    pub address: String,
-    /// How to start in a directory that contains no replica yet.
-    pub bootstrap: Bootstrap,
-    /// The transport to the other replicas.
-    pub transport: Arc<dyn Transport>,
-    /// The interval of the leader's heartbeats. Default 100 ms.
-    pub heartbeat: Duration,
-    /// A follower starts an election after receiving nothing from a leader for one to two times this long. Default 1 s;
-    /// at least three heartbeats, at most an hour.
-    pub election_timeout: Duration,
-    /// The most bytes of blocks in one message to a replica that is catching up, default 1 MiB. A larger block is sent
-    /// alone.
-    pub message_bytes_max: u32,
-    /// The most messages in flight to a follower at a time, default 64.
-    pub messages_inflight_max: u16,
-    /// The most bytes that may be appended and not yet committed, default 64 MiB, at least 1. Beyond it, appends block.
-    pub uncommitted_bytes_max: usize,
-    /// The most bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB. Messages beyond it
-    /// are dropped.
-    pub inbox_bytes_max: usize,
-    /// A leader transfers leadership if the median of its last seven syncs takes longer than this. It does so at most
-    /// once in 10 s, and less and less often if it is elected again. Default 500 ms, at least 1 ms; None: never.
-    pub limping_sync: Option<Duration>,
-    /// Bytes a second that the scrub reads, to find damage before a reader does. Default 4 MiB/s; 0: no scrub.
-    pub scrub_bytes_per_second: u64,
-    /// The seed of random election time-outs. 0 (the default): the system's random numbers.
-    pub seed: u64,
+options! {
+    /// A replica's configuration in its cluster.
+    ///
+    /// ```
+    /// use chiplog::transport::MemoryNetwork;
+    /// use chiplog::{Bootstrap, ClusterOptions, Log, NodeId, Options};
+    ///
+    /// let network = MemoryNetwork::new();
+    /// let dir = tempfile::tempdir()?;
+    /// let cluster = ClusterOptions::new(NodeId(1), Bootstrap::Init, network.transport());
+    /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20).cluster(cluster))?;
+    /// log.append(b"replicated on one node")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct ClusterOptions {
+        /// This replica's permanent number.
+        pub node: NodeId,
+        /// The address at which the other replicas reach it. Only the transport interprets it.
+        pub address: String,
+        /// How to start in a directory that contains no replica yet.
+        pub bootstrap: Bootstrap,
+        /// The transport to the other replicas.
+        pub transport: Arc<dyn Transport>,
+        /// The interval of the leader's heartbeats. Default 100 ms.
+        pub heartbeat: Duration,
+        /// A follower starts an election after receiving nothing from a leader for one to two times this long. Default
+        /// 1 s; at least three heartbeats, at most an hour.
+        pub election_timeout: Duration,
+        /// The most bytes of blocks in one message to a replica that is catching up, default 1 MiB. A larger block is
+        /// sent alone.
+        pub message_bytes_max: u32,
+        /// The most messages in flight to a follower at a time, default 64.
+        pub messages_inflight_max: u16,
+        /// The most bytes that may be appended and not yet committed, default 64 MiB, at least 1. Beyond it, appends
+        /// block.
+        pub uncommitted_bytes_max: usize,
+        /// The most bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB. Messages beyond
+        /// it are dropped.
+        pub inbox_bytes_max: usize,
+        /// A leader transfers leadership if the median of its last seven syncs takes longer than this. It does so at
+        /// most once in 10 s, and less and less often if it is elected again. Default 500 ms, at least 1 ms; None:
+        /// never.
+        pub limping_sync: Option<Duration>,
+        /// Bytes a second that the scrub reads, to find damage before a reader does. Default 4 MiB/s; 0: no scrub.
+        pub scrub_bytes_per_second: u64,
+        /// The seed of random election time-outs. 0 (the default): the system's random numbers.
+        pub seed: u64,
+    }
 }
 
 /// Keeps twice the time-out, and its multiples in ticks, within range.
@@ -81,7 +84,7 @@ const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Leaves room for election messages behind a message that carries a small block.
 const INBOX_BYTES_MIN: usize = 64 << 10;
 
-impl Cluster {
+impl ClusterOptions {
     /// The options with their defaults.
     pub fn new(node: NodeId, bootstrap: Bootstrap, transport: Arc<dyn Transport>) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, Log, NodeId,
+    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, Log, NodeId,
     Options, Role, Sequence,
 };
 use std::path::Path;
@@ -202,8 +202,8 @@ fn directory_holds_either_a_log_or_a_follower() {
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(log);
     refused(Log::open(b.path(), options()).unwrap_err(), "holds a follower's copy");
-    let cluster = Cluster::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
-    let replica = Options { cluster: Some(cluster), ..options() };
+    let cluster = ClusterOptions::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
+    let replica = options().cluster(cluster);
     refused(Log::open(b.path(), replica.clone()).unwrap_err(), "holds a follower's copy");
     refused(FollowerLog::open(b.path(), replica).unwrap_err(), "cluster");
     refused(FollowerLog::create(b.path(), options(), &begin).unwrap_err(), "already");

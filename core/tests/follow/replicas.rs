@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, FollowFrom, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, FollowFrom, Log, NodeId, Options, Role};
 use std::time::{Duration, Instant};
 
 /// From a replica that does not lead, from a learner, from the next leader: and never an uncommitted entry.
@@ -11,10 +11,10 @@ fn follower_of_a_cluster_switches_replicas() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
     let replica = |node: u64, bootstrap| {
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_millis(300);
-        Log::open(dirs[node as usize - 1].path(), Options { cluster: Some(cluster), ..options() }).unwrap()
+        Log::open(dirs[node as usize - 1].path(), options().cluster(cluster)).unwrap()
     };
     let mut logs = vec![replica(1, Bootstrap::Init)];
     for node in 2..=3 {

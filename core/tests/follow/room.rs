@@ -179,7 +179,7 @@ fn follower_with_its_own_retention_keeps_less() {
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
-    let few = || Options { retention_bytes: Some(128 << 10), capacity_bytes: Some(256 << 10), ..options() };
+    let few = || options().retention_bytes(128 << 10).capacity_bytes(256 << 10);
     let follower = FollowerLog::create(b.path(), few(), &state(&source, FollowFrom::First)).unwrap();
     for n in 0..20 {
         append(&source, n * 100..n * 100 + 100);
@@ -230,10 +230,10 @@ impl Clock for SetClock {
 fn old_records_are_discarded_without_new_entries() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
-    let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
+    let source = Log::open(a.path(), options().clock(clock.clone())).unwrap();
     append(&source, 0..600);
     let age = Some(Duration::from_secs(60));
-    let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
+    let aging = options().clock(clock.clone()).retention_age(age);
     let follower = FollowerLog::create(b.path(), aging.clone(), &state(&source, FollowFrom::First)).unwrap();
     catch_up(&source, &follower);
     assert_eq!(follower.log().first_index(), Index(1));
@@ -255,10 +255,10 @@ fn old_records_are_discarded_without_new_entries() {
 fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
-    let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
+    let source = Log::open(a.path(), options().clock(clock.clone())).unwrap();
     append(&source, 0..600);
     let age = Some(Duration::from_secs(3600));
-    let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
+    let aging = options().clock(clock.clone()).retention_age(age);
     let follower = FollowerLog::create(b.path(), aging, &state(&source, FollowFrom::First)).unwrap();
     catch_up(&source, &follower);
     clock.0.fetch_add(400 * 86_400_000, Ordering::Relaxed);
@@ -278,10 +278,10 @@ fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
 fn full_follower_returns_full_and_continues_with_room() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // In one large segment: discarded records are still fed.
-    let large = Options { block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
+    let large = Options::with_segment_bytes(4 << 20).block_bytes_max(4096);
     let source = Log::open(a.path(), large).unwrap();
     append(&source, 0..50);
-    let small = || Options { capacity_bytes: Some(128 << 10), ..options() };
+    let small = || options().capacity_bytes(128 << 10);
     let follower = FollowerLog::create(b.path(), small(), &state(&source, FollowFrom::First)).unwrap();
     append(&source, 0..900);
     let fill = || loop {

@@ -13,7 +13,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Small segments, so that a short log rolls.
 pub(crate) fn options() -> Options {
-    Options { block_bytes_max: 4096, ..Options::with_segment_bytes(64 << 10) }
+    Options::with_segment_bytes(64 << 10).block_bytes_max(4096)
 }
 
 /// Encodes an item of a feed and decodes it from pieces of another size.

@@ -149,7 +149,7 @@ fn log_of_one_replica_reports_that_damage_cannot_be_repaired() {
     for is_cluster in [false, true] {
         let (disk, network) = (SimDisk::default(), MemoryNetwork::new());
         let all = options(1, Bootstrap::Init, &network, if is_cluster { 64 << 20 } else { NO_SCRUB });
-        let alone = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(64 << 10) };
+        let alone = Options::with_segment_bytes(64 << 10).read_mode(ReadMode::Read);
         let log = Log::open_on(Arc::new(disk.clone()), if is_cluster { all } else { alone }).unwrap();
         for n in 0..60 {
             log.append(&record(n, 4000)).unwrap();

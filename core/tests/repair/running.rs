@@ -124,7 +124,7 @@ fn mapped_files_are_repaired_under_their_readers() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let open = |node: u64, bootstrap| {
-        let options = Options { read_mode: ReadMode::Map, ..options(node, bootstrap, &network, NO_SCRUB) };
+        let options = options(node, bootstrap, &network, NO_SCRUB).read_mode(ReadMode::Map);
         Log::open(dirs[node as usize - 1].path(), options).unwrap()
     };
     let leader = open(1, Bootstrap::Init);
@@ -234,7 +234,7 @@ fn repaired_replica_sends_repaired_entries() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let open = |node: u64, bootstrap| {
-        let options = Options { segment_bytes: 2 << 20, ..options(node, bootstrap, &network, NO_SCRUB) };
+        let options = options(node, bootstrap, &network, NO_SCRUB).segment_bytes(2 << 20);
         Log::open(dirs[node as usize - 1].path(), options).unwrap()
     };
     let first = open(1, Bootstrap::Init);

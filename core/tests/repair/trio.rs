@@ -5,7 +5,7 @@ use chiplog::disk::sim::{Damage, Rng, SimDisk};
 use chiplog::inspect::Inspector;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Role, Start,
+    Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Role, Start,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,11 +25,11 @@ pub(crate) struct Trio {
 }
 
 pub(crate) fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, scrub: u64) -> Options {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(20);
     cluster.election_timeout = Duration::from_millis(200);
     cluster.scrub_bytes_per_second = scrub;
-    Options { cluster: Some(cluster), read_mode: ReadMode::Read, ..Options::with_segment_bytes(64 << 10) }
+    Options::with_segment_bytes(64 << 10).cluster(cluster).read_mode(ReadMode::Read)
 }
 
 /// No scrub: only reported or met damage is repaired.

@@ -51,12 +51,10 @@ pub fn options() -> Options {
 }
 
 fn options_for(segment_kib: u32) -> Options {
-    Options {
-        read_mode: ReadMode::Read,
-        block_bytes_max: 4096,
-        clock: Arc::new(StepClock::default()),
-        ..Options::with_segment_bytes(segment_kib << 10)
-    }
+    Options::with_segment_bytes(segment_kib << 10)
+        .read_mode(ReadMode::Read)
+        .block_bytes_max(4096)
+        .clock(Arc::new(StepClock::default()))
 }
 
 /// Opens the log on a simulated disk.

@@ -2,7 +2,7 @@
 //! With another `Transport` the same code would run on three machines.
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, LogId, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, LogId, NodeId, Options, Role};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -51,17 +51,15 @@ impl Trio {
     }
 
     fn open(&self, node: NodeId, bootstrap: Bootstrap) -> Result<Log> {
-        let mut cluster = Cluster::new(node, bootstrap, self.network.transport());
-        cluster.address = address(node);
-        cluster.heartbeat = ELECTION_TIMEOUT / 6;
-        cluster.election_timeout = ELECTION_TIMEOUT;
-        let options = Options {
-            cluster: Some(cluster),
-            sessions_max: SESSIONS_MAX,
+        let cluster = ClusterOptions::new(node, bootstrap, self.network.transport())
+            .address(address(node))
+            .heartbeat(ELECTION_TIMEOUT / 6)
+            .election_timeout(ELECTION_TIMEOUT);
+        let options = Options::with_segment_bytes(SEGMENT_BYTES)
+            .cluster(cluster)
+            .sessions_max(SESSIONS_MAX)
             // Batches that are resent after a change of leaders must be remembered until then.
-            session_window: IN_FLIGHT,
-            ..Options::with_segment_bytes(SEGMENT_BYTES)
-        };
+            .session_window(IN_FLIGHT);
         let log = Log::open(self.dir.join(format!("replica-{node}")), options)?;
         self.logs.write().unwrap_or_else(PoisonError::into_inner)[place(node)] = Some(log.clone());
         Ok(log)

@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn rejection_holds_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+        let options = Options::with_segment_bytes(1 << 20).capacity_bytes(4 << 20);
         let log = Log::open(dir.path(), options).unwrap();
         let room = Room::default();
         assert_eq!(room.why_none(&log), None);

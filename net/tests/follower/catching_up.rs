@@ -116,7 +116,7 @@ fn copy_has_its_own_retention() {
     let one = One::new();
     let dir = tempfile::tempdir().unwrap();
     let mut options = quick();
-    options.files = Options { retention_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+    options.files = Options::with_segment_bytes(1 << 20).retention_bytes(4 << 20);
     let copy = Follower::open(dir.path(), [one.address()], Start::First, options).unwrap();
     let last = append(&one.log, 10_000, 1_000);
     copy.wait_for(last, LONG).unwrap();

@@ -91,7 +91,7 @@ async fn hundreds_of_thousands_of_empty_proposals_in_one_request() {
 
 #[tokio::test]
 async fn too_large_requests_are_rejected_whole() {
-    let limits = Limits { message_bytes_max: 4 << 20, ..Limits::default() };
+    let limits = Limits::default().message_bytes_max(4 << 20);
     let server = one(Options::with_segment_bytes(1 << 20), limits).await;
     let mut appender = server.appender().await;
     let most = server.log.options().record_bytes_max as usize;
@@ -108,7 +108,7 @@ async fn too_large_requests_are_rejected_whole() {
 
 #[tokio::test]
 async fn full_log_has_room_after_a_discard() {
-    let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).capacity_bytes(4 << 20);
     let server = one(options, Limits::default()).await;
     let mut appender = server.appender().await;
     let value = vec![3; 200_000];
@@ -163,8 +163,8 @@ async fn full_log_has_room_after_a_discard() {
 /// Requests wait for memory; all are answered in the end.
 #[tokio::test]
 async fn memory_is_shared_by_all_streams() {
-    let budget = Budget::new(BudgetLimits { bytes: 1 << 20, ..BudgetLimits::default() }, Arc::default());
-    let limits = Limits { message_bytes_max: 1 << 20, budget, ..Limits::default() };
+    let budget = Budget::new(BudgetLimits::default().bytes(1 << 20), Arc::default());
+    let limits = Limits::default().message_bytes_max(1 << 20).budget(budget);
     let server = one(Options::with_segment_bytes(4 << 20), limits).await;
     let streams: Vec<_> = (0..12usize)
         .map(|k| {
@@ -212,7 +212,7 @@ impl Appender {
 /// further.
 #[tokio::test]
 async fn client_that_reads_no_answers_is_slowed_and_blocks_no_one() {
-    let limits = Limits { stream_requests_max: 16, ..Limits::default() };
+    let limits = Limits::default().stream_requests_max(16);
     let server = one(Options::with_segment_bytes(1 << 20), limits).await;
     let mut client = server.client().await;
     let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));

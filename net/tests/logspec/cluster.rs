@@ -2,7 +2,7 @@
 
 use crate::support::{Appender, PATIENCE, Served, info, serve};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
 use chiplog_net::service::logspec::Limits;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::{
@@ -20,12 +20,12 @@ struct Trio {
 }
 
 fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, client: &str) -> Options {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(50);
     cluster.election_timeout = Duration::from_millis(500);
     cluster.address = format!("127.0.0.1:{node} {client}");
     let capacity_bytes = Some(24 << 20);
-    Options { cluster: Some(cluster), capacity_bytes, ..Options::with_segment_bytes(4 << 20) }
+    Options::with_segment_bytes(4 << 20).cluster(cluster).capacity_bytes(capacity_bytes)
 }
 
 impl Trio {
@@ -321,7 +321,7 @@ async fn append_without_room_is_reported_as_not_in_the_log() {
 async fn stalled_log_slows_its_clients() {
     let network = MemoryNetwork::new();
     let (_dirs, logs) = stalled(&network, PATIENCE).await;
-    let limits = Limits { stream_bytes_max: 2 << 20, ..Limits::default() };
+    let limits = Limits::default().stream_bytes_max(2 << 20);
     let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), limits);
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counting = sent.clone();

@@ -3,7 +3,7 @@
 use crate::pki::{Authority, Leaf};
 use crate::support::PATIENCE;
 use bytes::Bytes;
-use chiplog::{Bootstrap, Change, Cluster, Index, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Index, Log, NodeId, Options, Role};
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
@@ -42,11 +42,11 @@ impl Replica {
         peer.election_timeout = Duration::from_millis(400);
         peer.tls = Some(tls);
         let transport = PeerTransport::start(peer).unwrap();
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport.clone());
         (cluster.heartbeat, cluster.election_timeout) =
             (Duration::from_millis(50), Duration::from_millis(400));
         cluster.address = address;
-        let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(1 << 20) };
+        let options = Options::with_segment_bytes(1 << 20).cluster(cluster);
         let log = Log::open(dir.join(node.to_string()), options).unwrap();
         transport.identify(log.log_id(), log.directory_id());
         Self { log, transport, address: at.to_string() }

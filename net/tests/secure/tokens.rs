@@ -174,7 +174,7 @@ async fn revoked_tokens_and_roles_end_their_streams() {
 /// A token was used on all connections: clients of other tokens found no place.
 #[tokio::test]
 async fn connections_of_a_token_are_bounded() {
-    let limits = BudgetLimits { connections_per_token: 2, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().connections_per_token(2);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let tokens: String = ["a", "b"].map(|token| format!("read:{}\n", digest_of(token))).concat();

@@ -4,7 +4,7 @@
 pub(crate) mod client;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Error, ErrorKind, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Error, ErrorKind, Log, NodeId, Options, Role};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;
@@ -176,16 +176,12 @@ impl Trio {
 
     fn start(&mut self, node: u64, bootstrap: Bootstrap) {
         let n = node as usize - 1;
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, self.network.transport());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, self.network.transport());
         cluster.heartbeat = Duration::from_millis(30);
         cluster.election_timeout = Duration::from_millis(300);
         cluster.address = self.member(node);
-        let options = Options {
-            cluster: Some(cluster),
-            session_window: 64,
-            sessions_max: 256,
-            ..Options::with_segment_bytes(4 << 20)
-        };
+        let options =
+            Options::with_segment_bytes(4 << 20).cluster(cluster).session_window(64).sessions_max(256);
         let log = Log::open(self.dirs[n].path(), options).unwrap();
         let server = Server::start_at(log.clone(), self.ports[n], NativeOptions::default());
         self.nodes[n] = Some((log, server));

@@ -25,7 +25,7 @@ mod retention;
 
 pub(crate) use publish::Published;
 
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
@@ -62,7 +62,7 @@ pub(crate) struct Node {
     effective: Options,
     /// The options that are set for the log.
     set: LogOptions,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) published: Arc<Published>,

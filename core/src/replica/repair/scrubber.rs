@@ -26,7 +26,7 @@
 //! Must not know: elections, the network.
 
 use crate::cluster::membership::Membership;
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
@@ -69,7 +69,7 @@ pub(crate) struct Tending {
     allocator: Arc<Allocator>,
     queue: Arc<ProposalQueue>,
     options: Options,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     doing: Doing,
     /// The result of the job that was running.
     done: Arc<Mutex<Option<Done>>>,
@@ -138,7 +138,7 @@ impl Tending {
         store: &Store,
         queue: Arc<ProposalQueue>,
         options: Options,
-        cluster: Cluster,
+        cluster: ClusterOptions,
         now: Moment,
     ) -> Self {
         Self {

@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn probe_is_about_the_rejected_request() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+        let options = Options::with_segment_bytes(1 << 20).capacity_bytes(4 << 20);
         let log = Log::open(dir.path(), options).unwrap();
         let fullness = Fullness::default();
         for _ in 0..7 {

@@ -169,11 +169,9 @@ impl Follow {
     fn options(&self) -> Result<FollowerOptions> {
         let mut options = FollowerOptions::default();
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
-        options.files = Options {
-            retention_bytes: self.retention_bytes,
-            retention_age: self.retention_seconds.map(Duration::from_secs),
-            ..files
-        };
+        options.files = files
+            .retention_bytes(self.retention_bytes)
+            .retention_age(self.retention_seconds.map(Duration::from_secs));
         options.zone.clone_from(&self.zone);
         let client = self.connect.options()?;
         (options.tls, options.token) = (client.tls, client.token);

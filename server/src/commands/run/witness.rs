@@ -173,12 +173,10 @@ pub(crate) struct Plan {
 impl Plan {
     /// The options with which every process of a run opens the log.
     pub(crate) fn options(&self) -> Options {
-        Options {
-            // Everything that a dying child had in flight may be sent again.
-            session_window: self.window(),
-            sessions_max: self.sessions_max(),
-            ..Options::with_segment_bytes(self.segment_bytes)
-        }
+        // Everything that a dying child had in flight may be sent again.
+        Options::with_segment_bytes(self.segment_bytes)
+            .session_window(self.window())
+            .sessions_max(self.sessions_max())
     }
 
     fn window(&self) -> u16 {

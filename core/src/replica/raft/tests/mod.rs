@@ -10,7 +10,7 @@ mod without_room;
 use super::fixtures::snapshot_of;
 use crate::cluster::membership::{Change, Member, Membership};
 use crate::cluster::memory_transport::MemoryNetwork;
-use crate::cluster::options::{Bootstrap, Cluster, Role};
+use crate::cluster::options::{Bootstrap, ClusterOptions, Role};
 use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::disk::sim::SimDisk;
 use crate::error::ErrorKind;
@@ -46,13 +46,13 @@ fn joining_over(transport: Arc<dyn Transport>) -> Node {
 }
 
 fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
-    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
+    let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Join(LOG), transport);
     node_on(&SimDisk::default(), Options { cluster: Some(cluster), ..options })
 }
 
 /// Node 2 on this disk, started with `bootstrap`.
 pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
-    let cluster = Cluster::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
+    let cluster = ClusterOptions::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
     node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
 }
 
