@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn scan(dir: &str, rounds: u32) -> Result<(), Box<dyn Error>> {
-    let log = Log::open(dir, Options { create: false, ..Options::default() })?;
+    let log = Log::open(dir, Options::default().create(false))?;
     let mut best = 0.0_f64;
     for _ in 0..rounds {
         let (begun, mut bytes) = (Instant::now(), 0);

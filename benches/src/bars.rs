@@ -154,7 +154,7 @@ fn blocking_bar(name: &'static str, seen: &Versus) -> Bar {
 
 /// Options of a log that keeps its newest 64 MiB.
 fn going_round() -> Options {
-    Options { retention_bytes: Some(64 << 20), ..Options::with_segment_bytes(16 << 20) }
+    Options::with_segment_bytes(16 << 20).retention_bytes(64 << 20)
 }
 
 /// The smallest ratio of a figure to the best one before it: both positions.

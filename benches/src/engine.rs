@@ -5,7 +5,7 @@
 use crate::data::Pool;
 use crate::workload::Appender;
 use anyhow::{Context, Result};
-pub(crate) use chiplog::{BatchBuilder, Index, Log, Options, Start, Stats, Ticket};
+pub(crate) use chiplog::{BatchBuilder, Index, Log, Metrics, Options, Start, Ticket};
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl ScratchLog {
         let mut files: Vec<_> =
             paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "seg")).collect();
         files.sort();
-        files.truncate(usize::try_from(self.info().segments)?);
+        files.truncate(usize::try_from(self.status().segments)?);
         Ok(files)
     }
 
@@ -129,7 +129,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn between(before: &Stats, after: &Stats) -> Self {
+    pub(crate) fn between(before: &Metrics, after: &Metrics) -> Self {
         Self {
             count: after.blocks - before.blocks,
             bytes: after.bytes - before.bytes,

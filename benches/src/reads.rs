@@ -4,7 +4,7 @@
 //! Must not know: which ratio would be good, how results are shown.
 
 use crate::cases::{Bench, options};
-use crate::engine::{Index, Log, Options, ScratchLog, Start, fill};
+use crate::engine::{Index, Log, ScratchLog, Start, fill};
 use crate::measure::{Latencies, Memory, Percentiles, Usage, interleave, median, timed};
 use crate::raw::{self, Ahead};
 use anyhow::{Context, Result, ensure};
@@ -138,7 +138,7 @@ pub(crate) struct Random {
 pub(crate) fn random(bench: &Bench, log: &ScratchLog, record_bytes: usize) -> Result<Random> {
     let files = log.files()?;
     raw::read_files(&files, PIECE_UNCACHED, Ahead::Kernel)?;
-    let info = log.info();
+    let status = log.status();
     let mut latencies = Latencies::new()?;
     let mut unused = Latencies::new()?;
     let mut random = fastrand::Rng::with_seed(3);
@@ -148,7 +148,7 @@ pub(crate) fn random(bench: &Bench, log: &ScratchLog, record_bytes: usize) -> Re
             let start = Instant::now();
             let (mut count, mut elapsed) = (0u64, Duration::ZERO);
             while elapsed < bench.window.measured {
-                let index = Index(random.u64(info.first.0..=info.last.0));
+                let index = Index(random.u64(status.first_index.0..=status.last_index.0));
                 let record = log.read(index)?;
                 ensure!(record.data.len() == record_bytes, "record {index} has {} bytes", record.data.len());
                 let now = start.elapsed();
@@ -185,9 +185,9 @@ pub(crate) struct Probe {
 /// Those of the log.
 pub(crate) fn probe(dir: &Path, then_scan: bool) -> Result<Probe> {
     let memory_before = Memory::now()?;
-    let (log, time) = timed(|| Ok(Log::open(dir, Options { create: false, ..options() })?))?;
+    let (log, time) = timed(|| Ok(Log::open(dir, options().create(false))?))?;
     let memory_open = Memory::now()?;
-    let info = log.info();
+    let status = log.status();
     let memory_scanned = if then_scan {
         scan(&log, By::Record)?;
         Some(Memory::now()?)
@@ -195,7 +195,7 @@ pub(crate) fn probe(dir: &Path, then_scan: bool) -> Result<Probe> {
         None
     };
     log.close()?;
-    let records = info.last.0 + 1 - info.first.0;
+    let records = status.last_index.0 + 1 - status.first_index.0;
     Ok(Probe { open_millis: time.as_secs_f64() * 1e3, records, memory_before, memory_open, memory_scanned })
 }
 

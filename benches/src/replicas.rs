@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::fs;
@@ -33,18 +33,18 @@ impl Replicas {
         }
         let network = MemoryNetwork::new();
         let open = |node: u64, bootstrap: Bootstrap| {
-            let cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
-            let options = Options { cluster: Some(cluster), ..options.clone() };
+            let cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
+            let options = options.clone().cluster(cluster);
             let dir = path.join(format!("node-{node}"));
             Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
         };
         let first = open(1, Bootstrap::Init)?;
         let mut all = Self { logs: vec![first], path: path.clone() };
         for node in 2..=count {
-            let log = open(node, Bootstrap::Join(all.logs[0].info().log_id))?;
+            let log = open(node, Bootstrap::Join(all.logs[0].log_id()))?;
             let learner = Change::AddLearner {
                 node: NodeId(node),
-                directory: log.info().directory,
+                directory: log.directory_id(),
                 address: format!("memory:{node}"),
             };
             all.logs.push(log);
@@ -60,7 +60,7 @@ impl Replicas {
     pub(crate) fn leader(&self) -> Result<&Log> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            if let Some(log) = self.logs.iter().find(|log| log.status().role == Role::Leader) {
+            if let Some(log) = self.logs.iter().find(|log| log.role() == Role::Leader) {
                 return Ok(log);
             }
             thread::sleep(Duration::from_millis(5));
@@ -140,7 +140,7 @@ mod tests {
         let replicas = Replicas::start(dir.path(), 3, &Options::with_segment_bytes(1 << 20)).unwrap();
         let leader = replicas.leader().unwrap();
         leader.append(b"x").unwrap();
-        assert_eq!(leader.status().peers.len(), 2);
+        assert_eq!(leader.status().replica.peers.len(), 2);
         drop(replicas);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

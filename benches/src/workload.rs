@@ -8,7 +8,7 @@
 //! Must not know: what a bar is, how results are shown.
 
 use crate::data::Pool;
-use crate::engine::{BatchBuilder, Blocks, Log, Stats, Ticket};
+use crate::engine::{BatchBuilder, Blocks, Log, Metrics, Ticket};
 use crate::measure::{Latencies, Usage};
 use anyhow::{Result, anyhow};
 use std::collections::VecDeque;
@@ -180,7 +180,7 @@ pub(crate) fn pipelined(
         waiting.iter().try_for_each(|(_, ticket)| ticket.wait().map(drop))?;
         Ok(())
     };
-    let (outcome, before, after) = drive(threads, window, || log.stats(), work)?;
+    let (outcome, before, after) = drive(threads, window, || log.metrics(), work)?;
     Ok((outcome, Blocks::between(&before, &after)))
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn batches(
         }
         Ok(())
     };
-    let (outcome, before, after) = drive(threads, window, || log.stats(), work)?;
+    let (outcome, before, after) = drive(threads, window, || log.metrics(), work)?;
     Ok((outcome, Blocks::between(&before, &after)))
 }
 
@@ -227,9 +227,9 @@ pub(crate) fn blocking_blocks(
     record_bytes: usize,
     window: Window,
 ) -> Result<(Outcome, Blocks)> {
-    let before: Stats = log.stats();
+    let before: Metrics = log.metrics();
     let outcome = blocking(log, pool, threads, record_bytes, window)?;
-    Ok((outcome, Blocks::between(&before, &log.stats())))
+    Ok((outcome, Blocks::between(&before, &log.metrics())))
 }
 
 /// Records that arrive at `per_second`, independent of the log. One thread sends each when it is due, another waits for

@@ -118,7 +118,7 @@ impl Backup {
     }
 
     fn copy(read_only: &ReadOnlyLog, dest: &Path, progress: Progress<'_>) -> Result<Self> {
-        let (target, total) = (read_only.last_entry(), read_only.info().bytes_used);
+        let (target, total) = (read_only.last_entry(), read_only.status().bytes_used);
         let mut feed = read_only.follow(FollowFrom::First)?;
         let Some(FollowMessage::State(state)) = next(read_only, &mut feed)? else {
             return Err(Error::new(ErrorKind::Corrupt, "the log has no state at which a backup can begin"));

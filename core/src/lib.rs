@@ -32,6 +32,8 @@
 
 #[macro_use]
 mod testing;
+#[macro_use]
+mod setters;
 
 mod api;
 mod backup;
@@ -40,30 +42,32 @@ pub mod disk;
 mod error;
 mod follower;
 pub mod inspect;
+mod metrics;
 mod options;
 mod random;
 mod read;
 mod record;
 mod replica;
-mod stats;
 mod store;
 mod sync;
 mod types;
 
 pub use api::follower::FollowerLog;
-pub use api::log::{Info, Log};
+pub use api::log::Log;
 pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
+pub use api::status::Status;
 pub use backup::Backup;
 pub use backup::manifest::BackupInfo;
 pub use backup::restore::{RestoreOptions, RestoreTo, Restored};
 pub use cluster::membership::{Change, MEMBERS_MAX, Member};
-pub use cluster::options::{Bootstrap, Cluster, PeerStatus, Role, Status};
+pub use cluster::options::{Bootstrap, ClusterOptions, PeerStatus, ReplicaStatus, Role};
 pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use follower::applier::Jumped;
 pub use follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
 pub use follower::source::FollowSource;
+pub use metrics::{BLOCK_BUCKETS, Metrics, SYNC_BUCKETS};
 pub use options::log_options::{LogOption, LogOptions};
 pub use options::{Clock, Options};
 pub use read::canceller::Canceller;
@@ -72,7 +76,6 @@ pub use read::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 pub use record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use record::compression::Codec;
 pub use replica::state::snapshot::FollowSnapshot;
-pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
 pub use sync::completion::{Answer, Appended, Ticket};

@@ -24,6 +24,7 @@ const CORE: House = House {
     folder: "core",
     rooms: &[
         "testing::planted_bugs",
+        "setters",
         "types",
         "error",
         "random",
@@ -39,7 +40,7 @@ const CORE: House = House {
         "store::recovery",
         "store",
         "options",
-        "stats",
+        "metrics",
         "read",
         // One member of a raft group.
         "replica::wire",

@@ -113,7 +113,7 @@ fn run(seed: u64) -> Run {
         for _ in 0..10 {
             std::thread::sleep(Duration::from_millis(2));
             let first = Index(newest.load(Ordering::Relaxed) as u64 * 2 / 3);
-            if first > log.info().first {
+            if first > log.first_index() {
                 disk.mark(Event::DiscardAsked(first).note());
                 log.discard(first).unwrap();
                 disk.mark(Event::Discarded(first).note());
@@ -173,16 +173,20 @@ fn append_all(
 
 /// The checks: see the head of this file.
 fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
-    let info = log.info();
+    let status = log.status();
     ensure!(
-        bounds.first_asked.contains(&info.first) && info.first >= bounds.first_min,
+        bounds.first_asked.contains(&status.first_index) && status.first_index >= bounds.first_min,
         "the first record is {}, of {bounds:?}",
-        info.first
+        status.first_index
     );
-    ensure!(run.ends.contains(&info.last.next()), "the last record {} is not the end of a batch", info.last);
+    ensure!(
+        run.ends.contains(&status.last_index.next()),
+        "the last record {} is not the end of a batch",
+        status.last_index
+    );
     for (thread, sent) in run.sent.iter().enumerate() {
         for (n, (_, appended)) in sent.iter().enumerate() {
-            let there = appended.last() <= info.last;
+            let there = appended.last() <= status.last_index;
             ensure!(
                 there || n >= bounds.acknowledged[thread],
                 "batch {n} of thread {thread} is lost: {bounds:?}"
@@ -194,7 +198,7 @@ fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
         }
     }
     let mut reader = log.reader(Start::First)?;
-    let mut next = info.first;
+    let mut next = status.first_index;
     while let Some(record) = reader.next_record()? {
         ensure!(record.index == next, "record {} was returned instead of {next}", record.index);
         ensure!(
@@ -203,13 +207,17 @@ fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
         );
         next = next.next();
     }
-    ensure!(next == info.last.next(), "the reader stops before {next}, the last record is {}", info.last);
+    ensure!(
+        next == status.last_index.next(),
+        "the reader stops before {next}, the last record is {}",
+        status.last_index
+    );
     Ok(())
 }
 
 /// Each thread retries the batches that have no answer; afterwards each is in the log once.
 fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
-    let last = log.info().last;
+    let last = log.last_index();
     let mut next = last.next();
     for (thread, sent) in run.sent.iter().enumerate() {
         for (batch, appended) in &sent[bounds.acknowledged[thread]..bounds.submitted[thread]] {
@@ -220,7 +228,7 @@ fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
             next = next.max(got.last().next());
         }
     }
-    ensure!(log.info().last.next() == next, "a batch was appended twice");
+    ensure!(log.last_index().next() == next, "a batch was appended twice");
     Ok(())
 }
 
@@ -229,11 +237,11 @@ fn recover(run: &Run, image: Image, bounds: &Bounds) -> Result<(), Wrong> {
     let log = open(&disk)?;
     judge(run, &log, bounds)?;
     resend(run, &log, bounds)?;
-    let (first, last) = (log.info().first, log.info().last);
+    let (first, last) = (log.first_index(), log.last_index());
     let after = disk.crash(|_| 0);
     drop(log);
     let log = open(&after)?;
-    ensure!((log.info().first, log.info().last) == (first, last), "retried batches are lost again");
+    ensure!((log.first_index(), log.last_index()) == (first, last), "retried batches are lost again");
     Ok(log.close()?)
 }
 

@@ -8,7 +8,7 @@
 mod support;
 
 use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, Rng, SimDisk, Trouble};
-use chiplog::{Codec, ErrorKind, Index, Log, LogOption, Options, Role, Start};
+use chiplog::{Codec, ErrorKind, Index, Log, LogOption, Role, Start};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -200,7 +200,11 @@ fn failed_sync_poisons_for_good_and_readers_continue() {
     let cause = log.poison_cause().unwrap();
     assert_eq!(cause.os_error(), Some(5), "the cause is kept: {cause:?}");
     let status = log.status();
-    assert_eq!((status.role, status.leader), (Role::Follower, None), "it does not report to lead for ever");
+    assert_eq!(
+        (status.replica.role, status.replica.leader),
+        (Role::Follower, None),
+        "it does not report to lead for ever"
+    );
     for _ in 0..3 {
         assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(log.discard(Index(2)).unwrap_err().kind(), ErrorKind::Poisoned);
@@ -213,7 +217,7 @@ fn failed_sync_poisons_for_good_and_readers_continue() {
         assert!(!begun, "{name}: no later segment is begun either");
     }
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
-    assert_eq!(log.info().last, Index(1), "an unacknowledged record is not published");
+    assert_eq!(log.last_index(), Index(1), "an unacknowledged record is not published");
     let mut reader = log.reader(Start::First).unwrap();
     assert!(reader.next_record().unwrap().is_some());
     assert!(reader.next_record().unwrap().is_none());
@@ -230,10 +234,10 @@ fn record_shown_after_a_failed_sync_is_durable() {
     drop(log);
     disk.heal();
     let log = open(&disk).unwrap();
-    let shown = log.info().last;
+    let shown = log.last_index();
     drop(log);
     let log = open(&disk.crash(|_| 0)).unwrap();
-    assert_eq!(log.info().last, shown);
+    assert_eq!(log.last_index(), shown);
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
 }
 
@@ -302,7 +306,7 @@ fn marker_that_was_visible_but_not_durable_is_written_again() {
     let after = disk.crash(|_| 0);
     drop(log);
     let log = open(&after).unwrap();
-    assert_eq!(log.info().last, Index(8));
+    assert_eq!(log.last_index(), Index(8));
     assert_eq!(&log.read(Index(1)).unwrap().data[..], record(1, 250));
 }
 
@@ -361,13 +365,13 @@ fn truncated_block_never_reappears_after_a_new_one() {
     disk.heal();
     let log = open(&disk).unwrap();
     let new = log.append(&record(77, lost_bytes - SHORT_BYTES - FRAME_BYTES)).unwrap();
-    let before = log.info();
-    assert_eq!((new, before.last, before.sessions), (Index(3), Index(3), 0));
+    let before = log.status();
+    assert_eq!((new, before.last_index, before.sessions), (Index(3), Index(3), 0));
     let after = disk.crash(|_| 0);
     drop(log);
     let log = open(&after).unwrap();
-    let now = log.info();
-    assert_eq!((now.last, now.sessions), (new, 0), "unacknowledged records that were gone are back");
+    let now = log.status();
+    assert_eq!((now.last_index, now.sessions), (new, 0), "unacknowledged records that were gone are back");
     assert_eq!(log.append(b"on").unwrap(), new.next());
 }
 
@@ -401,15 +405,15 @@ fn full_disk_refuses_appends_and_discard_makes_room() {
                 log.close().unwrap();
                 log = open(&disk).unwrap_or_else(|e| panic!("{space_kib} KiB, a full log opens: {e:?}"));
             }
-            let info = log.info();
-            assert_eq!(info.last, Index(next - 1));
+            let status = log.status();
+            assert_eq!(status.last_index, Index(next - 1));
             let mut reader = log.reader(Start::First).unwrap();
             let mut read = 0;
             while let Some(r) = reader.next_record().unwrap() {
                 assert_eq!(r.data, record(r.index.0, 3000));
                 read += 1;
             }
-            assert_eq!(read, info.last.0 + 1 - info.first.0);
+            assert_eq!(read, status.last_index.0 + 1 - status.first_index.0);
             drop(reader);
             log.discard(Index(next)).unwrap_or_else(|e| panic!("{space_kib} KiB, a discard has room: {e:?}"));
         }
@@ -422,7 +426,7 @@ fn full_disk_refuses_appends_and_discard_makes_room() {
 #[test]
 fn log_at_its_capacity_refuses_appends_and_discard_makes_room() {
     let disk = SimDisk::default();
-    let options = Options { capacity_bytes: Some(128 << 10), ..options() };
+    let options = options().capacity_bytes(128 << 10);
     let log = Log::open_on(Arc::new(disk), options).unwrap();
     let mut n = 0;
     let full = loop {

@@ -31,17 +31,17 @@ fn check(log: &Log, from: u64, to: u64) {
 fn records_are_read_in_order_over_rolls_and_reopening() {
     for read_mode in [ReadMode::Map, ReadMode::Read] {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { read_mode, ..small() };
+        let options = small().read_mode(read_mode);
         for round in 0..3u64 {
             let log = Log::open(dir.path(), options.clone()).unwrap();
-            assert_eq!(log.info().last, Index(round * 500));
+            assert_eq!(log.last_index(), Index(round * 500));
             check(&log, 1, round * 500);
             let tickets: Vec<_> = (1..=500).map(|i| log.submit(&record(round * 500 + i)).unwrap()).collect();
             for (i, t) in tickets.iter().enumerate() {
                 assert_eq!(t.wait().unwrap().first, Index(round * 500 + i as u64 + 1));
             }
             check(&log, 1, (round + 1) * 500);
-            assert!(log.info().segments > 3, "{:?}", log.info());
+            assert!(log.status().segments > 3, "{:?}", log.status());
             for i in [1, 77, 400] {
                 assert_eq!(log.read(Index(i)).unwrap().data, record(i));
             }
@@ -68,9 +68,9 @@ fn each_of_many_threads_reads_its_record() {
             });
         }
     });
-    let stats = log.stats();
-    assert_eq!((stats.appends, stats.records), (1600, 1600));
-    assert!(stats.syncs < 1600, "appends share syncs: {stats:?}");
+    let metrics = log.metrics();
+    assert_eq!((metrics.appends, metrics.records), (1600, 1600));
+    assert!(metrics.syncs < 1600, "appends share syncs: {metrics:?}");
 }
 
 #[test]
@@ -81,25 +81,25 @@ fn discard_works_in_a_segment_across_segments_and_beyond_the_end() {
     tickets[999].wait().unwrap();
     let mut old = log.reader(Start::First).unwrap();
     let held = old.next_batch().unwrap().unwrap();
-    let before = log.info();
+    let before = log.status();
     log.discard(Index(700)).unwrap();
-    let after = log.info();
-    assert_eq!((after.first, after.last), (Index(700), Index(1000)));
+    let after = log.status();
+    assert_eq!((after.first_index, after.last_index), (Index(700), Index(1000)));
     assert!(after.bytes_used < before.bytes_used / 2 && after.segments < before.segments);
     assert_eq!(held.iter().next().unwrap().data, record(1));
     assert_eq!(old.next_record().unwrap_err().kind(), ErrorKind::Discarded);
     assert_eq!(log.read(Index(699)).unwrap_err().kind(), ErrorKind::Discarded);
     check(&log, 700, 1000);
     log.discard(Index(5)).unwrap();
-    assert_eq!(log.info().first, Index(700));
+    assert_eq!(log.first_index(), Index(700));
     log.discard(Index(5000)).unwrap();
-    let info = log.info();
-    assert_eq!((info.first, info.last), (Index(5000), Index(4999)));
+    let status = log.status();
+    assert_eq!((status.first_index, status.last_index), (Index(5000), Index(4999)));
     assert_eq!(log.append(&record(5000)).unwrap(), Index(5000));
     log.close().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     check(&log, 5000, 5000);
-    assert_eq!(log.info().first, Index(5000));
+    assert_eq!(log.first_index(), Index(5000));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn sessions_append_each_number_once_also_after_reopening_and_discard() {
     log.discard(Index(500)).unwrap();
     log.close().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
-    assert_eq!(log.info().sessions, 1);
+    assert_eq!(log.status().sessions, 1);
     let mut session = log.resume_session(id, Sequence(40));
     assert_eq!(session.append(b"again").unwrap(), Index(40));
     assert_eq!(session.append(&record(601)).unwrap(), Index(601));
@@ -183,7 +183,7 @@ fn impossible_directory_is_reported_with_its_cause() {
     let made = Log::open("/proc/nowhere/log", small()).unwrap_err();
     assert_eq!(made.kind(), ErrorKind::Io);
     assert!(made.to_string().starts_with("cannot make directory /proc/nowhere/log: "), "{made}");
-    let missing = Options { create: false, ..small() };
+    let missing = small().create(false);
     assert_eq!(Log::open("/proc/nowhere/log", missing).unwrap_err().kind(), ErrorKind::NotFound);
 
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn impossible_directory_is_reported_with_its_cause() {
 #[test]
 fn capacity_refuses_cleanly_and_discard_makes_room() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { capacity_bytes: Some(256 << 10), ..small() };
+    let options = small().capacity_bytes(256 << 10);
     let log = Log::open(dir.path(), options).unwrap();
     let mut n = 0;
     let error = loop {
@@ -208,8 +208,8 @@ fn capacity_refuses_cleanly_and_discard_makes_room() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Full);
-    assert!(n > 200 && log.info().bytes_used <= 256 << 10);
-    assert_eq!(log.info().last, Index(n));
+    assert!(n > 200 && log.status().bytes_used <= 256 << 10);
+    assert_eq!(log.last_index(), Index(n));
     log.discard(Index(n / 2)).unwrap();
     assert_eq!(log.append(b"again").unwrap(), Index(n + 1));
 }
@@ -217,19 +217,19 @@ fn capacity_refuses_cleanly_and_discard_makes_room() {
 #[test]
 fn retention_by_size_keeps_the_newest() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { retention_bytes: Some(200 << 10), ..small() };
+    let options = small().retention_bytes(200 << 10);
     let log = Log::open(dir.path(), options).unwrap();
     for i in 1..=2000 {
         log.append(&record(i)).unwrap();
     }
     // One discard follows another, so the last ones can come after the last append.
     let end = Instant::now() + Duration::from_secs(20);
-    while log.info().bytes_used > 200 << 10 && Instant::now() < end {
+    while log.status().bytes_used > 200 << 10 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let info = log.info();
-    assert!(info.bytes_used <= 200 << 10 && info.first > Index(1000), "{info:?}");
-    check(&log, info.first.get(), 2000);
+    let status = log.status();
+    assert!(status.bytes_used <= 200 << 10 && status.first_index > Index(1000), "{status:?}");
+    check(&log, status.first_index.get(), 2000);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn read_only_log_follows_a_live_log() {
         assert!(
             reader.wait(Some(Duration::from_secs(20))).unwrap(),
             "{i} {:?} {:?}",
-            read_only.info(),
+            read_only.status(),
             read_only.failure()
         );
         let r = reader.next_record().unwrap().unwrap();
@@ -259,7 +259,7 @@ fn read_only_log_follows_a_live_log() {
     }
     writer.join().unwrap();
     assert!(read_only.failure().is_none());
-    assert_eq!(read_only.info().last, Index(2000));
+    assert_eq!(read_only.last_index(), Index(2000));
 }
 
 /// The last handle dropped by a callback runs on the writer thread, which cannot wait for its own end.
@@ -282,7 +282,7 @@ fn last_handle_may_be_dropped_in_a_callback() {
             Err(e) => panic!("{e}"),
         }
     };
-    assert_eq!(log.info().last, Index(1));
+    assert_eq!(log.last_index(), Index(1));
 }
 
 /// A record that was read keeps the mapping of its segment, also after the log is closed. A second handle on the same
@@ -316,7 +316,7 @@ fn record_that_was_read_stays_when_a_later_handle_discards_it() {
 fn discarded_files_are_used_again() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { retention_bytes: Some(256 << 10), ..small() };
+    let options = small().retention_bytes(256 << 10);
     let log = Log::open(dir.path(), options).unwrap();
     // A file is identified by its number and its creation time: numbers are given again.
     if std::fs::metadata(dir.path()).unwrap().created().is_err() {
@@ -347,17 +347,17 @@ fn discarded_files_are_used_again() {
 #[test]
 fn retention_by_age_continues_without_appends() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { retention_age: Some(Duration::from_millis(300)), ..small() };
+    let options = small().retention_age(Duration::from_millis(300));
     let log = Log::open(dir.path(), options).unwrap();
     for i in 1..=300 {
         log.append(&record(i)).unwrap();
     }
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while log.info().segments > 1 {
-        assert!(std::time::Instant::now() < deadline, "{:?}", log.info());
+    while log.status().segments > 1 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", log.status());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(log.info().first > Index(1));
+    assert!(log.first_index() > Index(1));
 }
 
 /// A reader asks for its wake-up again and again while no record arrives; only the last request is kept.
@@ -417,8 +417,8 @@ fn lagging_read_only_log_catches_up() {
         log.discard(Index(n)).unwrap();
     }
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while read_only.info().last < Index(n) || read_only.info().first < Index(n) {
-        assert!(std::time::Instant::now() < deadline, "{:?} {:?}", read_only.info(), read_only.failure());
+    while read_only.last_index() < Index(n) || read_only.first_index() < Index(n) {
+        assert!(std::time::Instant::now() < deadline, "{:?} {:?}", read_only.status(), read_only.failure());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(read_only.read(Index(n)).unwrap().data, record(n));
@@ -463,7 +463,7 @@ fn files_are_private_unless_the_directory_admits_its_group() {
 #[test]
 fn body_without_a_mapping_keeps_no_other_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(4 << 20) };
+    let options = Options::with_segment_bytes(4 << 20).read_mode(ReadMode::Read);
     let log = Log::open(dir.path(), options).unwrap();
     for bytes in [100, 130 << 10, 140 << 10, 300 << 10, 10] {
         log.append(&vec![7; bytes]).unwrap();

@@ -94,7 +94,7 @@ impl Life {
                 }
             }
             if n % 9 == 8 {
-                let (first, last) = (source.info().first.get(), source.info().last.get());
+                let (first, last) = (source.first_index().get(), source.last_index().get());
                 source.discard(Index(first + rng.below((last - first + 3) as usize) as u64)).unwrap();
             }
             if n == steps / 3 || n == 2 * steps / 3 {
@@ -102,8 +102,8 @@ impl Life {
                 for m in 0..20 {
                     source.append(&record(900_000 + m, 10_000)).unwrap();
                 }
-                source.discard(Index(source.info().last.get() - 1)).unwrap();
-                while source.info().segments > 2 {
+                source.discard(Index(source.last_index().get() - 1)).unwrap();
+                while source.status().segments > 2 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -128,9 +128,11 @@ impl Life {
         while let Some(fed) = feed.next(1).unwrap() {
             let raft = last_of(&fed);
             let jumped = reference.apply(fed).unwrap();
-            let info = reference.log().info();
-            self.after.insert(raft, (info.first, info.last.next()));
-            assert!(jumped.is_none_or(|j| j.to == info.first && info.last < info.first));
+            let status = reference.log().status();
+            self.after.insert(raft, (status.first_index, status.last_index.next()));
+            assert!(
+                jumped.is_none_or(|j| j.to == status.first_index && status.last_index < status.first_index)
+            );
             let mut reader = reference.log().reader(Start::Last(2)).unwrap();
             while let Some(record) = reader.next_record().unwrap() {
                 self.records.insert(record.index, record.data.to_vec());
@@ -176,27 +178,28 @@ impl Life {
         own_retention: bool,
     ) -> Result<EntryIndex, Wrong> {
         let FollowFrom::After { raft, .. } = follower.resume_point()? else { unreachable!() };
-        let info = follower.log().info();
+        let status = follower.log().status();
         if !legal.contains(&raft.get()) {
             return Err(Wrong(format!("it ends with entry {raft}; legal is {legal:?}")));
         }
         let Some((first, next)) = self.after.get(&raft).copied() else {
             return Err(Wrong(format!("it ends with entry {raft}, at which no state is known")));
         };
-        let begins = info.first == first || (own_retention && info.first > first && info.first <= next);
-        if !begins || info.last.next() != next.max(info.first) {
-            return Err(Wrong(format!("after entry {raft} {info:?}, not from {first} to before {next}")));
+        let begins = status.first_index == first
+            || (own_retention && status.first_index > first && status.first_index <= next);
+        if !begins || status.last_index.next() != next.max(status.first_index) {
+            return Err(Wrong(format!("after entry {raft} {status:?}, not from {first} to before {next}")));
         }
         let mut reader = follower.log().reader(Start::First)?;
-        let mut index = info.first;
+        let mut index = status.first_index;
         while let Some(record) = reader.next_record()? {
             if record.index != index || self.records.get(&index).is_none_or(|r| r != record.data) {
                 return Err(Wrong(format!("record {} is wrong; expected record {index}", record.index)));
             }
             index = index.next();
         }
-        if index != info.last.next() {
-            return Err(Wrong(format!("the reader stops before {index} of {info:?}")));
+        if index != status.last_index.next() {
+            return Err(Wrong(format!("the reader stops before {index} of {status:?}")));
         }
         Ok(raft)
     }
@@ -253,9 +256,9 @@ fn recover(
     };
     let legal = life.begin.raft().get().max(*legal.start())..=life.begin.raft().get().max(*legal.end());
     let found = life.judge(&follower, &legal, own_retention)?;
-    let info = follower.log().info();
-    if info.durable < info.last {
-        return Err(Wrong(format!("opened, but not durable: {info:?}")));
+    let status = follower.log().status();
+    if status.durable_index < status.last_index {
+        return Err(Wrong(format!("opened, but not durable: {status:?}")));
     }
     if !deep {
         return Ok(());
@@ -324,7 +327,7 @@ fn power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
 #[test]
 fn power_cut_at_any_point_of_retention_leaves_the_log_as_of_an_entry() {
     let life = Life::new(5, 9000, 40);
-    let few = Options { retention_bytes: Some(128 << 10), ..options() };
+    let few = options().retention_bytes(128 << 10);
     assert!(crash_everywhere("retention", &life, &few, 4) > 200);
 }
 
@@ -362,8 +365,7 @@ fn failure_of_any_call_loses_nothing() {
 #[test]
 fn full_disk_poisons_no_follower() {
     // In one large segment: discarded records are still fed, and never jumped over.
-    let large =
-        Options { read_mode: ReadMode::Read, block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
+    let large = Options::with_segment_bytes(4 << 20).read_mode(ReadMode::Read).block_bytes_max(4096);
     let source = Log::open_on(Arc::new(SimDisk::default()), large).unwrap();
     source.append(b"x").unwrap();
     let Some(FollowMessage::State(begin)) = source.follow(FollowFrom::First).unwrap().next(1).unwrap() else {
@@ -387,7 +389,7 @@ fn full_disk_poisons_no_follower() {
     for _ in 0..3 {
         assert_eq!(fill().unwrap_err().kind(), ErrorKind::Full);
     }
-    let last = follower.log().info().last;
+    let last = follower.log().last_index();
     assert!(last.get() > 10 && last.get() < 50, "{last}");
     // The source discards: that makes room on a disk as full as before.
     source.discard(Index(58)).unwrap();
@@ -396,11 +398,11 @@ fn full_disk_poisons_no_follower() {
     }
     fill().unwrap();
     follower.sync().unwrap();
-    assert_eq!(follower.log().info().last, source.info().last);
-    assert_eq!(follower.log().info().first, source.info().first);
+    assert_eq!(follower.log().last_index(), source.last_index());
+    assert_eq!(follower.log().first_index(), source.first_index());
     let image: Image = disk.crash(|_| 0).visible();
     let again = FollowerLog::open_on(Arc::new(SimDisk::new(image)), options()).unwrap();
-    assert_eq!(again.log().info().last, source.info().last);
+    assert_eq!(again.log().last_index(), source.last_index());
 }
 
 type Call = Box<dyn Fn() + Send>;

@@ -4,7 +4,7 @@
 
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Role};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,16 +23,16 @@ impl Three {
         for node in 1..=3 {
             let bootstrap = match three.logs.first() {
                 None => Bootstrap::Init,
-                Some(log) => Bootstrap::Join(log.info().log_id),
+                Some(log) => Bootstrap::Join(log.log_id()),
             };
-            let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+            let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
             cluster.limping_sync = None;
             cluster.election_timeout = election_timeout;
-            let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) };
+            let options = Options::with_segment_bytes(256 << 10).cluster(cluster);
             let disk = SimDisk::default();
             let log = Log::open_on(Arc::new(disk.clone()), options).unwrap();
             if let Some(leader) = three.logs.first() {
-                let directory = log.info().directory;
+                let directory = log.directory_id();
                 let add = Change::AddLearner { node: NodeId(node), directory, address: String::new() };
                 leader.change_members(&[add], PATIENCE).unwrap();
                 leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
@@ -69,7 +69,7 @@ fn leader_without_room_transfers_leadership() {
     three.fill(0);
     three.append_until_full();
     let end = Instant::now() + PATIENCE;
-    let leads = |log: &&Log| log.status().role == Role::Leader;
+    let leads = |log: &&Log| log.role() == Role::Leader;
     loop {
         let _ = three.logs[0].append(&[4; 1000]); // a refusal makes it look for another leader
         if three.logs[1..].iter().filter(leads).any(|log| log.append(&[5; 1000]).is_ok()) {
@@ -80,7 +80,7 @@ fn leader_without_room_transfers_leadership() {
     }
     // With room again it catches up.
     three.disks[0].limit_space(None);
-    let last = three.logs.iter().map(|log| log.info().last).max().unwrap();
+    let last = three.logs.iter().map(|log| log.last_index()).max().unwrap();
     three.logs[0].wait_for(last, PATIENCE).unwrap();
 }
 
@@ -92,7 +92,7 @@ fn leader_keeps_the_lead_unless_a_majority_has_room() {
     (0..3000).for_each(|_| _ = three.logs[0].append(&[3; 1000]).unwrap()); // it uses up its files
     three.fill(0);
     three.append_until_full();
-    let term = three.logs[0].status().term;
+    let term = three.logs[0].status().replica.term;
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
         match three.logs[0].append(&[4; 1000]) {
@@ -102,6 +102,6 @@ fn leader_keeps_the_lead_unless_a_majority_has_room() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let status = three.logs[0].status();
-    assert_eq!((status.role, status.term), (Role::Leader, term));
+    assert_eq!((status.replica.role, status.replica.term), (Role::Leader, term));
     three.logs[0].discard(Index(200)).unwrap();
 }

@@ -111,7 +111,7 @@ fn log_of_version_2_is_opened_and_appended_to() {
     drop(read_only);
     let log = Log::open(dir.path(), options()).unwrap();
     assert_eq!(log.log_options(), golden_options());
-    assert_eq!((log.info().first, log.info().last), (Index(6), Index(10)));
+    assert_eq!((log.first_index(), log.last_index()), (Index(6), Index(10)));
     for n in 6..=10 {
         assert_eq!(log.read(Index(n)).unwrap().data[..], [n as u8; 9_000]);
     }
@@ -167,12 +167,7 @@ impl Clock for Then {
 }
 
 fn options() -> Options {
-    Options {
-        clock: Arc::new(Then),
-        session_window: 16,
-        sessions_max: 16,
-        ..Options::with_segment_bytes(64 << 10)
-    }
+    Options::with_segment_bytes(64 << 10).clock(Arc::new(Then)).session_window(16).sessions_max(16)
 }
 
 /// A writable copy of the golden log.
@@ -206,10 +201,13 @@ fn log_is_opened_read_and_appended_to() {
     drop(read_only);
 
     let log = Log::open(dir.path(), options()).unwrap();
-    let info = log.info();
-    assert_eq!(info.log_id, LogId(331_020_147_764_333_004_981_857_624_170_370_405_661));
-    assert_eq!((info.first, info.last, info.durable), (Index(43), Index(600), Index(600)));
-    assert_eq!((info.segments, info.sessions, info.last_timestamp), (4, 1, timestamp(600)));
+    let status = log.status();
+    assert_eq!(status.log_id, LogId(331_020_147_764_333_004_981_857_624_170_370_405_661));
+    assert_eq!(
+        (status.first_index, status.last_index, status.durable_index),
+        (Index(43), Index(600), Index(600))
+    );
+    assert_eq!((status.segments, status.sessions, status.last_timestamp), (4, 1, timestamp(600)));
     check_records(log.reader(Start::First).unwrap());
     assert_eq!(log.read(Index(42)).unwrap_err().kind(), ErrorKind::Discarded);
     let mut from = log.reader(Start::Timestamp(timestamp(300))).unwrap();

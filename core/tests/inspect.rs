@@ -171,7 +171,7 @@ fn unproven_records_are_counted() {
     log.close().unwrap();
     let shown = || {
         let read_only = ReadOnlyLog::open(dir.path()).unwrap();
-        (read_only.info().last.0, read_only.unproven())
+        (read_only.last_index().0, read_only.unproven())
     };
     assert_eq!(shown(), (3, 0));
     // The proof of the last record is removed: the markers after it.

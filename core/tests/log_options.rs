@@ -3,7 +3,7 @@
 
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
+    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
     NodeId, Options, Role,
 };
 use std::path::Path;
@@ -58,7 +58,7 @@ fn options_survive_restarts_rolls_and_discards() {
     let log = Log::open(dir.path(), small()).unwrap();
     assert_eq!(log.log_options(), wanted, "as in the command");
     fill(&log, 3);
-    log.discard(log.info().last).unwrap();
+    log.discard(log.last_index()).unwrap();
     log.close().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     assert_eq!(log.log_options(), wanted, "as in an opening");
@@ -77,14 +77,14 @@ fn only_segments_from_the_command_on_require_newer_readers() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
     fill(&log, 2);
-    let before = log.info().segments as usize;
+    let before = log.status().segments as usize;
     set(&log, LogOption::SessionWindow, 8);
     let asked = versions(dir.path());
     assert!(asked[..before - 1].iter().all(|v| *v == 1) && asked[before - 1] == 2, "{asked:?}");
     fill(&log, 4);
     let asked = versions(dir.path());
     assert!(asked[before - 1..].iter().all(|v| *v == 2), "{asked:?}");
-    assert!(log.info().segments as usize > before + 2);
+    assert!(log.status().segments as usize > before + 2);
     let written = |dir: &Path| {
         u32::from_le_bytes(std::fs::read(dir.join("chiplog.id")).unwrap()[16..20].try_into().unwrap())
     };
@@ -108,7 +108,7 @@ fn impossible_options_are_refused_and_change_nothing() {
     }
     assert!(log.log_options().is_empty());
     assert!(versions(dir.path()).iter().all(|v| *v == 1));
-    assert_eq!(log.status().last_raft.get(), 1, "nothing but the leader's own entry is in the log");
+    assert_eq!(log.status().replica.last_entry.get(), 1, "nothing but the leader's own entry is in the log");
     log.close().unwrap();
     let closed = log.set_log_options(&[(LogOption::SessionsMax, Some(1))], PATIENCE).unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
@@ -117,7 +117,7 @@ fn impossible_options_are_refused_and_change_nothing() {
 #[test]
 fn leader_uses_the_options_of_the_log_and_not_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let own = Options { capacity_bytes: Some(1 << 20), ..small() };
+    let own = small().capacity_bytes(1 << 20);
     let log = Log::open(dir.path(), own).unwrap();
 
     set(&log, LogOption::RecordBytesMax, 100);
@@ -136,25 +136,25 @@ fn leader_uses_the_options_of_the_log_and_not_its_own() {
     log.set_log_options(&[(LogOption::SessionsMax, None)], PATIENCE).unwrap();
     log.open_session().unwrap();
 
-    assert_eq!(log.info().bytes_capacity, Some(1 << 20));
+    assert_eq!(log.status().bytes_capacity, Some(1 << 20));
     set(&log, LogOption::CapacityBytes, 256 << 10);
-    assert_eq!(log.info().bytes_capacity, Some(256 << 10));
+    assert_eq!(log.status().bytes_capacity, Some(256 << 10));
     let full = (0..100).find_map(|_| log.append(&[0; 10_000]).err()).unwrap();
     assert_eq!(full.kind(), ErrorKind::Full);
-    assert!(log.info().bytes_used < 300 << 10);
+    assert!(log.status().bytes_used < 300 << 10);
     set(&log, LogOption::CapacityBytes, u64::MAX);
-    assert_eq!(log.info().bytes_capacity, None);
+    assert_eq!(log.status().bytes_capacity, None);
     for _ in 0..150 {
         log.append(&[0; 10_000]).unwrap();
     }
 
     set(&log, LogOption::RetentionBytes, 256 << 10);
     let end = Instant::now() + PATIENCE;
-    while log.info().bytes_used > 320 << 10 {
-        assert!(Instant::now() < end, "the log's retention discards nothing: {:?}", log.info());
+    while log.status().bytes_used > 320 << 10 {
+        assert!(Instant::now() < end, "the log's retention discards nothing: {:?}", log.status());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(log.info().first > Index(1));
+    assert!(log.first_index() > Index(1));
 }
 
 /// An idle session expires after the time set for the log, whatever option the replica was opened with.
@@ -184,10 +184,10 @@ impl Cast {
         transport: Arc<dyn Transport>,
         own: Options,
     ) -> Options {
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport);
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport);
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_millis(300);
-        Options { cluster: Some(cluster), ..own }
+        own.cluster(cluster)
     }
 
     fn new(own: &[Options]) -> Self {
@@ -203,13 +203,13 @@ impl Cast {
         let node = self.logs.len() as u64 + 1;
         let bootstrap = match self.logs.first() {
             None => Bootstrap::Init,
-            Some(_) => Bootstrap::Join(self.log(self.leader()).info().log_id),
+            Some(_) => Bootstrap::Join(self.log(self.leader()).log_id()),
         };
         self.dirs.push(tempfile::tempdir().unwrap());
         let options = self.options(node, bootstrap, transport, own);
         let log = Log::open(self.dirs[node as usize - 1].path(), options).unwrap();
         if node > 1 {
-            let directory = log.info().directory;
+            let directory = log.directory_id();
             let leader = self.log(self.leader());
             let add = Change::AddLearner { node: NodeId(node), directory, address: String::new() };
             leader.change_members(&[add], PATIENCE).unwrap();
@@ -229,7 +229,7 @@ impl Cast {
         let end = Instant::now() + PATIENCE;
         loop {
             for (n, log) in self.logs.iter().enumerate() {
-                if log.as_ref().is_some_and(|l| l.status().role == Role::Leader) {
+                if log.as_ref().is_some_and(|l| l.role() == Role::Leader) {
                     return n as u64 + 1;
                 }
             }
@@ -261,7 +261,7 @@ impl Cast {
 /// After a fail-over to a server with a smaller `retention_bytes` in its file, records were discarded everywhere.
 #[test]
 fn leader_with_less_retention_of_its_own_discards_nothing_more() {
-    let less = Options { retention_bytes: Some(128 << 10), ..small() };
+    let less = small().retention_bytes(128 << 10);
     let mut cast = Cast::new(&[small(), less.clone(), less]);
     cast.lead(1);
     set(cast.log(1), LogOption::RetentionBytes, 100 << 20);
@@ -274,17 +274,17 @@ fn leader_with_less_retention_of_its_own_discards_nothing_more() {
     for _ in 0..20 {
         log.append(&[2; 10_000]).unwrap();
     }
-    assert_eq!(log.info().first, Index(1));
+    assert_eq!(log.first_index(), Index(1));
     // A later change is used as well, by a leader that never had it in its own options.
-    let last = log.info().last;
+    let last = log.last_index();
     cast.lead(1);
     set(cast.log(1), LogOption::RetentionBytes, 256 << 10);
     let end = Instant::now() + PATIENCE;
-    while cast.log(1).info().first == Index(1) {
-        assert!(Instant::now() < end, "nothing is discarded: {:?}", cast.log(1).info());
+    while cast.log(1).first_index() == Index(1) {
+        assert!(Instant::now() < end, "nothing is discarded: {:?}", cast.log(1).status());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(cast.log(1).info().first < last);
+    assert!(cast.log(1).first_index() < last);
     let one = cast.logs[0].take().unwrap();
     one.close().unwrap();
     let leader = cast.leader();
@@ -301,7 +301,7 @@ fn learner_that_joins_after_the_command_was_discarded_has_the_options() {
     set(cast.log(1), LogOption::RetentionAge, u64::MAX);
     let wanted = cast.log(1).log_options();
     fill(cast.log(1), 4);
-    cast.log(1).discard(cast.log(1).info().last).unwrap();
+    cast.log(1).discard(cast.log(1).last_index()).unwrap();
     let first_file = cast.dirs[0].path().join("00000000000000000001.seg");
     let end = Instant::now() + PATIENCE;
     while first_file.exists() {
@@ -311,7 +311,8 @@ fn learner_that_joins_after_the_command_was_discarded_has_the_options() {
     let node = cast.join(small(), cast.network.transport(), true);
     cast.knows(node, wanted);
     assert!(
-        !cast.dirs[1].path().join("00000000000000000001.seg").exists() || cast.log(2).info().first > Index(1)
+        !cast.dirs[1].path().join("00000000000000000001.seg").exists()
+            || cast.log(2).first_index() > Index(1)
     );
     cast.lead(node);
     assert_eq!(cast.log(node).log_options(), wanted);
@@ -325,7 +326,7 @@ fn followers_have_the_options() {
     let log = Log::open(dir.path(), small()).unwrap();
     set(&log, LogOption::SessionWindow, 5);
     fill(&log, 3);
-    log.discard(log.info().last).unwrap();
+    log.discard(log.last_index()).unwrap();
     let copy_dir = tempfile::tempdir().unwrap();
     let mut feed = log.follow(FollowFrom::First).unwrap();
     let state = match feed.next(1 << 20).unwrap().unwrap() {
@@ -369,8 +370,9 @@ fn newcomer_of_an_earlier_version_is_not_promoted() {
     let refused = cast.log(leader).change_members(&promote, Duration::from_secs(1)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains(&format!("node {old} ")), "{refused}");
-    let votes =
-        |cast: &Cast| cast.log(cast.leader()).status().members.iter().filter(|m| m.is_voter()).count();
+    let votes = |cast: &Cast| {
+        cast.log(cast.leader()).status().replica.members.iter().filter(|m| m.is_voter()).count()
+    };
     assert_eq!(votes(&cast), 2);
     // It is upgraded to this version.
     let gone = cast.logs[old as usize - 1].take().unwrap();

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start};
+use chiplog::{
+    Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
+};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -17,18 +19,18 @@ struct Trio {
 }
 
 fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork) -> Options {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(20);
     cluster.election_timeout = Duration::from_millis(200);
     cluster.address = format!("memory:{node}");
-    Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) }
+    Options::with_segment_bytes(256 << 10).cluster(cluster)
 }
 
 /// A caller that was told that a change is in force finds it in the status at once.
 #[track_caller]
 fn assert_shown(log: &Log, change: &Change) {
     let status = log.status();
-    let member = |node: &NodeId| status.members.iter().find(|m| m.node == *node);
+    let member = |node: &NodeId| status.replica.members.iter().find(|m| m.node == *node);
     let is_shown = match change {
         Change::Promote(node) => member(node).is_some_and(chiplog::Member::is_voter),
         Change::Demote(node) => member(node).is_some_and(chiplog::Member::is_learner),
@@ -43,13 +45,13 @@ impl Trio {
         let network = MemoryNetwork::new();
         let dirs: Vec<TempDir> = (0..nodes).map(|_| tempfile::tempdir().unwrap()).collect();
         let first = Log::open(dirs[0].path(), options(1, Bootstrap::Init, &network)).unwrap();
-        let id = first.info().log_id;
+        let id = first.log_id();
         let mut logs = vec![Some(first)];
         for node in 2..=nodes {
             let log = Log::open(dirs[node as usize - 1].path(), options(node, Bootstrap::Join(id), &network))
                 .unwrap();
             let leader = logs[0].as_ref().unwrap();
-            let directory = log.info().directory;
+            let directory = log.directory_id();
             let add = Change::AddLearner { node: NodeId(node), directory, address: format!("memory:{node}") };
             let r = leader.change_members(&[add], Duration::from_secs(3));
             if r.is_err() {
@@ -76,7 +78,7 @@ impl Trio {
         loop {
             for (n, log) in self.logs.iter().enumerate() {
                 let node = n as u64 + 1;
-                if node != not && log.as_ref().is_some_and(|l| l.status().role == Role::Leader) {
+                if node != not && log.as_ref().is_some_and(|l| l.role() == Role::Leader) {
                     return node;
                 }
             }
@@ -127,7 +129,7 @@ fn three_replicas_have_the_same_log() {
     assert_eq!(trio.records(1).len(), 500);
     let follower = (1..=3).find(|n| *n != leader).unwrap();
     assert_eq!(trio.log(follower).append(b"no").unwrap_err().kind(), ErrorKind::NotLeader);
-    assert_eq!(trio.log(follower).info().log_id, trio.id);
+    assert_eq!(trio.log(follower).log_id(), trio.id);
 }
 
 #[test]
@@ -177,8 +179,8 @@ fn replica_that_lags_behind_a_discard_jumps() {
     trio.network.connect(NodeId(lagging));
     let last = session.append(b"last").unwrap();
     trio.log(lagging).wait_for(last, PATIENCE).unwrap();
-    assert!(trio.log(lagging).info().first >= Index(2));
-    assert_eq!(trio.log(lagging).info().first, Index(900));
+    assert!(trio.log(lagging).first_index() >= Index(2));
+    assert_eq!(trio.log(lagging).first_index(), Index(900));
     assert_eq!(trio.records(lagging), trio.records(leader));
     // The session was restored by the jump.
     trio.log(leader).transfer_leader(NodeId(lagging), PATIENCE).unwrap();
@@ -216,7 +218,7 @@ fn last_voter_opens_after_its_discards() {
     trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
     trio.log(1).discard(Index(550)).unwrap();
     let end = Instant::now() + PATIENCE;
-    while trio.log(1).info().segments > 1 && Instant::now() < end {
+    while trio.log(1).status().segments > 1 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
     trio.stop(2);
@@ -285,7 +287,7 @@ fn change_waits_during_a_transfer_of_leadership() {
     let dir = tempfile::tempdir().unwrap();
     trio.network.disconnect(NodeId(4));
     let fourth = Log::open(dir.path(), options(4, Bootstrap::Join(trio.id), &trio.network)).unwrap();
-    let directory = fourth.info().directory;
+    let directory = fourth.directory_id();
     let add = Change::AddLearner { node: NodeId(4), directory, address: "memory:4".into() };
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     std::thread::scope(|scope| {
@@ -335,7 +337,7 @@ fn status_shows_an_answered_change_at_once() {
         }
         log.transfer_leader(other, PATIENCE).unwrap();
         let status = log.status();
-        assert!(status.role != Role::Leader && status.leader == Some(other), "{status:?}");
+        assert!(status.replica.role != Role::Leader && status.replica.leader == Some(other), "{status:?}");
     }
 }
 
@@ -347,7 +349,7 @@ fn status_of_an_idle_log_includes_its_last_append() {
     let end = Instant::now() + PATIENCE;
     for i in 0..20u8 {
         let last = log.append(&[i]).unwrap();
-        while log.status().committed != last {
+        while log.status().replica.committed_index != last {
             assert!(Instant::now() < end, "{:?}", log.status());
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -368,7 +370,7 @@ fn follower_without_room_waits_for_it() {
     let open =
         |bootstrap| Log::open_on(Arc::new(disk.clone()), options(3, bootstrap, &trio.network)).unwrap();
     let third = open(Bootstrap::Join(trio.id));
-    let directory = third.info().directory;
+    let directory = third.directory_id();
     let add = Change::AddLearner { node: NodeId(3), directory, address: String::new() };
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     trio.log(leader).change_members(&[Change::Promote(NodeId(3))], PATIENCE).unwrap();
@@ -378,11 +380,11 @@ fn follower_without_room_waits_for_it() {
     disk.limit_space(Some(disk.space_used()));
     append(2000);
     std::thread::sleep(Duration::from_millis(600));
-    let follows = |log: &Log| log.poison_cause().is_none() && log.status().role == Role::Follower;
+    let follows = |log: &Log| log.poison_cause().is_none() && log.role() == Role::Follower;
     assert!(follows(&third), "{:?} {:?}", third.status(), third.poison_cause());
-    assert!(third.info().last < Index(2300));
+    assert!(third.last_index() < Index(2300));
     // It hears the leader and the leader hears it; closed and opened it is as before.
-    assert!(trio.log(leader).status().peers.iter().any(|p| p.node == NodeId(3) && p.active));
+    assert!(trio.log(leader).status().replica.peers.iter().any(|p| p.node == NodeId(3) && p.active));
     third.close().unwrap();
     let third = open(Bootstrap::Existing);
     std::thread::sleep(Duration::from_millis(600));
@@ -396,7 +398,7 @@ fn follower_without_room_waits_for_it() {
     // The same again, but the disk gets more space.
     append(1500);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(third.info().last < Index(3900) && follows(&third), "{:?}", third.status());
+    assert!(third.last_index() < Index(3900) && follows(&third), "{:?}", third.status());
     disk.limit_space(None);
     third.wait_for(Index(3900), PATIENCE).unwrap();
 }
@@ -410,11 +412,11 @@ fn follower_with_small_segments_is_not_poisoned_by_a_large_block() {
     let dir = tempfile::tempdir().unwrap();
     let open = |bootstrap, bytes| {
         let cluster = options(3, bootstrap, &trio.network).cluster;
-        let options = Options { cluster, ..Options::with_segment_bytes(bytes) };
+        let options = Options::with_segment_bytes(bytes).cluster(cluster);
         Log::open(dir.path(), options).unwrap()
     };
     let third = open(Bootstrap::Join(trio.id), 64 << 10);
-    let directory = third.info().directory;
+    let directory = third.directory_id();
     let add = Change::AddLearner { node: NodeId(3), directory, address: String::new() };
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     trio.log(leader).append(&[3; 100_000]).unwrap();
@@ -432,12 +434,12 @@ fn change_that_waits_for_its_new_voter_names_it() {
     let trio = Trio::new(1);
     let dir = tempfile::tempdir().unwrap();
     let second = Log::open(dir.path(), options(2, Bootstrap::Join(trio.id), &trio.network)).unwrap();
-    let directory = second.info().directory;
+    let directory = second.directory_id();
     let add = |node, directory| Change::AddLearner { node: NodeId(node), directory, address: String::new() };
     trio.log(1).change_members(&[add(2, directory)], PATIENCE).unwrap();
     let first = trio.log(1).append(b"with a learner").unwrap();
     second.wait_for(first, PATIENCE).unwrap();
-    while trio.log(1).status().peers.iter().all(|p| p.lag > 0) {
+    while trio.log(1).status().replica.peers.iter().all(|p| p.lag > 0) {
         std::thread::sleep(Duration::from_millis(5));
     }
     trio.network.disconnect(NodeId(2));
@@ -452,7 +454,7 @@ fn change_that_waits_for_its_new_voter_names_it() {
     second.wait_for(last, PATIENCE).unwrap();
     trio.log(1).change_members(&[add(3, chiplog::DirectoryId::default())], PATIENCE).unwrap();
     trio.log(1).append(b"the status is not older than this").unwrap();
-    assert!(trio.log(1).status().members.iter().any(|m| m.node == NodeId(2) && m.is_voter()));
+    assert!(trio.log(1).status().replica.members.iter().any(|m| m.node == NodeId(2) && m.is_voter()));
 }
 
 /// Closing an isolated leader waited two election time-outs for a majority that did not answer.
@@ -497,7 +499,7 @@ fn node_that_lost_its_directory_learns_of_its_removal() {
     let log = Log::open(dir.path(), options(lost, Bootstrap::Join(trio.id), &trio.network)).unwrap();
     let is_in = |log: &Log, role| {
         let end = Instant::now() + PATIENCE;
-        while log.status().role != role {
+        while log.role() != role {
             assert!(Instant::now() < end, "{:?}", log.status());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -508,7 +510,7 @@ fn node_that_lost_its_directory_learns_of_its_removal() {
     assert_eq!(log.barrier(PATIENCE).unwrap_err().kind(), ErrorKind::Removed);
     // Removed and added again, it is a member.
     trio.log(leader).change_members(&[Change::Remove(NodeId(lost))], PATIENCE).unwrap();
-    let directory = log.info().directory;
+    let directory = log.directory_id();
     let add = Change::AddLearner { node: NodeId(lost), directory, address: String::new() };
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     is_in(&log, Role::Learner);
@@ -527,7 +529,7 @@ fn learner_removed_while_it_was_down_learns_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let open = |bootstrap| Log::open(dir.path(), options(2, bootstrap, &trio.network)).unwrap();
     let second = open(Bootstrap::Join(trio.id));
-    let directory = second.info().directory;
+    let directory = second.directory_id();
     let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
     trio.log(1).change_members(&[add], PATIENCE).unwrap();
     let last = trio.log(1).append(b"to a learner").unwrap();
@@ -536,7 +538,7 @@ fn learner_removed_while_it_was_down_learns_of_it() {
     trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
     let second = open(Bootstrap::Existing);
     let end = Instant::now() + PATIENCE;
-    while second.status().role != Role::Removed {
+    while second.role() != Role::Removed {
         assert!(Instant::now() < end, "{:?}", second.status());
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -597,12 +599,12 @@ fn isolated_learner_knows_no_leader() {
     let leader = trio.leader(0);
     let dir = tempfile::tempdir().unwrap();
     let third = Log::open(dir.path(), options(3, Bootstrap::Join(trio.id), &trio.network)).unwrap();
-    let directory = third.info().directory;
+    let directory = third.directory_id();
     let add = Change::AddLearner { node: NodeId(3), directory, address: "memory:3".into() };
     trio.log(leader).change_members(&[add], PATIENCE).unwrap();
     let knows = |known: bool| {
         let end = Instant::now() + PATIENCE;
-        while third.status().leader.is_some() != known {
+        while third.leader().is_some() != known {
             assert!(Instant::now() < end, "{:?}", third.status());
             std::thread::sleep(Duration::from_millis(5));
         }

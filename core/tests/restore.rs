@@ -7,7 +7,7 @@ mod support;
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, FollowFrom, FollowMessage,
+    Backup, BatchBuilder, Bootstrap, Change, ClusterOptions, Error, ErrorKind, FollowFrom, FollowMessage,
     FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, RestoreOptions, RestoreTo, Restored,
     Role, Sequence, Session, Start, Timestamp,
 };
@@ -24,11 +24,7 @@ type Records = Vec<(Index, Vec<u8>, Timestamp)>;
 
 /// Small segments, so that a short log rolls; a clock that shows another time at each look.
 fn small() -> Options {
-    Options {
-        block_bytes_max: 4096,
-        clock: Arc::new(StepClock::default()),
-        ..Options::with_segment_bytes(64 << 10)
-    }
+    Options::with_segment_bytes(64 << 10).block_bytes_max(4096).clock(Arc::new(StepClock::default()))
 }
 
 fn records(log: &Log) -> Records {
@@ -69,7 +65,7 @@ impl Place {
 
     fn restored(&self, name: &str, options: &RestoreOptions) -> (Restored, Log) {
         let restored = self.restore(name, options).unwrap();
-        let log = Log::open(self.path(name), Options { create: false, ..small() }).unwrap();
+        let log = Log::open(self.path(name), small().create(false)).unwrap();
         (restored, log)
     }
 
@@ -113,41 +109,44 @@ fn records_times_sessions_options_and_discards_are_restored() {
     .unwrap();
     log.discard(Index(101)).unwrap();
     let unused = log.open_session().unwrap();
-    let (before, info, options) = (records(&log), log.info(), log.log_options());
+    let (before, info, options) = (records(&log), log.status(), log.log_options());
     assert!(info.segments > 2, "{info:?}");
     log.close().unwrap();
 
     let backup = place.back_up();
     let told = backup.info();
-    assert_eq!((told.log_id, told.first, told.last), (info.log_id, info.first, info.last));
+    assert_eq!((told.log_id, told.first, told.last), (info.log_id, info.first_index, info.last_index));
     assert_eq!(told.last_timestamp, info.last_timestamp);
     backup.check(&mut |_, _| {}).unwrap();
     let (restored, log) = place.restored("again", &RestoreOptions::default());
     assert_ne!(restored.log_id, info.log_id, "two histories of one id must not meet");
-    assert_eq!(log.info().log_id, restored.log_id);
-    assert_ne!(log.info().directory, info.directory);
-    assert_eq!((restored.first, restored.last), (info.first, info.last));
+    assert_eq!(log.log_id(), restored.log_id);
+    assert_ne!(log.directory_id(), info.directory_id);
+    assert_eq!((restored.first, restored.last), (info.first_index, info.last_index));
     assert_eq!(records(&log), before);
     assert_eq!(log.log_options(), options);
     assert_eq!(log.read(Index(100)).unwrap_err().kind(), ErrorKind::Discarded);
-    assert_eq!(log.info().sessions, 2);
+    assert_eq!(log.status().sessions, 2);
 
     // A retry of the session's last append returns its index. The next append gets the next index.
     let last = session.next_sequence().get() - 1;
     let again = log.resume_session(session.id(), Sequence(last)).append(b"in a session: 59").unwrap();
-    assert_eq!(again, info.last);
+    assert_eq!(again, info.last_index);
     assert_eq!(
         log.resume_session(session.id(), Sequence(last + 1)).append(b"new").unwrap(),
-        info.last.next()
+        info.last_index.next()
     );
-    assert_eq!(log.resume_session(unused.id(), Sequence(1)).append(b"first").unwrap(), info.last.plus(2));
+    assert_eq!(
+        log.resume_session(unused.id(), Sequence(1)).append(b"first").unwrap(),
+        info.last_index.plus(2)
+    );
     assert!(log.append(b"later").is_ok());
     assert_eq!(log.append(&[0; 9001]).unwrap_err().kind(), ErrorKind::TooLarge);
     let times: Vec<Timestamp> = records(&log).into_iter().map(|r| r.2).collect();
     assert!(times.is_sorted());
     log.close().unwrap();
     let log = Log::open(place.path("again"), small()).unwrap();
-    assert_eq!(log.info().last, info.last.plus(3));
+    assert_eq!(log.last_index(), info.last_index.plus(3));
     assert_eq!(records(&log)[..before.len()], before);
 }
 
@@ -156,14 +155,14 @@ fn log_id_is_kept_on_request() {
     let place = Place::new();
     let log = place.log();
     log.append(b"one").unwrap();
-    let id = log.info().log_id;
+    let id = log.log_id();
     log.close().unwrap();
     place.back_up();
     let mut options = RestoreOptions::default();
     options.keep_log_id = true;
     options.segment_bytes = Some(1 << 20);
     let (restored, log) = place.restored("again", &options);
-    assert_eq!((restored.log_id, log.info().log_id), (id, id));
+    assert_eq!((restored.log_id, log.log_id()), (id, id));
     log.close().unwrap();
     let segment = fs::metadata(place.path("again").join(format!("{:020}.seg", 1))).unwrap();
     assert_eq!(segment.len(), 1 << 20);
@@ -179,13 +178,13 @@ fn empty_logs_continue_at_their_positions() {
             live(&log, 5);
             log.discard(Index(500)).unwrap();
         }
-        let first = log.info().first;
+        let first = log.first_index();
         log.close().unwrap();
         assert_eq!(place.back_up().info().last, first.previous());
         for to in [RestoreTo::End, RestoreTo::Index(first.previous()), RestoreTo::Timestamp(Timestamp(1))] {
             let name = format!("{to:?}");
             let (_, log) = place.restored(&name, &upto(to));
-            assert_eq!((log.info().first, log.info().last), (first, first.previous()), "{to:?}");
+            assert_eq!((log.first_index(), log.last_index()), (first, first.previous()), "{to:?}");
             assert_eq!(log.append(b"next").unwrap(), first, "{to:?}");
         }
     }
@@ -197,10 +196,10 @@ fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
     let place = Place::new();
     let log = place.log();
     live(&log, 20);
-    let appended = log.info().last;
+    let appended = log.last_index();
     let end = Instant::now() + PATIENCE;
     let read_only = ReadOnlyLog::open(place.path("log")).unwrap();
-    while read_only.info().last < appended {
+    while read_only.last_index() < appended {
         assert!(Instant::now() < end, "the view lags behind");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -216,7 +215,7 @@ fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
         backup.unwrap()
     });
     let last = backup.info().last;
-    assert!(last >= appended && last <= log.info().last, "{last}");
+    assert!(last >= appended && last <= log.last_index(), "{last}");
     let (_, again) = place.restored("again", &RestoreOptions::default());
     assert_eq!(records(&again), records(&log)[..last.get() as usize]);
 }
@@ -231,7 +230,7 @@ fn restore_to_any_record_has_the_log_as_it_was_then() {
     tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
     log.discard(Index(3)).unwrap();
     let all = records(&log);
-    let last = log.info().last;
+    let last = log.last_index();
     log.close().unwrap();
     place.back_up();
     for to in 2..=last.get() {
@@ -244,7 +243,7 @@ fn restore_to_any_record_has_the_log_as_it_was_then() {
             17 | 18 => 16,
             to => to,
         };
-        assert_eq!((restored.last, log.info().last), (Index(ends), Index(ends)), "to {to}");
+        assert_eq!((restored.last, log.last_index()), (Index(ends), Index(ends)), "to {to}");
         let here = records(&log);
         let kept = here.iter().filter(|r| r.0 >= Index(3)).cloned().collect::<Records>();
         assert_eq!(kept, all.iter().filter(|r| r.0 <= Index(ends)).cloned().collect::<Records>(), "to {to}");
@@ -400,11 +399,11 @@ fn unfinished_backups_and_used_directories_are_refused() {
         assert!(refused.to_string().contains(".restoring exists"), "{refused}");
     }
     let beside = Log::open(place.path("empty.restoring"), small()).unwrap();
-    assert_eq!(beside.info().last, Index(16));
+    assert_eq!(beside.last_index(), Index(16));
     beside.close().unwrap();
     fs::rename(place.path("empty.restoring"), place.path("elsewhere")).unwrap();
     let (_, log) = place.restored("empty", &RestoreOptions::default());
-    assert_eq!(log.info().last, Index(15));
+    assert_eq!(log.last_index(), Index(15));
     assert!(!place.path("empty.restoring").exists());
 }
 
@@ -451,7 +450,7 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     let backup = place.back_up();
     let restore = |disk: &SimDisk| backup.restore_on(Arc::new(disk.clone()), &RestoreOptions::default());
     let open = |disk: &SimDisk| {
-        let options = Options { read_mode: chiplog::ReadMode::Read, create: false, ..small() };
+        let options = small().read_mode(chiplog::ReadMode::Read).create(false);
         Log::open_on(Arc::new(disk.clone()), options)
     };
     let judge = |disk: &SimDisk, complete: bool| match open(disk) {
@@ -460,7 +459,7 @@ fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
             let follows = next == all.last().unwrap().0.next();
             if follows { Ok(true) } else { Err(Wrong(format!("the next record is {next}"))) }
         }
-        Ok(log) => Err(Wrong(format!("a part of the log opens: {:?}", log.info()))),
+        Ok(log) => Err(Wrong(format!("a part of the log opens: {:?}", log.status()))),
         Err(error) if complete => Err(Wrong(format!("the log was restored but does not open: {error}"))),
         Err(_) => Ok(false),
     };
@@ -513,15 +512,15 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
     let place = Place::new();
     let network = MemoryNetwork::new();
     let options = |node, bootstrap, network: &MemoryNetwork| {
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
         cluster.heartbeat = Duration::from_millis(20);
         cluster.election_timeout = Duration::from_millis(300);
-        Options { cluster: Some(cluster), ..small() }
+        small().cluster(cluster)
     };
     let join = |leader: &Log, node, dir: &str, network: &MemoryNetwork| {
-        let bootstrap = Bootstrap::Join(leader.info().log_id);
+        let bootstrap = Bootstrap::Join(leader.log_id());
         let log = Log::open(place.path(dir), options(node, bootstrap, network)).unwrap();
-        let (node, directory) = (NodeId(node), log.info().directory);
+        let (node, directory) = (NodeId(node), log.directory_id());
         let add = Change::AddLearner { node, directory, address: String::new() };
         leader.change_members(&[add], PATIENCE).unwrap();
         leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
@@ -529,7 +528,7 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
     };
     let leads = |log: &Log| {
         let end = Instant::now() + PATIENCE;
-        while log.status().role != Role::Leader {
+        while log.role() != Role::Leader {
             assert!(Instant::now() < end, "no leader");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -539,7 +538,7 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
     let second = join(&old, 4, "log4", &network);
     live(&old, 20);
     let all = records(&old);
-    let members = old.status().members;
+    let members = old.status().replica.members;
     assert_eq!(members.len(), 2);
     old.close().unwrap();
     second.close().unwrap();
@@ -548,7 +547,7 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
 
     let (restored, alone) = place.restored("new", &RestoreOptions::default());
     assert_eq!(records(&alone), all);
-    let nodes = |log: &Log| log.status().members.iter().map(|member| member.node).collect::<Vec<_>>();
+    let nodes = |log: &Log| log.status().replica.members.iter().map(|member| member.node).collect::<Vec<_>>();
     assert_eq!(nodes(&alone), [NodeId(1)]);
     alone.append(b"on its own").unwrap();
     alone.close().unwrap();
@@ -556,7 +555,7 @@ fn restored_log_of_a_cluster_is_standalone_and_others_can_join() {
     let network = MemoryNetwork::new();
     let first = Log::open(place.path("new"), options(1, Bootstrap::Existing, &network)).unwrap();
     leads(&first);
-    assert_eq!(first.info().log_id, restored.log_id);
+    assert_eq!(first.log_id(), restored.log_id);
     let joined = join(&first, 2, "new2", &network);
     let last = first.append(b"as a cluster").unwrap();
     joined.wait_for(last, PATIENCE).unwrap();
@@ -572,7 +571,7 @@ fn restored_sessions_remember_everything() {
     for in_the_log in [false, true] {
         let place = Place::new();
         let own = match in_the_log {
-            false => Options { sessions_max: 2, session_window: 200, ..small() },
+            false => small().sessions_max(2).session_window(200),
             true => small(),
         };
         let log = Log::open(place.path("log"), own.clone()).unwrap();
@@ -592,7 +591,7 @@ fn restored_sessions_remember_everything() {
         for _ in 0..20 {
             log.append(&[0; 6000]).unwrap();
         }
-        log.discard(log.info().last).unwrap();
+        log.discard(log.last_index()).unwrap();
         log.close().unwrap();
         place.back_up();
         place.restore("again", &RestoreOptions::default()).unwrap();

@@ -91,23 +91,24 @@ fn examine(sample: &Sample, image: &Image, what: &dyn Fn() -> String) -> Found {
             return Found::Refused;
         }
     };
-    let info = log.info();
-    assert_eq!(info.first, sample.first, "{}", what());
+    let status = log.status();
+    assert_eq!(status.first_index, sample.first, "{}", what());
     assert!(
-        sample.last.contains(&info.last),
+        sample.last.contains(&status.last_index),
         "{}: proven records were truncated; the last is {}",
         what(),
-        info.last
+        status.last_index
     );
-    let whole = read_all(sample, &log, info.last, what) & read_each(sample, &log, info.last, what);
+    let whole =
+        read_all(sample, &log, status.last_index, what) & read_each(sample, &log, status.last_index, what);
     let appended = log.append(b"goes on");
     if whole {
-        assert_eq!(appended.as_ref().ok(), Some(&info.last.next()), "{}: {appended:?}", what());
+        assert_eq!(appended.as_ref().ok(), Some(&status.last_index.next()), "{}: {appended:?}", what());
     }
     match log.close() {
         Err(e) => panic!("{}: {e:?}", what()),
         Ok(()) if !whole => Found::OnReading,
-        Ok(()) if info.last < *sample.last.end() => Found::Cut,
+        Ok(()) if status.last_index < *sample.last.end() => Found::Cut,
         Ok(()) => Found::Harmless,
     }
 }

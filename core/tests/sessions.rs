@@ -59,7 +59,7 @@ fn check_stream(log: &Log, placed: &BTreeMap<(usize, u64), Index>) {
             answers += 1;
         }
     }
-    let first = log.info().first;
+    let first = log.first_index();
     assert_eq!(
         answers,
         placed.values().filter(|index| **index >= first).count(),
@@ -82,7 +82,7 @@ fn clients_that_lose_answers_append_exactly_once() {
         for _ in 0..150 {
             let n = dice.below(clients.len() as u64) as usize;
             let client = &mut clients[n];
-            let last = log.info().last;
+            let last = log.last_index();
             // Several appends in flight; the client crashes before it has seen all answers, or sees them all.
             let tickets: Vec<_> = (0..=dice.below(8))
                 .map(|_| {
@@ -123,9 +123,12 @@ fn clients_that_lose_answers_append_exactly_once() {
                     }
                 }
                 1 => {
-                    let info = log.info();
-                    log.discard(Index(info.first.get() + dice.below(info.last.get() + 2 - info.first.get())))
-                        .unwrap();
+                    let status = log.status();
+                    log.discard(Index(
+                        status.first_index.get()
+                            + dice.below(status.last_index.get() + 2 - status.first_index.get()),
+                    ))
+                    .unwrap();
                 }
                 _ => {}
             }
@@ -155,7 +158,7 @@ fn batch_is_appended_once_as_a_whole() {
     let tickets: Vec<_> = (0..3).map(|_| again.submit(b"e").unwrap()).collect();
     let got: Vec<_> = tickets.iter().map(|t| t.wait().unwrap().first).collect();
     assert_eq!(got, [Index(4), Index(5), Index(6)]);
-    assert_eq!(log.info().last, Index(6));
+    assert_eq!(log.last_index(), Index(6));
 }
 
 /// The largest number of sessions, each with a full window: the table still fits the start of the next segments, and
@@ -181,12 +184,12 @@ fn largest_table_survives_rolls_and_restarts() {
     for _ in 0..4 {
         log.append(&vec![7; options.record_bytes_max as usize]).unwrap();
     }
-    assert!(log.stats().rolls >= 4);
-    log.discard(log.info().last).unwrap();
+    assert!(log.metrics().rolls >= 4);
+    log.discard(log.last_index()).unwrap();
     log.close().unwrap();
     for _ in 0..2 {
         let log = Log::open(dir.path(), options.clone()).unwrap();
-        assert_eq!(log.info().sessions, sessions);
+        assert_eq!(log.status().sessions, sessions);
         for ((id, sequence), first) in &placed {
             let mut session = log.resume_session(*id, Sequence(*sequence));
             assert_eq!(session.append(b"again").unwrap(), *first);
@@ -194,8 +197,8 @@ fn largest_table_survives_rolls_and_restarts() {
         log.close().unwrap();
     }
     // Fewer are allowed from now on: existing sessions stay, new ones are refused.
-    let log = Log::open(dir.path(), Options { sessions_max: 1, ..options }).unwrap();
-    assert_eq!(log.info().sessions, sessions);
+    let log = Log::open(dir.path(), options.sessions_max(1)).unwrap();
+    assert_eq!(log.status().sessions, sessions);
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     let mut session = log.resume_session(open[1].id(), Sequence(window + 1));
     session.append(b"y").unwrap();
@@ -204,7 +207,7 @@ fn largest_table_survives_rolls_and_restarts() {
 /// A client that opened the largest number of sessions without using them kept all others out for a day.
 #[test]
 fn oldest_unused_session_is_closed_for_a_new_one() {
-    let options = Options { sessions_max: 4, ..small() };
+    let options = small().sessions_max(4);
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), options.clone()).unwrap();
     let mut open: Vec<Session> = (0..4).map(|_| log.open_session().unwrap()).collect();
@@ -212,20 +215,20 @@ fn oldest_unused_session_is_closed_for_a_new_one() {
         open[n].append(b"x").unwrap();
     }
     open.push(log.open_session().unwrap());
-    assert_eq!(log.info().sessions, 4);
+    assert_eq!(log.status().sessions, 4);
     // The client whose session was closed gets the error, and has lost nothing.
     assert_eq!(open[1].append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
     // The remaining sessions can append, and are kept from then on.
     open[3].append(b"x").unwrap();
     open[4].append(b"x").unwrap();
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
-    assert_eq!(log.info().sessions, 4);
+    assert_eq!(log.status().sessions, 4);
     log.resume_session(open[0].id(), Sequence(2)).close().unwrap();
     open.push(log.open_session().unwrap());
     log.close().unwrap();
     // The log holds all of that, also for a program that allows more sessions.
-    let log = Log::open(dir.path(), Options { sessions_max: 5, ..options }).unwrap();
-    assert_eq!(log.info().sessions, 4);
+    let log = Log::open(dir.path(), options.sessions_max(5)).unwrap();
+    assert_eq!(log.status().sessions, 4);
     let ids: Vec<_> = open.iter().map(Session::id).collect();
     for (n, id) in ids.into_iter().enumerate() {
         let next = if n == 5 { Sequence(1) } else { Sequence(2) };
@@ -256,12 +259,7 @@ impl Clock for ByHand {
 fn idle_session_expires_and_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Arc::new(ByHand(AtomicU64::new(1000)));
-    let options = Options {
-        sessions_max: 1,
-        session_idle_max: Duration::from_millis(50),
-        clock: clock.clone(),
-        ..small()
-    };
+    let options = small().sessions_max(1).session_idle_max(Duration::from_millis(50)).clock(clock.clone());
     let log = Log::open(dir.path(), options.clone()).unwrap();
     let mut first = log.open_session().unwrap();
     clock.pass(50);
@@ -278,7 +276,7 @@ fn idle_session_expires_and_makes_room() {
     assert_eq!(first.append(b"still late").unwrap_err().kind(), ErrorKind::SessionExpired);
     let second = log.open_session().unwrap();
     assert!(second.id() > first.id());
-    assert_eq!((log.info().sessions, log.info().last), (1, Index(2)));
+    assert_eq!((log.status().sessions, log.last_index()), (1, Index(2)));
 }
 
 /// A refusal removed sessions by the leader's clock, without an entry: the other replicas and the files kept them.
@@ -286,11 +284,11 @@ fn idle_session_expires_and_makes_room() {
 fn refused_session_changes_no_table() {
     let dir = tempfile::tempdir().unwrap();
     let clock = Arc::new(ByHand(AtomicU64::new(1000)));
-    let with = |sessions_max, idle_ms| Options {
-        sessions_max,
-        session_idle_max: Duration::from_millis(idle_ms),
-        clock: clock.clone(),
-        ..small()
+    let with = |sessions_max, idle_ms| {
+        small()
+            .sessions_max(sessions_max)
+            .session_idle_max(Duration::from_millis(idle_ms))
+            .clock(clock.clone())
     };
     let open = |sessions_max, idle_ms| Log::open(dir.path(), with(sessions_max, idle_ms)).unwrap();
     let log = open(3, 50);
@@ -309,9 +307,9 @@ fn refused_session_changes_no_table() {
         // The second answer proves that the step of the first one is over.
         assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     }
-    assert_eq!(log.info().sessions, 3, "no entry carries the time at which one is expired");
+    assert_eq!(log.status().sessions, 3, "no entry carries the time at which one is expired");
     log.append(b"carries it").unwrap();
-    assert_eq!(log.info().sessions, 2);
+    assert_eq!(log.status().sessions, 2);
 }
 
 /// One look at a clock that showed the far future expired all sessions and stamped all later entries.
@@ -321,7 +319,7 @@ fn clock_that_jumps_ahead_expires_no_session() {
     let dir = tempfile::tempdir().unwrap();
     let right = 1_700_000_000_000;
     let clock = Arc::new(ByHand(AtomicU64::new(right)));
-    let options = Options { clock: clock.clone(), ..small() };
+    let options = small().clock(clock.clone());
     let log = Log::open(dir.path(), options).unwrap();
     let mut session = log.open_session().unwrap();
     session.append(b"before").unwrap();
@@ -329,11 +327,11 @@ fn clock_that_jumps_ahead_expires_no_session() {
     clock.0.store(right + 400 * DAY_MS, Ordering::SeqCst);
     log.append(b"carries the leader's time").unwrap();
     session.append(b"meanwhile").unwrap();
-    assert_eq!(log.info().sessions, 1);
+    assert_eq!(log.status().sessions, 1);
     clock.0.store(right, Ordering::SeqCst);
     session.append(b"after").unwrap();
     let passed = began.elapsed().as_millis() as u64;
-    let stamped = log.info().last_timestamp.get();
+    let stamped = log.status().last_timestamp.get();
     assert!(stamped <= right + DAY_MS + 2 * passed, "{stamped}");
 }
 
@@ -352,7 +350,7 @@ fn append_with_an_unpolled_ticket_can_be_repeated() {
         let mut again = log.resume_session(id, Sequence(n));
         assert_eq!(again.append(&[0]).unwrap(), ticket.wait().unwrap().first);
     }
-    assert_eq!((next, log.info().last), (Sequence(12), Index(11)));
+    assert_eq!((next, log.last_index()), (Sequence(12), Index(11)));
 }
 
 /// The answer was `SequenceForgotten`, which means that the record is in the log.
@@ -365,7 +363,7 @@ fn sequence_number_0_is_refused() {
     assert_eq!(session.append(b"x").unwrap_err().kind(), ErrorKind::InvalidArgument);
     let batch = session.append_batch(BatchBuilder::new().push(b"x").unwrap());
     assert_eq!(batch.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(log.info().last, Index(0));
+    assert_eq!(log.last_index(), Index(0));
     assert_eq!(log.resume_session(id, Sequence(1)).append(b"x").unwrap(), Index(1));
 }
 
@@ -373,7 +371,7 @@ fn sequence_number_0_is_refused() {
 #[test]
 fn wait_for_room_ends_within_the_patience() {
     let dir = tempfile::tempdir().unwrap();
-    let log = Log::open(dir.path(), Options { session_window: 4, ..small() }).unwrap();
+    let log = Log::open(dir.path(), small().session_window(4)).unwrap();
     let mut session = log.open_session().unwrap();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (tell, stands) = std::sync::mpsc::channel();

@@ -121,11 +121,11 @@ fn leader_with_a_hanging_sync_commits_through_the_others() {
     }
     trio.lives();
     assert!(first.into_iter().all(|ticket| ticket.wait().is_ok()));
-    let info = trio.logs[0].info();
-    assert!(info.durable < info.last && info.last == Index(51), "{info:?}");
+    let status = trio.logs[0].status();
+    assert!(status.durable_index < status.last_index && status.last_index == Index(51), "{status:?}");
     trio.gates[0].open();
     trio.logs.iter().for_each(|log| has(log, 50));
-    until("the leader's disk", || trio.logs[0].info().durable == Index(51));
+    until("the leader's disk", || trio.logs[0].durable_index() == Index(51));
 }
 
 /// An entry on one disk alone is not acknowledged, and followers do not acknowledge entries that they have not
@@ -136,7 +136,7 @@ fn followers_with_hanging_syncs_acknowledge_nothing() {
     let first = stand(&trio, 1..3);
     let more = submit(&trio, 50);
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(trio.logs[0].info().last, Index(0));
+    assert_eq!(trio.logs[0].last_index(), Index(0));
     trio.gates[1].open(); // now a majority has synced
     assert!(first.into_iter().chain(more).all(|ticket| ticket.wait().is_ok()));
     trio.gates[2].open();

@@ -158,7 +158,7 @@ fn blocking_calls_are_refused_in_a_callback() -> Test {
     let mut session = log.open_session()?;
     on_writer_thread(log.clone(), move |log| {
         let batch = BatchBuilder::new().push(b"x").expect("small").build().expect("one record");
-        let next = log.info().last.next();
+        let next = log.last_index().next();
         let refused = [
             log.append(b"x").map(drop),
             log.append_batch(&batch).map(drop),

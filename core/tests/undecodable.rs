@@ -6,7 +6,7 @@ use chiplog::disk::sim::SimDisk;
 use chiplog::fuzzing::{fix_batch, stored_batch};
 use chiplog::inspect::{Event, Inspector, Severity};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Batch, Bootstrap, Cluster, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{Batch, Bootstrap, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Start};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,9 +30,9 @@ fn undecodable_batches_are_named_and_skipped() {
     let disk = SimDisk::default();
     let options = || {
         let network = MemoryNetwork::new();
-        let mut cluster = Cluster::new(NodeId(1), Bootstrap::Init, network.transport());
+        let mut cluster = ClusterOptions::new(NodeId(1), Bootstrap::Init, network.transport());
         cluster.scrub_bytes_per_second = 64 << 20;
-        Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) }
+        Options::with_segment_bytes(64 << 10).cluster(cluster)
     };
     let log = Log::open_on(Arc::new(disk.clone()), options()).unwrap();
     log.append(b"before").unwrap();
@@ -62,16 +62,16 @@ fn undecodable_batches_are_named_and_skipped() {
 
     // Neither the scrub nor those readers counted it as damage.
     (0..30).for_each(|_| _ = log.append(&[1; 4000]).unwrap());
-    assert_eq!((log.stats().damaged, log.stats().repaired), (0, 0));
+    assert_eq!((log.metrics().damaged, log.metrics().repaired), (0, 0));
     log.close().unwrap();
     let log = Log::open_on(Arc::new(disk.clone()), options()).unwrap();
     assert_eq!(log.read(Index(2)).unwrap_err().kind(), ErrorKind::Undecodable);
     let end = Instant::now() + Duration::from_secs(20);
-    while log.stats().scrubbed_bytes < 60_000 {
-        assert!(Instant::now() < end, "{:?}", log.stats());
+    while log.metrics().scrubbed_bytes < 60_000 {
+        assert!(Instant::now() < end, "{:?}", log.metrics());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!((log.stats().damaged, log.stats().repaired), (0, 0));
+    assert_eq!((log.metrics().damaged, log.metrics().repaired), (0, 0));
     log.close().unwrap();
 
     // `verify` agrees, for the tail too.

@@ -43,7 +43,13 @@ fn structs(folder: &str) -> BTreeMap<String, Fields> {
 fn structs_in(source: &str) -> Vec<(String, Fields)> {
     let mut found = Vec::new();
     for item in syn::parse_file(source).unwrap().items {
-        let syn::Item::Struct(item) = item else { continue };
+        let item = match item {
+            syn::Item::Struct(item) => item,
+            syn::Item::Macro(item) if item.mac.path.is_ident("options") => {
+                syn::parse2(item.mac.tokens).unwrap()
+            }
+            _ => continue,
+        };
         let public = item.fields.iter().filter(|field| is_public(&field.vis));
         let fields: Fields = public.filter_map(|field| Some(field.ident.as_ref()?.to_string())).collect();
         if is_public(&item.vis) && !fields.is_empty() {

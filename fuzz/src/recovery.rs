@@ -39,13 +39,11 @@ impl Clock for Then {
 }
 
 fn options() -> Options {
-    Options {
-        clock: Arc::new(Then),
-        session_window: 16,
-        sessions_max: 16,
-        read_mode: ReadMode::Read,
-        ..Options::with_segment_bytes(64 << 10)
-    }
+    Options::with_segment_bytes(64 << 10)
+        .clock(Arc::new(Then))
+        .session_window(16)
+        .sessions_max(16)
+        .read_mode(ReadMode::Read)
 }
 
 /// Applies one change. Returns true if it forged a checksum.
@@ -133,22 +131,22 @@ pub fn recovery(input: &[u8]) {
             return;
         }
     };
-    let info = log.info();
-    assert!(info.first <= info.last.next());
+    let status = log.status();
+    assert!(status.first_index <= status.last_index.next());
     read(&log, forged);
     let appended = match log.append(b"after") {
         Ok(index) => index,
         Err(_) if forged => return,
         Err(e) => panic!("a recovered log takes no append: {e}"),
     };
-    assert_eq!(appended, info.last.next());
+    assert_eq!(appended, status.last_index.next());
     drop(log);
     let again = match Log::open_on(Arc::new(disk), options()) {
         Ok(log) => log,
         Err(_) if forged => return,
         Err(e) => panic!("a recovered log does not open again: {e}"),
     };
-    assert_eq!(again.info().last, appended);
+    assert_eq!(again.last_index(), appended);
     match again.read(appended) {
         Ok(found) => assert_eq!(found.data[..], b"after"[..]),
         Err(e) => assert!(forged, "what was appended after recovery is lost: {e}"),
@@ -175,5 +173,5 @@ fn read(log: &Log, forged: bool) {
             }
         }
     }
-    assert_eq!(expected, log.info().last.next(), "the reader ends before the log does");
+    assert_eq!(expected, log.last_index().next(), "the reader ends before the log does");
 }

@@ -51,9 +51,9 @@ async fn records_are_in_order_at_their_reported_index() {
         let all = read_to_end(&client, Start::First).await;
         assert_eq!(all.len(), 100_000);
         assert!(all.iter().enumerate().all(|(n, (i, data))| *i == n as u64 + 1 && number(data) == n as u64));
-        assert_eq!(one.log.info().sessions, 1);
+        assert_eq!(one.log.status().sessions, 1);
         assert!(producer.close(PATIENCE).await.all_acknowledged());
-        assert_eq!(one.log.info().sessions, 0);
+        assert_eq!(one.log.status().sessions, 0);
         assert_eq!(producer.send(b"late").await.unwrap_err().kind(), ErrorKind::Closed);
         assert!(producer.close(PATIENCE).await.all_acknowledged());
     }
@@ -94,8 +94,7 @@ async fn dropped_producer_still_sends_its_records() {
 
 #[tokio::test]
 async fn largest_record_is_accepted_and_one_byte_more_rejected() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(9_956);
     let one = One::with(options, NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -110,7 +109,7 @@ async fn largest_record_is_accepted_and_one_byte_more_rejected() {
         producer.send(&[2; 100]).await.unwrap();
     }
     producer.flush(PATIENCE).await.unwrap();
-    assert_eq!(one.log.info().last, Index(1_002));
+    assert_eq!(one.log.last_index(), Index(1_002));
 }
 
 #[tokio::test]
@@ -371,15 +370,14 @@ async fn undeliverable_record_times_out_and_the_producer_continues() {
             Err(error) => assert!(error.kind() == ErrorKind::Timeout && Instant::now() < end, "{error}"),
         }
     }
-    let last = log.info().last;
+    let last = log.last_index();
     assert_eq!(log.read(last).unwrap().data, "b");
 }
 
 /// A session expires when it is idle: no record is in doubt, so the next one is appended in a new session.
 #[tokio::test]
 async fn producer_outlives_its_session() {
-    let options =
-        Options { session_idle_max: Duration::from_millis(50), ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).session_idle_max(Duration::from_millis(50));
     let one = One::with(options, NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
@@ -392,7 +390,7 @@ async fn producer_outlives_its_session() {
         indexes.push(delivery.await.unwrap());
     }
     assert_eq!(indexes, [Index(3), Index(4)]);
-    assert_eq!(one.log.info().last, Index(4));
+    assert_eq!(one.log.last_index(), Index(4));
 }
 
 #[tokio::test]
@@ -415,7 +413,7 @@ async fn readers_start_anywhere_and_get_discarded_errors() {
     }
     client.discard(Index(600)).await.unwrap();
     let info = client.info().await.unwrap();
-    assert_eq!((info.first, info.last, info.log_id), (Index(600), Index(1_000), one.log.info().log_id));
+    assert_eq!((info.first, info.last, info.log_id), (Index(600), Index(1_000), one.log.log_id()));
     for from in [ReadFrom::Leader, ReadFrom::Any, ReadFrom::Nearest("here".into())] {
         let mut reader = client.reader(Start::Index(Index(599)), from.clone());
         assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::Discarded);
@@ -699,8 +697,7 @@ fn last_handle_may_be_dropped_in_a_callback() {
 /// records only.
 #[tokio::test]
 async fn record_limit_applies_within_a_batch() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 1_000, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(1_000);
     let one = One::with(options, NativeOptions::default());
     let client = one_client(&one).await;
     let producer = client.producer(ProducerOptions::default()).await.unwrap();

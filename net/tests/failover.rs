@@ -85,7 +85,7 @@ async fn records_are_in_the_log_once_when_leaders_fail() {
         assert_eq!((number(&data), index), (n as u64, n as u64 + 1));
         assert_eq!(delivery.await.unwrap(), Index(index), "record {n}");
     }
-    assert_eq!(trio.log(trio.leader(0)).info().sessions, 0);
+    assert_eq!(trio.log(trio.leader(0)).status().sessions, 0);
 }
 
 /// The reader's server is killed again and again: no gap, no repeat.

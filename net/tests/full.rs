@@ -4,7 +4,7 @@
 mod served;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Start};
 use chiplog_net::client::{Client, ReadFrom, ReaderOptions, RemoteReader};
 use chiplog_net::service::log::NativeOptions;
 use served::client::quick;
@@ -29,12 +29,12 @@ fn replica(
     bootstrap: Bootstrap,
     segment_bytes: u32,
 ) -> (Log, Server, String) {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(30);
     cluster.election_timeout = Duration::from_millis(300);
     let address = format!("127.0.0.1:{node} 127.0.0.1:{port} zone{node}");
     cluster.address = address.clone();
-    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(segment_bytes) };
+    let options = Options::with_segment_bytes(segment_bytes).cluster(cluster);
     let log = Log::open(dir.join(node.to_string()), options).unwrap();
     (log.clone(), Server::start_at(log, port, NativeOptions::default()), address)
 }
@@ -45,9 +45,9 @@ async fn reader_leaves_a_replica_without_room_at_once() {
     let (dir, network) = (tempfile::tempdir().unwrap(), MemoryNetwork::new());
     let [first_port, second_port] = [free_port(), free_port()];
     let (first, _at_first, _) = replica(1, (dir.path(), &network, first_port), Bootstrap::Init, 4 << 20);
-    let join = Bootstrap::Join(first.info().log_id);
+    let join = Bootstrap::Join(first.log_id());
     let (second, _at_second, address) = replica(2, (dir.path(), &network, second_port), join, 64 << 10);
-    let directory = second.info().directory;
+    let directory = second.directory_id();
     first.change_members(&[Change::AddLearner { node: NodeId(2), directory, address }], PATIENCE).unwrap();
     first.append(b"small").unwrap();
     second.wait_for(Index(1), PATIENCE).unwrap();

@@ -110,7 +110,7 @@ async fn appends_are_answered_in_order_and_rejection_keeps_the_stream() {
 /// error.
 #[tokio::test]
 async fn large_compressed_batches_keep_their_order() {
-    let options = Options { record_bytes_max: 64 << 10, ..Options::with_segment_bytes(16 << 20) };
+    let options = Options::with_segment_bytes(16 << 20).record_bytes_max(64 << 10);
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let packed = |codec, record: usize, count: usize| {
@@ -130,7 +130,7 @@ async fn large_compressed_batches_keep_their_order() {
             large,
             request(&batch(&[b"b"])),
         ];
-        let next = one.log.info().last.get() + 1;
+        let next = one.log.last_index().get() + 1;
         let answers = append(&mut client, requests).await;
         let firsts = [0, 1, 3, 4].map(|n| first_of(&answers[n]) - next);
         assert_eq!(firsts, [0, 20, 21, 41]);
@@ -155,7 +155,7 @@ async fn thousands_of_batches_are_pipelined_at_the_smallest_limits() {
 
 #[tokio::test]
 async fn full_queue_delays_and_loses_nothing() {
-    let options = Options { queue_appends_max: 1, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).queue_appends_max(1);
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let requests = (0..200).map(|i| request(&batch(&[format!("{i}").as_bytes()]))).collect();
@@ -180,13 +180,12 @@ async fn batch_of_a_session_is_in_the_log_once() {
     client.close_session(CloseSessionRequest { session, ..Default::default() }).await.unwrap();
     let answers = append(&mut client, vec![stamped(3, b"three")]).await;
     assert_eq!(refusal(&answers[0]), ErrorKind::SessionExpired);
-    assert_eq!((one.log.info().last, one.log.info().sessions), (Index(2), 0));
+    assert_eq!((one.log.last_index(), one.log.status().sessions), (Index(2), 0));
 }
 
 #[tokio::test]
 async fn largest_batch_is_accepted_and_one_byte_more_rejected() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(9_956);
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let of = |bytes: usize| request(&batch(&[&vec![7; bytes - 44]]));
@@ -373,7 +372,7 @@ async fn info_watch_discard_and_server_info() {
     for allow_stale in [false, true] {
         let info = client.info(InfoRequest { allow_stale, ..Default::default() }).await.unwrap().into_inner();
         assert_eq!((info.first, info.last, info.node, info.leader_node), (3, 3, 1, 1));
-        assert_eq!(u128::from_str_radix(&info.log_id, 16).unwrap(), one.log.info().log_id.get());
+        assert_eq!(u128::from_str_radix(&info.log_id, 16).unwrap(), one.log.log_id().get());
     }
     let told = client.server_info(ServerInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((told.protocol_min, told.protocol_max, told.node), (1, 1, 1));
@@ -428,7 +427,7 @@ async fn call_above_the_limit_of_waiting_calls_is_busy() {
         answered.unwrap().unwrap();
     }
     client.open_session(OpenSessionRequest::default()).await.unwrap();
-    assert_eq!(one.log.info().sessions, 3);
+    assert_eq!(one.log.status().sessions, 3);
 }
 
 /// The status with which a stream ends, or is rejected.
@@ -513,7 +512,7 @@ async fn another_log_is_not_found_by_any_call() {
     }
     let stale = client.info(InfoRequest { log: log(), allow_stale: true }).await.unwrap_err();
     assert_eq!(stale.code(), Code::NotFound);
-    assert_eq!(one.log.info().sessions, 0);
+    assert_eq!(one.log.status().sessions, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

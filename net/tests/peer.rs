@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use chiplog::transport::{Envelope, Transport};
 use chiplog::{
-    Bootstrap, Change, Cluster, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
+    Bootstrap, Change, ClusterOptions, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role,
+    Start,
 };
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTransport};
@@ -36,10 +37,10 @@ struct Replica {
 /// The election timeout, unless a test sets another one.
 const ELECTION: Duration = Duration::from_millis(400);
 
-fn options(segment_bytes: u32, mut cluster: Cluster, election_timeout: Duration) -> Options {
+fn options(segment_bytes: u32, mut cluster: ClusterOptions, election_timeout: Duration) -> Options {
     cluster.heartbeat = Duration::from_millis(50);
     cluster.election_timeout = election_timeout;
-    Options { cluster: Some(cluster), ..Options::with_segment_bytes(segment_bytes) }
+    Options::with_segment_bytes(segment_bytes).cluster(cluster)
 }
 
 fn bind(port: u16) -> TcpListener {
@@ -73,11 +74,10 @@ impl Replica {
         let mut peer = PeerOptions::new(NodeId(node), listener, text.clone());
         peer.election_timeout = election_timeout;
         let transport = PeerTransport::start(peer).unwrap();
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport.clone());
         cluster.address = text;
         let log = Log::open(dir, options(segment_bytes, cluster, election_timeout)).unwrap();
-        let info = log.info();
-        transport.identify(info.log_id, info.directory);
+        transport.identify(log.log_id(), log.directory_id());
         Self { node: NodeId(node), dir: dir.to_owned(), log, transport, address }
     }
 
@@ -101,7 +101,7 @@ fn wait(what: &str, mut is: impl FnMut() -> bool) {
 fn append(replicas: &[&Replica], record: &[u8]) -> Index {
     let begun = Instant::now();
     loop {
-        for replica in replicas.iter().filter(|r| r.log.status().role == Role::Leader) {
+        for replica in replicas.iter().filter(|r| r.log.role() == Role::Leader) {
             match replica.log.append(record) {
                 Ok(index) => return index,
                 Err(error) => assert!(error.is_retryable(), "{error}"),
@@ -123,7 +123,7 @@ fn records(log: &Log, last: Index) -> Vec<Vec<u8>> {
 }
 
 fn add(leader: &Log, replica: &Replica) {
-    let directory = replica.log.info().directory;
+    let directory = replica.log.directory_id();
     let address = format!("{0} {0}", replica.address);
     let change = Change::AddLearner { node: replica.node, directory, address };
     leader.change_members(&[change], PATIENCE).unwrap();
@@ -133,8 +133,8 @@ fn add(leader: &Log, replica: &Replica) {
 /// Three voters; the first one leads.
 fn three(dir: &Path, segment_bytes: u32) -> Vec<Replica> {
     let first = Replica::start(1, &dir.join("1"), Bootstrap::Init, segment_bytes);
-    wait("it leads", || first.log.status().role == Role::Leader);
-    let log = first.log.info().log_id;
+    wait("it leads", || first.log.role() == Role::Leader);
+    let log = first.log.log_id();
     let mut all = vec![first];
     for node in 2..=3 {
         let dir = dir.join(node.to_string());
@@ -172,7 +172,8 @@ fn three_replicas_lose_their_leader_and_readmit_it() {
     assert_eq!(expected.len(), 102);
     assert_eq!(records(&back.log, last), expected);
     wait("it has caught up", || {
-        let active = |r: &Replica| r.log.status().peers.iter().filter(|p| p.active && p.lag == 0).count();
+        let active =
+            |r: &Replica| r.log.status().replica.peers.iter().filter(|p| p.active && p.lag == 0).count();
         replicas.iter().any(|r| active(r) == 2)
     });
     let again = replicas[0].transport.traffic().iter().map(|t| t.reconnects).sum::<u64>();
@@ -202,7 +203,7 @@ fn removed_replica_is_disconnected() {
     let third = replicas.pop().unwrap();
     assert_eq!(records(&third.log, last).len(), 1);
     wait("the leader removes it", || {
-        let leader = replicas.iter().find(|r| r.log.status().role == Role::Leader);
+        let leader = replicas.iter().find(|r| r.log.role() == Role::Leader);
         leader.is_some_and(|l| l.log.change_members(&[Change::Remove(third.node)], PATIENCE).is_ok())
     });
     wait("the stream to it ends", || {
@@ -227,9 +228,9 @@ fn wrong_hello_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
     wait("its directory is known to the cluster", || {
-        replica.log.status().members.iter().any(|m| m.directory.get() != 0)
+        replica.log.status().replica.members.iter().any(|m| m.directory.get() != 0)
     });
-    let info = replica.log.info();
+    let info = replica.log.status();
     let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
     let right = PeerHello {
         protocol: 1,
@@ -237,7 +238,7 @@ fn wrong_hello_is_rejected() {
         from: 2,
         from_directory: bytes(77),
         to: 1,
-        to_directory: bytes(info.directory.get()),
+        to_directory: bytes(info.directory_id.get()),
         from_address: "127.0.0.1:9 127.0.0.1:9".into(),
         features: 0,
         stream: 0,
@@ -245,7 +246,7 @@ fn wrong_hello_is_rejected() {
     let hello = |hello: PeerHello| PeerMessage { message: Some(peer_message::Message::Hello(hello)) };
     let answer = greet(replica.address, hello(right.clone())).unwrap();
     assert_eq!((answer.from, answer.to, &answer.log_id), (1, 2, &right.log_id));
-    assert_eq!(answer.from_directory, bytes(info.directory.get()));
+    assert_eq!(answer.from_directory, bytes(info.directory_id.get()));
     assert_eq!((answer.features, answer.stream), (1, 0), "it accepts a second stream");
     greet(replica.address, hello(PeerHello { to_directory: Bytes::new(), ..right.clone() })).unwrap();
     let newer = PeerHello { features: u32::MAX, stream: 1, ..right.clone() };
@@ -304,9 +305,8 @@ fn one_host_does_not_block_others() {
         }
         open
     });
-    wait("it leads", || replica.log.status().role == Role::Leader);
-    let second =
-        Replica::start(2, &dir.path().join("2"), Bootstrap::Join(replica.log.info().log_id), 1 << 20);
+    wait("it leads", || replica.log.role() == Role::Leader);
+    let second = Replica::start(2, &dir.path().join("2"), Bootstrap::Join(replica.log.log_id()), 1 << 20);
     add(&replica.log, &second);
     assert_eq!(replica.transport.refusals().read(Refusal::Connections), 0);
     drop(open);
@@ -318,9 +318,9 @@ fn replica_of_another_log_gets_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let first = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
     let other = Replica::start(2, &dir.path().join("2"), Bootstrap::Join(LogId(1)), 1 << 20);
-    wait("it leads", || first.log.status().role == Role::Leader);
+    wait("it leads", || first.log.role() == Role::Leader);
     let address = format!("{0} {0}", other.address);
-    let change = Change::AddLearner { node: NodeId(2), directory: other.log.info().directory, address };
+    let change = Change::AddLearner { node: NodeId(2), directory: other.log.directory_id(), address };
     first.log.change_members(&[change], PATIENCE).unwrap();
     first.log.append(b"x").unwrap();
     let promoted = first.log.change_members(&[Change::Promote(NodeId(2))], Duration::from_millis(500));
@@ -434,8 +434,8 @@ fn cut_or_silent_link_is_reopened() {
         (Replica::start_at(node, &path, bootstrap, 1 << 20, listener, at, ELECTION), proxy)
     };
     let (first, first_proxy) = proxied(1, Bootstrap::Init);
-    wait("it leads", || first.log.status().role == Role::Leader);
-    let log = first.log.info().log_id;
+    wait("it leads", || first.log.role() == Role::Leader);
+    let log = first.log.log_id();
     let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
     add(&first.log, &second);
     let (third, third_proxy) = proxied(3, Bootstrap::Join(log));
@@ -447,7 +447,7 @@ fn cut_or_silent_link_is_reopened() {
     let mut last = Index(0);
     for mode in [CUT, SWALLOW] {
         proxies.iter().for_each(|p| p.set(mode));
-        wait("there is no leader", || replicas.iter().all(|r| r.log.status().role != Role::Leader));
+        wait("there is no leader", || replicas.iter().all(|r| r.log.role() != Role::Leader));
         wait("all streams are closed", || {
             replicas.iter().all(|r| r.transport.traffic().iter().all(|t| !t.connected))
         });
@@ -467,7 +467,7 @@ fn last_message_of_a_closing_replica_arrives() {
     let dir = tempfile::tempdir().unwrap();
     let mut replicas = three(dir.path(), 1 << 20);
     append(&replicas.iter().collect::<Vec<_>>(), b"before");
-    let at = replicas.iter().position(|r| r.log.status().role == Role::Leader).unwrap();
+    let at = replicas.iter().position(|r| r.log.role() == Role::Leader).unwrap();
     let leader = replicas.remove(at);
     let received = |replicas: &[Replica]| -> u64 {
         let traffic = replicas.iter().flat_map(|r| r.transport.traffic());
@@ -476,12 +476,12 @@ fn last_message_of_a_closing_replica_arrives() {
     let count = 20;
     for _ in 0..count {
         let before = received(&replicas);
-        let (status, info) = (leader.log.status(), leader.log.info());
+        let status = leader.log.status();
         for to in &replicas {
             leader.transport.send(Envelope {
-                log: info.log_id,
+                log: status.log_id,
                 from: leader.node,
-                from_directory: status.directory,
+                from_directory: status.directory_id,
                 to: to.node,
                 to_directory: DirectoryId(0),
                 head: Bytes::from_static(b"a message"),
@@ -491,7 +491,7 @@ fn last_message_of_a_closing_replica_arrives() {
         }
         leader.transport.detach(leader.node);
         wait("the messages arrive", || received(&replicas) >= before + 2);
-        leader.transport.members(&status.members);
+        leader.transport.members(&status.replica.members);
         wait("messages from it arrive again", || {
             let traffic = leader.transport.traffic();
             traffic.iter().filter(|t| t.connected).count() == 2
@@ -512,8 +512,8 @@ fn large_record_on_a_slow_line_deposes_no_leader() {
         (Replica::start_at(node, &path, bootstrap, 64 << 20, listener, proxy.address, election), proxy)
     };
     let (first, first_proxy) = proxied(1, Bootstrap::Init);
-    wait("it leads", || first.log.status().role == Role::Leader);
-    let log = first.log.info().log_id;
+    wait("it leads", || first.log.role() == Role::Leader);
+    let log = first.log.log_id();
     let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
     add(&first.log, &second);
     let (third, third_proxy) = proxied(3, Bootstrap::Join(log));
@@ -523,7 +523,7 @@ fn large_record_on_a_slow_line_deposes_no_leader() {
         assert_eq!(records(&replica.log, small).len(), 1);
     }
     let status = first.log.status();
-    assert_eq!(status.role, Role::Leader);
+    assert_eq!(status.replica.role, Role::Leader);
     let sent = || first.transport.traffic().iter().map(|t| t.sent_bytes).max().unwrap_or_default();
     let before = sent();
 
@@ -533,10 +533,10 @@ fn large_record_on_a_slow_line_deposes_no_leader() {
     let large: Vec<u8> = (0..12_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let last = first.log.append(&large).unwrap();
     let after = first.log.status();
-    assert_eq!((after.role, after.term), (Role::Leader, status.term));
+    assert_eq!((after.replica.role, after.replica.term), (Role::Leader, status.replica.term));
     for replica in [&second, &third] {
         assert!(records(&replica.log, last).last().is_some_and(|record| *record == large));
-        assert_eq!(replica.log.status().term, status.term);
+        assert_eq!(replica.log.status().replica.term, status.replica.term);
     }
     assert!(sent() - before < 2 * large.len() as u64, "it was sent once");
 }
@@ -593,19 +593,19 @@ fn earlier_version_gets_everything_on_one_stream() {
         tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await
     });
     let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
-    wait("it leads", || replica.log.status().role == Role::Leader);
+    wait("it leads", || replica.log.role() == Role::Leader);
     let change =
         Change::AddLearner { node: NodeId(2), directory: DirectoryId(9), address: address.to_string() };
     replica.log.change_members(&[change], PATIENCE).unwrap();
     wait("the stream is connected", || {
         replica.transport.traffic().iter().any(|t| t.node.get() == 2 && t.connected)
     });
-    let info = replica.log.info();
+    let status = replica.log.status();
     for (word, urgent) in [("large", false), ("urgent", true), ("large again", false)] {
         replica.transport.send(Envelope {
-            log: info.log_id,
+            log: status.log_id,
             from: replica.node,
-            from_directory: info.directory,
+            from_directory: status.directory_id,
             to: NodeId(2),
             to_directory: DirectoryId(9),
             head: Bytes::from_static(word.as_bytes()),

@@ -45,7 +45,7 @@ async fn records_of_two_processes_are_in_the_log_once() {
     assert_eq!(all.iter().map(|(_, data)| &data[..]).collect::<Vec<_>>().concat(), b"abcdefg");
     // A regular close closes the session.
     assert!(second.close(PATIENCE).await.all_acknowledged());
-    assert_eq!(one.log.info().sessions, 0);
+    assert_eq!(one.log.status().sessions, 0);
 }
 
 /// The reason of a producer's failure, from the error of a record that may be in the log.
@@ -124,8 +124,7 @@ async fn producer_fails_when_its_numbers_cannot_continue() {
 
 #[tokio::test]
 async fn batch_is_sent_alone_and_whole_or_not_at_all() {
-    let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_000, ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).batch_bytes_max(10_000).record_bytes_max(9_000);
     let one = One::with(options, NativeOptions::default());
     let client = Client::connect([one.address()], quick()).await.unwrap();
     assert_eq!(client.batch_bytes_max(), 10_000);
@@ -145,5 +144,5 @@ async fn batch_is_sent_alone_and_whole_or_not_at_all() {
     let large = "x".repeat(9_001);
     assert_eq!(send(&producer, &[large.as_str()]).await.unwrap_err().kind(), ErrorKind::TooLarge);
     assert_eq!(send(&producer, &[]).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(one.log.info().last, Index(6));
+    assert_eq!(one.log.last_index(), Index(6));
 }

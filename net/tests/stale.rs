@@ -249,7 +249,7 @@ async fn servers_of_different_logs_are_rejected() {
     let (one, other) = (One::new(), One::new());
     let error = Client::connect([one.address(), other.address()], quick()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-    for log_id in [one.log.info().log_id, other.log.info().log_id] {
+    for log_id in [one.log.log_id(), other.log.log_id()] {
         assert!(error.to_string().contains(&chiplog_net::wire::ids::to_hex(log_id.get())), "{error}");
     }
     let mut options = quick();
@@ -258,5 +258,5 @@ async fn servers_of_different_logs_are_rejected() {
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     let nobody = format!("127.0.0.1:{}", free_port());
     let client = Client::connect([nobody, one.address()], quick()).await.unwrap();
-    assert_eq!(client.info().await.unwrap().log_id, one.log.info().log_id);
+    assert_eq!(client.info().await.unwrap().log_id, one.log.log_id());
 }

@@ -104,7 +104,7 @@ async fn reader_reports_an_undecodable_batch_and_continues_behind_it() {
         assert!(error.to_string().contains("records 2 to 4"), "{error}");
         assert_eq!(reader.position(), Some(Index(2)));
     }
-    assert_eq!(one.log.stats().damaged, 0);
+    assert_eq!(one.log.metrics().damaged, 0);
 }
 
 #[tokio::test]

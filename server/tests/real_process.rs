@@ -46,7 +46,7 @@ fn check_on(witness: &Arc<Witness>, text: &Text, seen: &mut Seen) -> Log {
     let log = Log::open(&witness.plan().dir, witness.plan().options()).unwrap();
     let mut reader = log.reader(Start::Index(seen.next())).unwrap();
     witness.check(&mut reader, text, seen);
-    assert_eq!(seen.next(), log.info().last.next());
+    assert_eq!(seen.next(), log.last_index().next());
     log
 }
 
@@ -83,7 +83,7 @@ fn fifty_kills_under_load_lose_nothing() {
     // Once more from the first record, read-only.
     check_on(&witness, &text, &mut seen).close().unwrap();
     let viewer = ReadOnlyLog::open(&witness.plan().dir).unwrap();
-    assert_eq!(viewer.info().first, first);
+    assert_eq!(viewer.first_index(), first);
     let mut again = Seen::new(witness.plan().total, first);
     witness.check(&mut viewer.reader(Start::First).unwrap(), &text, &mut again);
     assert_eq!(again.next(), seen.next());
@@ -143,7 +143,7 @@ fn readers_follow_through_a_kill_and_resent_appends_are_recognised() {
     let first = Index(total / 2 + 1);
     let log = Log::open(&witness.plan().dir, witness.plan().options()).unwrap();
     log.discard(first).unwrap();
-    assert_eq!(log.info().first, first);
+    assert_eq!(log.first_index(), first);
     assert_eq!(log.read(first.previous()).unwrap_err().kind(), ErrorKind::Discarded);
     log.close().unwrap();
     // Opened again, so that the check sees what the files contain.
@@ -165,7 +165,7 @@ fn second_process_is_refused_until_the_first_is_killed() {
     let output = Command::new(CHIPLOG).arg("discard").arg(path).arg("2").output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr)); // "try later"
     // A read-only view needs no lock and disturbs nothing.
-    assert!(ReadOnlyLog::open(path).unwrap().info().first == Index(1));
+    assert!(ReadOnlyLog::open(path).unwrap().first_index() == Index(1));
     assert!(child.kill());
     let log = Log::open(path, witness.plan().options()).unwrap();
     log.append(b"mine now").unwrap();
@@ -213,7 +213,7 @@ fn full_disk_refuses_cleanly_and_a_discard_makes_room() {
     let options = Options::with_segment_bytes(256 << 10);
     let record = |n: u64| format!("{n:08} ").into_bytes().repeat(500);
     let fill = |log: &Log| {
-        let mut n = log.info().last.get();
+        let mut n = log.last_index().get();
         loop {
             match log.append(&record(n + 1)) {
                 Ok(index) => assert_eq!(index, Index(n + 1)),

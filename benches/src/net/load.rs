@@ -293,16 +293,16 @@ mod tests {
         let window = Window { warm_up: Duration::from_millis(10), measured: Duration::from_millis(300) };
         for service in [Service::LogService, Service::Logspec] {
             for streams in [Streams::Own, Streams::Shared] {
-                let before = log.info().last;
+                let before = log.last_index();
                 let shape = Shape { service, streams, connections: 2, appenders: 5, record_bytes: 100 };
                 let outcome = appenders(shape, &address, &Pool::new(1), window).unwrap();
-                let appended = log.info().last.get() - before.get();
+                let appended = log.last_index().get() - before.get();
                 assert!(appended >= outcome.appends, "{shape:?}: {appended}");
                 assert_eq!(outcome.latencies.count(), outcome.appends);
             }
         }
         let begun = Instant::now();
-        while log.info().last.get() == 0 {
+        while log.last_index().get() == 0 {
             assert!(begun.elapsed() < PATIENCE, "nothing was appended");
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -77,7 +77,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 ///         println!("records {} to {} were discarded before this copy had them", jumped.from, jumped.to.previous());
 ///     }
 /// }
-/// assert_eq!(copy.log().info().last.get(), 1);
+/// assert_eq!(copy.log().last_index().get(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

@@ -11,8 +11,9 @@
 //! - one open log per directory, guaranteed by a lock that all threads hold until they end;
 //! - after a `fork` the handle refuses calls in the child, because its threads are in the parent.
 
+use crate::api::status::Status;
 use crate::cluster::membership::{ALONE, Change};
-use crate::cluster::options::{Cluster, Status};
+use crate::cluster::options::{ClusterOptions, ReplicaStatus, Role};
 use crate::cluster::transport::Inbox;
 use crate::disk::linux::RealDisk;
 use crate::disk::mmap::ForkGuard;
@@ -20,6 +21,7 @@ use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
+use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::positions::Positions;
@@ -34,13 +36,13 @@ use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
 use crate::replica::repair::offline::{Begun, Repairing};
 use crate::replica::state::sequencer::Owner;
-use crate::stats::{Backlog, Stats};
 use crate::store::format::identity::Identity;
 use crate::store::segment::file_name;
 use crate::sync::completer::Completer;
 use crate::sync::completion::{Answer, Appended, Ticket};
 use crate::sync::threads::{is_writer_of, spawn, spawn_writer};
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,43 +104,6 @@ pub(crate) struct Parts {
     /// They end once `stop` has been called.
     pub(crate) threads: Vec<JoinHandle<()>>,
     pub(crate) stop: Stop,
-}
-
-/// The state of a log: identity, positions, size.
-///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// log.append(b"x")?;
-/// let info = log.info();
-/// assert_eq!((info.first.get(), info.last.get()), (1, 1));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Info {
-    /// The log's permanent id.
-    pub log_id: LogId,
-    /// The id of this directory, one copy of the log.
-    pub directory: DirectoryId,
-    /// Whether this copy follows the log from outside the cluster: see [`FollowerLog`](crate::FollowerLog).
-    pub follows: bool,
-    /// The first record that is not discarded; in an empty log, the index of the next append.
-    pub first: Index,
-    /// The last committed record; in an empty log `first - 1`.
-    pub last: Index,
-    /// The last record that is durable on this node.
-    pub durable: Index,
-    /// Bytes of blocks from the first record on, accurate to about 32 KiB.
-    pub bytes_used: u64,
-    /// The limit of `bytes_used`: the log's own option ([`Log::log_options`]) if it is set, else that of [`Options`].
-    pub bytes_capacity: Option<u64>,
-    /// How many segments hold them.
-    pub segments: u64,
-    /// How many exactly-once sessions are open.
-    pub sessions: u32,
-    /// The time when the newest block was written.
-    pub last_timestamp: Timestamp,
 }
 
 impl Log {
@@ -580,30 +545,82 @@ impl Log {
         set.map_or(self.inner.options.capacity_bytes, |set| Some(set).filter(|bytes| *bytes < u64::MAX))
     }
 
-    /// The log's current state. Never blocks.
-    pub fn info(&self) -> Info {
+    /// The log's current state: identity, positions, size, and this replica's part in its cluster. Leader, members
+    /// and term are those of the replica's last step; `peers` is up to 20 ms old. After the log was closed or poisoned
+    /// it is the last state, without a leader. Never blocks.
+    pub fn status(&self) -> Status {
         let Inner { view, published, queue, identity, .. } = &*self.inner;
-        let (first, last) = view.positions.range();
-        Info {
+        let (first_index, last_index) = view.positions.range();
+        Status {
             log_id: identity.log,
-            directory: identity.directory,
+            directory_id: identity.directory,
             follows: identity.follows,
-            first,
-            last,
-            durable: view.positions.durable(),
+            first_index,
+            last_index,
+            durable_index: view.positions.durable(),
             bytes_used: queue.used(),
             bytes_capacity: self.capacity_bytes(),
             segments: view.segments.len() as u64,
             sessions: published.sessions.load(Ordering::Relaxed),
             last_timestamp: Timestamp(published.last_timestamp.load(Ordering::Relaxed)),
+            replica: self.replica(Clone::clone),
         }
     }
 
-    /// The state of this replica in its cluster: leader and members as of the replica's last step; positions are up
-    /// to 20 ms old. After the log was closed or poisoned it is the last state, without a leader. Never blocks.
-    pub fn status(&self) -> Status {
-        match self.inner.published.status() {
-            Some(status) => status,
+    /// The log's permanent id, the same on every replica. Never blocks.
+    pub fn log_id(&self) -> LogId {
+        self.inner.identity.log
+    }
+
+    /// The id of this directory, one copy of the log. Never blocks.
+    pub fn directory_id(&self) -> DirectoryId {
+        self.inner.identity.directory
+    }
+
+    /// The first record that is not discarded; in an empty log, the index of the next append. Never blocks.
+    pub fn first_index(&self) -> Index {
+        *self.range().start()
+    }
+
+    /// The last committed record that can be read here; in an empty log `first_index - 1`. Never blocks.
+    pub fn last_index(&self) -> Index {
+        *self.range().end()
+    }
+
+    /// The indexes from the first record to the last, of one moment; empty if the log is. Never blocks.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// assert!(log.range().is_empty());
+    /// let index = log.append(b"x")?;
+    /// assert!(log.range().contains(&index));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn range(&self) -> RangeInclusive<Index> {
+        let (first, last) = self.inner.view.positions.range();
+        first..=last
+    }
+
+    /// The last record that is durable on this node. Never blocks.
+    pub fn durable_index(&self) -> Index {
+        self.inner.view.positions.durable()
+    }
+
+    /// This replica's role in its cluster, as of its last step. A log on its own leads itself. Never blocks.
+    pub fn role(&self) -> Role {
+        self.replica(|replica| replica.role)
+    }
+
+    /// The leader, if it is known and sent a message within the last two election time-outs. Never blocks.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.replica(|replica| replica.leader)
+    }
+
+    /// Reads a part of the replica's status, without a copy of the rest.
+    fn replica<T>(&self, part: impl FnOnce(&ReplicaStatus) -> T) -> T {
+        match self.inner.published.status(part) {
+            Some(part) => part,
             None => unreachable!("a node shows its status before its log is handed out"),
         }
     }
@@ -722,7 +739,7 @@ impl Log {
 
     /// Reports that the bytes of a record in this directory are damaged, as a check of the files or a program that
     /// received the record has found. A replica of a cluster checks the record's segment at once and repairs what it
-    /// finds from other replicas; [`stats`](Self::stats) and the program's log show it. A log without other replicas
+    /// finds from other replicas; [`metrics`](Self::metrics) and the program's log show it. A log without other replicas
     /// counts the damage and logs it. Reads of this handle, and copies that follow it, report damage by themselves.
     /// Reporting a sound record costs one check of its segment, or of the record alone while its segment is still
     /// being written. Blocks on the disk, never on the repair.
@@ -732,7 +749,7 @@ impl Log {
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
     /// let index = log.append(b"x")?;
     /// log.report_damage(index)?;
-    /// assert_eq!(log.stats().damaged, 0); // it is sound
+    /// assert_eq!(log.metrics().damaged, 0); // it is sound
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -797,7 +814,7 @@ impl Log {
 
     /// How many places in the log's files are known to be damaged now. Places that were repaired or found sound since
     /// are not counted. Places whose records are discarded are not counted either, where their records are known.
-    /// [`Stats::damaged`] counts all damage that was ever found.
+    /// [`Metrics::damaged`] counts all damage that was ever found.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -808,12 +825,12 @@ impl Log {
     pub fn damaged_places(&self) -> u64 {
         let Inner { view, published, .. } = &*self.inner;
         if published.check_held().is_err() {
-            let stats = published.counters.snapshot();
-            return stats.damaged.saturating_sub(stats.repaired); // the log is being repaired before it opens
+            let metrics = published.counters.snapshot();
+            return metrics.damaged.saturating_sub(metrics.repaired); // the log is being repaired before it opens
         }
         let there = view.segments.snapshot();
         let is_there = |number| there.iter().any(|segment| segment.number == number);
-        view.segments.damage().places_now(self.info().first, is_there)
+        view.segments.damage().places_now(self.first_index(), is_there)
     }
 
     /// Wakes the node, so that the repair does not wait for the next heartbeat.
@@ -823,20 +840,18 @@ impl Log {
         }
     }
 
-    /// Counters of the log since it was opened.
-    pub fn stats(&self) -> Stats {
-        let stats = self.inner.published.counters.snapshot();
-        Stats { damaged: stats.damaged + self.inner.view.segments.damage().counted(), ..stats }
-    }
-
-    /// The appends and bytes that wait in the log now. Holds the queue's lock for a moment.
-    pub fn backlog(&self) -> Backlog {
-        let (appends, bytes, taken) = self.inner.queue.waiting();
-        Backlog {
-            queue_appends: appends as u64,
-            queue_bytes: bytes as u64,
-            taken_bytes: taken as u64,
-            uncommitted_bytes: self.inner.published.counters.uncommitted_bytes.load(Ordering::Relaxed),
+    /// Counters of the log since it was opened, and the appends that wait in it now. Holds the queue's lock for a
+    /// moment.
+    pub fn metrics(&self) -> Metrics {
+        let Inner { view, published, queue, .. } = &*self.inner;
+        let metrics = published.counters.snapshot();
+        let (queue_appends, queue_bytes, taken_bytes) = queue.waiting();
+        Metrics {
+            damaged: metrics.damaged + view.segments.damage().counted(),
+            queue_appends: queue_appends as u64,
+            queue_bytes: queue_bytes as u64,
+            taken_bytes: taken_bytes as u64,
+            ..metrics
         }
     }
 
@@ -898,7 +913,7 @@ pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
 }
 
 /// The queue's limits.
-pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
+pub(crate) fn limits(options: &Options, cluster: &ClusterOptions) -> QueueLimits {
     QueueLimits {
         block_bytes: options.block_bytes_max as usize,
         bytes: options.queue_bytes_max,
@@ -909,7 +924,7 @@ pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
 }
 
 /// Passes messages of other replicas to the queue.
-fn attach(cluster: &Cluster, queue: &Arc<ProposalQueue>) {
+fn attach(cluster: &ClusterOptions, queue: &Arc<ProposalQueue>) {
     let queue = queue.clone();
     let inbox = Inbox::new(move |envelope| queue.push_event(InboxEvent::Message(envelope)));
     cluster.transport.attach(cluster.node, inbox);
@@ -961,6 +976,6 @@ impl Drop for Inner {
 
 impl std::fmt::Debug for Log {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Log").field("path", &self.inner.path).field("info", &self.info()).finish()
+        f.debug_struct("Log").field("path", &self.inner.path).field("status", &self.status()).finish()
     }
 }

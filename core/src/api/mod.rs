@@ -4,3 +4,4 @@ pub(crate) mod follower;
 pub(crate) mod log;
 pub(crate) mod read_only;
 pub(crate) mod session;
+pub(crate) mod status;

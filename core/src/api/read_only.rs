@@ -7,8 +7,9 @@
 //!
 //! A thread of its own sleeps until inotify reports a change of a file in the directory.
 
-use crate::api::log::Info;
+use crate::api::status::Status;
 use crate::cluster::membership::{Member, Membership};
+use crate::cluster::options::{ReplicaStatus, Role};
 use crate::disk::Disk;
 use crate::disk::linux::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
@@ -29,7 +30,7 @@ use crate::store::recovery::{Survey, survey};
 use crate::store::segment::ReadMode;
 use crate::store::segment::Segments;
 use crate::sync::threads::spawn;
-use crate::types::{EntryIndex, Index, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, NodeId, Term, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, WatchFlags};
 use std::os::fd::OwnedFd;
@@ -68,6 +69,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     last_timestamp: AtomicU64,
+    term: AtomicU64,
     sessions: AtomicU64,
     unproven: AtomicU64,
     members: Mutex<Option<Vec<Member>>>,
@@ -126,24 +128,52 @@ impl ReadOnlyLog {
         self.inner.view.read(index)
     }
 
-    /// The log's state, as far as it is proven. The capacity is `None`, because only the writer knows it. Never
-    /// blocks.
-    pub fn info(&self) -> Info {
+    /// The log's state, as far as it is proven. The capacity is `None`, the role is [`Role::Unknown`], and there is no
+    /// leader and no peer: only the writer knows them. The term is that of the last entry. Never blocks.
+    pub fn status(&self) -> Status {
         let Inner { identity, view, state, .. } = &*self.inner;
         let (first, last) = view.positions.range();
-        Info {
+        let (entry, members) = (self.last_entry(), self.members().unwrap_or_default());
+        let me = members.iter().find(|member| member.directory == identity.directory);
+        Status {
             log_id: identity.log,
-            directory: identity.directory,
+            directory_id: identity.directory,
             follows: identity.follows,
-            first,
-            last,
-            durable: last,
+            first_index: first,
+            last_index: last,
+            durable_index: last,
             bytes_used: view.segments.bytes_from(first),
             bytes_capacity: None,
             segments: view.segments.len() as u64,
             sessions: state.sessions.load(Ordering::Relaxed) as u32,
             last_timestamp: Timestamp(state.last_timestamp.load(Ordering::Relaxed)),
+            replica: ReplicaStatus {
+                node: me.map_or(NodeId(0), |member| member.node),
+                role: Role::Unknown,
+                term: Term(state.term.load(Ordering::Relaxed)),
+                leader: None,
+                committed_index: last,
+                committed_entry: entry,
+                last_entry: entry,
+                members,
+                peers: Vec::new(),
+            },
         }
+    }
+
+    /// The log's permanent id. Never blocks.
+    pub fn log_id(&self) -> LogId {
+        self.inner.identity.log
+    }
+
+    /// The first record that is not discarded; in an empty log, the index of the next append. Never blocks.
+    pub fn first_index(&self) -> Index {
+        self.inner.view.positions.range().0
+    }
+
+    /// The last record that is proven durable; in an empty log `first_index - 1`. Never blocks.
+    pub fn last_index(&self) -> Index {
+        self.inner.view.positions.range().1
     }
 
     /// How many sound records follow the last one shown without being proven durable. While a writer has the log
@@ -191,7 +221,7 @@ impl ReadOnlyLog {
 
 impl std::fmt::Debug for ReadOnlyLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReadOnlyLog").field("info", &self.info()).finish()
+        f.debug_struct("ReadOnlyLog").field("status", &self.status()).finish()
     }
 }
 
@@ -320,6 +350,7 @@ impl Follower {
         positions.commit_to(last);
         drop(self.view.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
+        self.state.term.store(end.term.0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
         let options = self.sequencer.options_at_end();
         *self.state.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;

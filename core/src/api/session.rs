@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// // The client crashed and does not know the outcome: it retries.
 /// let mut session = log.resume_session(id, number);
 /// assert_eq!(session.append(b"pay 10")?, first);
-/// assert_eq!(log.info().last, first);
+/// assert_eq!(log.last_index(), first);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

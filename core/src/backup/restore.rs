@@ -71,25 +71,25 @@ pub enum RestoreTo {
     Timestamp(Timestamp),
 }
 
-/// The options for restoring a log.
-///
-/// ```
-/// use chiplog::{Index, RestoreOptions, RestoreTo};
-/// let mut options = RestoreOptions::default();
-/// options.to = RestoreTo::Index(Index(1000));
-/// assert!(!options.keep_log_id);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RestoreOptions {
-    /// How far to restore. Default: to the end.
-    pub to: RestoreTo,
-    /// Whether the log keeps the id of the log that was backed up. Default: false; it gets a new id, so that no
-    /// program that knows the old log takes the new one for it. Keep the id only if the old log and all its replicas
-    /// are gone for good.
-    pub keep_log_id: bool,
-    /// The size of its segment files, in bytes. `None`, the default: as in the backup.
-    pub segment_bytes: Option<u32>,
+options! {
+    /// The options for restoring a log.
+    ///
+    /// ```
+    /// use chiplog::{Index, RestoreOptions, RestoreTo};
+    /// let options = RestoreOptions::default().to(RestoreTo::Index(Index(1000)));
+    /// assert!(!options.keep_log_id);
+    /// ```
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RestoreOptions {
+        /// How far to restore. Default: to the end.
+        pub to: RestoreTo,
+        /// Whether the log keeps the id of the log that was backed up. Default: false; it gets a new id, so that no
+        /// program that knows the old log takes the new one for it. Keep the id only if the old log and all its
+        /// replicas are gone for good.
+        pub keep_log_id: bool,
+        /// The size of its segment files, in bytes. `None`, the default: as in the backup.
+        pub segment_bytes: Option<u32>,
+    }
 }
 
 /// The result of a restore.
@@ -223,7 +223,7 @@ impl Backup {
                 break;
             }
         }
-        let info = copy.log().info();
+        let status = copy.log().status();
         if let RestoreTo::Timestamp(time) = options.to
             && !cut.has_records
             && self.info().first <= self.info().last
@@ -236,7 +236,12 @@ impl Backup {
         let identity = Identity::read(&**disk)?.ok_or_else(|| unsound("the restored log has no identity"))?;
         Identity { follows: false, ..identity }.write(&**disk)?;
         disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))?;
-        Ok(Restored { log_id: log, first: info.first, last: info.last, last_timestamp: info.last_timestamp })
+        Ok(Restored {
+            log_id: log,
+            first: status.first_index,
+            last: status.last_index,
+            last_timestamp: status.last_timestamp,
+        })
     }
 }
 

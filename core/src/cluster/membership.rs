@@ -110,7 +110,7 @@ pub enum Change {
     AddLearner {
         /// Its number, which no member may have had before.
         node: NodeId,
-        /// The id of its directory: see [`Log::info`](crate::Log::info) of that replica.
+        /// The id of its directory: see [`Log::directory_id`](crate::Log::directory_id) of that replica.
         directory: DirectoryId,
         /// The address at which the others reach it.
         address: String,

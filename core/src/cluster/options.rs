@@ -5,7 +5,7 @@
 use crate::cluster::membership::Member;
 use crate::cluster::transport::Transport;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term};
+use crate::types::{EntryIndex, Index, LogId, NodeId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,52 +28,55 @@ pub enum Bootstrap {
     Join(LogId),
 }
 
-/// A replica's configuration in its cluster.
-///
-/// ```
-/// use chiplog::transport::MemoryNetwork;
-/// use chiplog::{Bootstrap, Cluster, Log, NodeId, Options};
-///
-/// let network = MemoryNetwork::new();
-/// let dir = tempfile::tempdir()?;
-/// let cluster = Cluster::new(NodeId(1), Bootstrap::Init, network.transport());
-/// let log = Log::open(dir.path(), Options { cluster: Some(cluster), ..Options::with_segment_bytes(1 << 20) })?;
-/// log.append(b"replicated on one node")?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Cluster {
-    /// This replica's permanent number.
-    pub node: NodeId,
-    /// The address at which the other replicas reach it. Only the transport interprets it.
-    pub address: String,
-    /// How to start in a directory that contains no replica yet.
-    pub bootstrap: Bootstrap,
-    /// The transport to the other replicas.
-    pub transport: Arc<dyn Transport>,
-    /// The interval of the leader's heartbeats. Default 100 ms.
-    pub heartbeat: Duration,
-    /// A follower starts an election after receiving nothing from a leader for one to two times this long. Default 1 s;
-    /// at least three heartbeats, at most an hour.
-    pub election_timeout: Duration,
-    /// The most bytes of blocks in one message to a replica that is catching up, default 1 MiB. A larger block is sent
-    /// alone.
-    pub message_bytes_max: u32,
-    /// The most messages in flight to a follower at a time, default 64.
-    pub messages_inflight_max: u16,
-    /// The most bytes that may be appended and not yet committed, default 64 MiB, at least 1. Beyond it, appends block.
-    pub uncommitted_bytes_max: usize,
-    /// The most bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB. Messages beyond it
-    /// are dropped.
-    pub inbox_bytes_max: usize,
-    /// A leader transfers leadership if the median of its last seven syncs takes longer than this. It does so at most
-    /// once in 10 s, and less and less often if it is elected again. Default 500 ms, at least 1 ms; None: never.
-    pub limping_sync: Option<Duration>,
-    /// Bytes a second that the scrub reads, to find damage before a reader does. Default 4 MiB/s; 0: no scrub.
-    pub scrub_bytes_per_second: u64,
-    /// The seed of random election time-outs. 0 (the default): the system's random numbers.
-    pub seed: u64,
+options! {
+    /// A replica's configuration in its cluster.
+    ///
+    /// ```
+    /// use chiplog::transport::MemoryNetwork;
+    /// use chiplog::{Bootstrap, ClusterOptions, Log, NodeId, Options};
+    ///
+    /// let network = MemoryNetwork::new();
+    /// let dir = tempfile::tempdir()?;
+    /// let cluster = ClusterOptions::new(NodeId(1), Bootstrap::Init, network.transport());
+    /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20).cluster(cluster))?;
+    /// log.append(b"replicated on one node")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct ClusterOptions {
+        /// This replica's permanent number.
+        pub node: NodeId,
+        /// The address at which the other replicas reach it. Only the transport interprets it.
+        pub address: String,
+        /// How to start in a directory that contains no replica yet.
+        pub bootstrap: Bootstrap,
+        /// The transport to the other replicas.
+        pub transport: Arc<dyn Transport>,
+        /// The interval of the leader's heartbeats. Default 100 ms.
+        pub heartbeat: Duration,
+        /// A follower starts an election after receiving nothing from a leader for one to two times this long. Default
+        /// 1 s; at least three heartbeats, at most an hour.
+        pub election_timeout: Duration,
+        /// The most bytes of blocks in one message to a replica that is catching up, default 1 MiB. A larger block is
+        /// sent alone.
+        pub message_bytes_max: u32,
+        /// The most messages in flight to a follower at a time, default 64.
+        pub messages_inflight_max: u16,
+        /// The most bytes that may be appended and not yet committed, default 64 MiB, at least 1. Beyond it, appends
+        /// block.
+        pub uncommitted_bytes_max: usize,
+        /// The most bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB. Messages beyond
+        /// it are dropped.
+        pub inbox_bytes_max: usize,
+        /// A leader transfers leadership if the median of its last seven syncs takes longer than this. It does so at
+        /// most once in 10 s, and less and less often if it is elected again. Default 500 ms, at least 1 ms; None:
+        /// never.
+        pub limping_sync: Option<Duration>,
+        /// Bytes a second that the scrub reads, to find damage before a reader does. Default 4 MiB/s; 0: no scrub.
+        pub scrub_bytes_per_second: u64,
+        /// The seed of random election time-outs. 0 (the default): the system's random numbers.
+        pub seed: u64,
+    }
 }
 
 /// Keeps twice the time-out, and its multiples in ticks, within range.
@@ -81,7 +84,7 @@ const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Leaves room for election messages behind a message that carries a small block.
 const INBOX_BYTES_MIN: usize = 64 << 10;
 
-impl Cluster {
+impl ClusterOptions {
     /// The options with their defaults.
     pub fn new(node: NodeId, bootstrap: Bootstrap, transport: Arc<dyn Transport>) -> Self {
         Self {
@@ -177,6 +180,8 @@ pub enum Role {
     /// Takes no part: it was removed from the cluster, or its directory is not the one that the cluster knows. The
     /// error of an append says which.
     Removed,
+    /// Not known: a [`ReadOnlyLog`](crate::ReadOnlyLog) sees the files of a replica, not the replica.
+    Unknown,
 }
 
 /// The progress of another replica, as the leader knows it.
@@ -204,31 +209,29 @@ pub struct PeerStatus {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let status = log.status();
-/// assert_eq!(status.role, chiplog::Role::Leader); // a log on its own leads itself
+/// let replica = log.status().replica;
+/// assert_eq!(replica.role, chiplog::Role::Leader); // a log on its own leads itself
+/// assert!(replica.peers.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
-    /// The log's id.
-    pub log_id: LogId,
-    /// This replica's number.
+pub struct ReplicaStatus {
+    /// This replica's number. 0: it has none, or it is not known.
     pub node: NodeId,
-    /// The id of its directory.
-    pub directory: DirectoryId,
     /// Its role.
     pub role: Role,
     /// Its term.
     pub term: Term,
     /// The leader, if it is known and sent a message within the last two election time-outs.
     pub leader: Option<NodeId>,
-    /// The last committed record that it knows of.
-    pub committed: Index,
+    /// The last committed record that it knows of. It can be ahead of
+    /// [`Status::last_index`](crate::Status::last_index), which is written here too.
+    pub committed_index: Index,
     /// The last committed entry that it knows of.
-    pub committed_raft: EntryIndex,
+    pub committed_entry: EntryIndex,
     /// Its last entry, committed or not.
-    pub last_raft: EntryIndex,
+    pub last_entry: EntryIndex,
     /// The members of the cluster.
     pub members: Vec<Member>,
     /// The progress of the other replicas. Empty unless this replica leads.

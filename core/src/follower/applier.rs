@@ -20,7 +20,7 @@
 //! Must not know: raft, who feeds, threads.
 
 use crate::cluster::membership::Membership;
-use crate::cluster::options::{Role, Status};
+use crate::cluster::options::{ReplicaStatus, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
@@ -523,18 +523,16 @@ impl Applier {
         published.show(self.status());
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ReplicaStatus {
         let (committed, end) = (self.sequencer.committed(), self.sequencer.end());
-        Status {
-            log_id: self.me.log,
+        ReplicaStatus {
             node: NodeId(0),
-            directory: self.me.directory,
             role: Role::Observer,
             term: end.term,
             leader: None,
-            committed: committed.next.previous(),
-            committed_raft: committed.raft,
-            last_raft: end.raft,
+            committed_index: committed.next.previous(),
+            committed_entry: committed.raft,
+            last_entry: end.raft,
             members: committed.membership.members().cloned().collect(),
             peers: Vec::new(),
         }

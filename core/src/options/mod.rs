@@ -2,7 +2,7 @@
 
 pub(crate) mod log_options;
 
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::store::format::geometry::{
@@ -32,79 +32,86 @@ impl Clock for SystemClock {
     }
 }
 
-/// How a log is opened. `Log::open` checks all limits and names the one that is out of bounds. Options are not stored:
-/// each opening brings its own. An existing segment keeps its size.
-///
-/// ```
-/// use chiplog::{Log, Options};
-/// let dir = tempfile::tempdir()?;
-/// let options = Options { capacity_bytes: Some(64 << 20), ..Options::with_segment_bytes(1 << 20) };
-/// let log = Log::open(dir.path(), options)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Whether to make a new log if the directory contains none. The directory and its parents are made if they are
-    /// missing. Default true. Directories get mode 0700. Files get 0600, or 0640 in a directory that its group may read
-    /// and others may not (0750). The umask applies too.
-    pub create: bool,
-    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40
-    /// MiB, other limits have to be lowered too: see [`Self::with_segment_bytes`].
-    pub segment_bytes: u32,
-    /// The largest number of bytes of retained blocks; an append beyond it fails as `Full`. At least two segments. None
-    /// (the default): until the disk is full. The files can use up to five segments more.
-    pub capacity_bytes: Option<u64>,
-    /// The largest record, default 16 MiB.
-    pub record_bytes_max: u32,
-    /// The largest encoded batch, default 32 MiB. A compressed batch may unpack to this size. It has to fit a segment.
-    pub batch_bytes_max: u32,
-    /// The size up to which one block collects batches, default 4 MiB. A single larger batch gets a block of its own.
-    pub block_bytes_max: u32,
-    /// Bytes of appends that may wait for the writer, default 64 MiB. Beyond it, appends block.
-    pub queue_bytes_max: usize,
-    /// Appends that may wait for the writer, default 65,536. Beyond it, appends block.
-    pub queue_appends_max: usize,
-    /// How long an append waits for room in the queue before it fails as `Busy`. Default 60 s.
-    pub queue_timeout: Duration,
-    /// How readers read the files. Default: through mappings.
-    pub read_mode: ReadMode,
-    /// How far a sequential reader reads ahead, default 8 MiB. 0 leaves it to the kernel.
-    pub prefetch_bytes: u32,
-    /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
-    pub retention_bytes: Option<u64>,
-    /// Discard segments whose newest record is older than this, by the log's time. At least 1 ms. Default: keep all.
+options! {
+    /// How a log is opened. `Log::open` checks all limits and names the one that is out of bounds. Options are not
+    /// stored: each opening brings its own. An existing segment keeps its size.
     ///
-    /// This relies on the clock at opening. If the clock shows the far future, every full segment is older than this
-    /// and is discarded permanently. See [`clock`](Self::clock).
-    pub retention_age: Option<Duration>,
-    /// The most exactly-once sessions open at a time, default 4,096. Together with `session_window` it bounds the table
-    /// at the start of each segment, which may take up to an eighth of the segment.
-    pub sessions_max: u32,
-    /// How many of a session's latest batches the log remembers the indexes of: 1 to 1,024, default 128.
-    pub session_window: u16,
-    /// A session expires after sending nothing for this long, by the log's timestamps. At least 1 ms, default 24 h. A
-    /// clock that jumps ahead while the log is open shortens this to half at most. See [`clock`](Self::clock).
-    pub session_idle_max: Duration,
-    /// The source of timestamps. Default: the wall clock.
-    ///
-    /// The log's time never goes back. While the log is open, its time is also bound to the machine's monotonic clock,
-    /// which no administrator sets and which stops while the machine is suspended. If the wall clock jumps ahead, the
-    /// log's time advances at most twice as fast as real time. One entry advances it by at most a minute more than the
-    /// time that has passed. If the wall clock jumps back, the log's time stops until the clock catches up.
-    ///
-    /// **The log accepts the clock as it is at opening**, because a log may have been closed for years. If the clock
-    /// then shows the far future, the log keeps that time:
-    ///
-    /// - The log's time stops there until real time catches up. All new records get that one timestamp, so
-    ///   [`crate::Start::Timestamp`] cannot distinguish them.
-    /// - All open sessions expire. Sessions opened later do not.
-    /// - `retention_age` discards every full segment.
-    ///
-    /// Records and their order do not change. Set the clock before you open the log.
-    pub clock: Arc<dyn Clock>,
-    /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster of
-    /// one.
-    pub cluster: Option<Cluster>,
+    /// ```
+    /// use chiplog::{Log, Options};
+    /// use std::time::Duration;
+    /// let dir = tempfile::tempdir()?;
+    /// let options = Options::with_segment_bytes(1 << 20).capacity_bytes(64 << 20).queue_timeout(Duration::from_secs(5));
+    /// let log = Log::open(dir.path(), options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct Options {
+        /// Whether to make a new log if the directory contains none. The directory and its parents are made if they are
+        /// missing. Default true. Directories get mode 0700. Files get 0600, or 0640 in a directory that its group may
+        /// read and others may not (0750). The umask applies too.
+        pub create: bool,
+        /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below
+        /// 40 MiB, other limits have to be lowered too: see [`Self::with_segment_bytes`].
+        pub segment_bytes: u32,
+        /// The largest number of bytes of retained blocks; an append beyond it fails as `Full`. At least two segments.
+        /// None (the default): until the disk is full. The files can use up to five segments more.
+        pub capacity_bytes: Option<u64>,
+        /// The largest record, default 16 MiB.
+        pub record_bytes_max: u32,
+        /// The largest encoded batch, default 32 MiB. A compressed batch may unpack to this size. It has to fit a
+        /// segment.
+        pub batch_bytes_max: u32,
+        /// The size up to which one block collects batches, default 4 MiB. A single larger batch gets a block of its
+        /// own.
+        pub block_bytes_max: u32,
+        /// Bytes of appends that may wait for the writer, default 64 MiB. Beyond it, appends block.
+        pub queue_bytes_max: usize,
+        /// Appends that may wait for the writer, default 65,536. Beyond it, appends block.
+        pub queue_appends_max: usize,
+        /// How long an append waits for room in the queue before it fails as `Busy`. Default 60 s.
+        pub queue_timeout: Duration,
+        /// How readers read the files. Default: through mappings.
+        pub read_mode: ReadMode,
+        /// How far a sequential reader reads ahead, default 8 MiB. 0 leaves it to the kernel.
+        pub prefetch_bytes: u32,
+        /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
+        pub retention_bytes: Option<u64>,
+        /// Discard segments whose newest record is older than this, by the log's time. At least 1 ms. Default: keep
+        /// all.
+        ///
+        /// This relies on the clock at opening. If the clock shows the far future, every full segment is older than
+        /// this and is discarded permanently. See [`clock`](Self::clock).
+        pub retention_age: Option<Duration>,
+        /// The most exactly-once sessions open at a time, default 4,096. Together with `session_window` it bounds the
+        /// table at the start of each segment, which may take up to an eighth of the segment.
+        pub sessions_max: u32,
+        /// How many of a session's latest batches the log remembers the indexes of: 1 to 1,024, default 128.
+        pub session_window: u16,
+        /// A session expires after sending nothing for this long, by the log's timestamps. At least 1 ms, default 24 h.
+        /// A clock that jumps ahead while the log is open shortens this to half at most. See [`clock`](Self::clock).
+        pub session_idle_max: Duration,
+        /// The source of timestamps. Default: the wall clock.
+        ///
+        /// The log's time never goes back. While the log is open, its time is also bound to the machine's monotonic
+        /// clock, which no administrator sets and which stops while the machine is suspended. If the wall clock jumps
+        /// ahead, the log's time advances at most twice as fast as real time. One entry advances it by at most a minute
+        /// more than the time that has passed. If the wall clock jumps back, the log's time stops until the clock
+        /// catches up.
+        ///
+        /// **The log accepts the clock as it is at opening**, because a log may have been closed for years. If the
+        /// clock then shows the far future, the log keeps that time:
+        ///
+        /// - The log's time stops there until real time catches up. All new records get that one timestamp, so
+        ///   [`crate::Start::Timestamp`] cannot distinguish them.
+        /// - All open sessions expire. Sessions opened later do not.
+        /// - `retention_age` discards every full segment.
+        ///
+        /// Records and their order do not change. Set the clock before you open the log.
+        pub clock: Arc<dyn Clock>,
+        /// The replica's configuration in a cluster. None (the default): a log on its own, the only voter of a cluster
+        /// of one.
+        pub cluster: Option<ClusterOptions>,
+    }
 }
 
 impl Default for Options {
@@ -204,7 +211,7 @@ impl Options {
             at_least_1_ms("retention_age", age, "every full segment would be discarded; none keeps all")?;
         }
         at_least_1_ms("session_idle_max", self.session_idle_max, "every session would expire at once")?;
-        self.cluster.as_ref().map_or(Ok(()), Cluster::check)
+        self.cluster.as_ref().map_or(Ok(()), ClusterOptions::check)
     }
 
     /// Checks whether a segment has room for `value`. If not, the error names `segment_bytes` where the caller has set
@@ -257,13 +264,19 @@ mod tests {
     /// at all".
     #[test]
     fn limits_that_would_stop_the_log_are_refused() {
-        let cluster = || Cluster::new(NodeId(1), Bootstrap::Init, MemoryNetwork::new().transport());
+        let cluster = || ClusterOptions::new(NodeId(1), Bootstrap::Init, MemoryNetwork::new().transport());
         let of = |cluster| Options { cluster: Some(cluster), ..Options::default() };
         for (options, named) in [
-            (of(Cluster { uncommitted_bytes_max: 0, ..cluster() }), "cluster.uncommitted_bytes_max is 0"),
-            (of(Cluster { inbox_bytes_max: 0, ..cluster() }), "cluster.inbox_bytes_max is 0"),
-            (of(Cluster { limping_sync: Some(Duration::ZERO), ..cluster() }), "cluster.limping_sync is 0ns"),
-            (of(Cluster { election_timeout: Duration::MAX, ..cluster() }), "at most 3600s"),
+            (
+                of(ClusterOptions { uncommitted_bytes_max: 0, ..cluster() }),
+                "cluster.uncommitted_bytes_max is 0",
+            ),
+            (of(ClusterOptions { inbox_bytes_max: 0, ..cluster() }), "cluster.inbox_bytes_max is 0"),
+            (
+                of(ClusterOptions { limping_sync: Some(Duration::ZERO), ..cluster() }),
+                "cluster.limping_sync is 0ns",
+            ),
+            (of(ClusterOptions { election_timeout: Duration::MAX, ..cluster() }), "at most 3600s"),
             (Options { retention_age: Some(Duration::ZERO), ..Options::default() }, "retention_age is 0ns"),
             (Options { session_idle_max: Duration::ZERO, ..Options::default() }, "session_idle_max is 0ns"),
         ] {

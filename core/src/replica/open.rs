@@ -7,7 +7,7 @@
 //! A crash before step 4 leaves no log: the next opening removes these files.
 
 use crate::cluster::membership::{ALONE, Member, Membership};
-use crate::cluster::options::{Bootstrap, Cluster};
+use crate::cluster::options::{Bootstrap, ClusterOptions};
 use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ pub(crate) struct RecoveredLog {
     /// The state after the last block, with all pending effects.
     pub(crate) sequencer: Sequencer,
     /// The options of its cluster; those of a log on its own are made up.
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: ClusterOptions,
     pub(crate) segments: Arc<Segments>,
     /// Whether the log was created just now.
     pub(crate) is_new: bool,
@@ -66,7 +66,7 @@ pub(crate) enum Directory {
 pub(crate) struct DamagedLog {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: Options,
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: ClusterOptions,
     pub(crate) identity: Identity,
     /// The segments of the log, once it is open.
     pub(crate) segments: Arc<Segments>,
@@ -266,8 +266,8 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
 }
 
 /// The cluster options of a log on its own, which needs no transport.
-fn on_its_own() -> Cluster {
-    Cluster::new(ALONE, Bootstrap::Init, Arc::new(Nobody))
+fn on_its_own() -> ClusterOptions {
+    ClusterOptions::new(ALONE, Bootstrap::Init, Arc::new(Nobody))
 }
 
 /// The transport of a log on its own: it has no peers.
@@ -459,7 +459,7 @@ fn check_place(
     disk: &dyn Disk,
     identity: Identity,
     options: &Options,
-    cluster: &Cluster,
+    cluster: &ClusterOptions,
     membership: &Membership,
 ) -> Result<()> {
     let refuse = |what: String| {

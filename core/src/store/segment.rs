@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 /// How readers read a segment.
 ///
 /// ```
-/// let options = chiplog::Options { read_mode: chiplog::ReadMode::Read, ..Default::default() };
+/// let options = chiplog::Options::default().read_mode(chiplog::ReadMode::Read);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

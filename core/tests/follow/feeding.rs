@@ -30,8 +30,8 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
         assert_eq!(catch_up(&source, &follower), []);
         assert_same(follower.log(), &source);
     }
-    let info = follower.log().info();
-    assert!(info.follows && !source.info().follows && info.segments > 3);
+    let info = follower.log().status();
+    assert!(info.follows && !source.status().follows && info.segments > 3);
     follower.close().unwrap();
     assert_eq!(follower.resume_point().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(follower.sync().unwrap_err().kind(), ErrorKind::Closed);
@@ -39,18 +39,18 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
     assert_sound(b.path());
     append(&source, 600..700);
     let follower = FollowerLog::open(b.path(), options()).unwrap();
-    assert_eq!(follower.log().info().last, info.last);
+    assert_eq!(follower.log().last_index(), info.last_index);
     assert_eq!(catch_up(&source, &follower), []);
     assert_same(follower.log(), &source);
     // The state of sessions was fed as well: a session that continues from here knows its batches.
     assert_eq!(state(follower.log(), FollowFrom::Newest).next(), state(&source, FollowFrom::Newest).next());
     follower.sync().unwrap();
-    assert_eq!(follower.log().info().durable, follower.log().info().last);
+    assert_eq!(follower.log().durable_index(), follower.log().last_index());
     assert_sound(b.path());
     // A read-only log shows the same.
     let read_only = ReadOnlyLog::open(b.path()).unwrap();
-    wait_until("the read-only log shows all records", || read_only.info().last == source.info().last);
-    assert!(read_only.info().follows);
+    wait_until("the read-only log shows all records", || read_only.last_index() == source.last_index());
+    assert!(read_only.status().follows);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn followers_follow_followers_while_the_source_is_written() {
     for follower in &chain {
         assert_eq!(catch_up(&source, follower), []);
         assert_same(follower.log(), &source);
-        assert_eq!(follower.log().status().role, Role::Observer);
+        assert_eq!(follower.log().role(), Role::Observer);
     }
 }
 
@@ -147,18 +147,18 @@ fn feed_begins_anywhere() {
         assert!(state.next() <= Index(index) && state.next().get() + 50 > index, "{index}: {}", state.next());
         let dir = tempfile::tempdir().unwrap();
         let follower = FollowerLog::create(dir.path(), options(), &state).unwrap();
-        assert_eq!(follower.log().info().first, state.next());
+        assert_eq!(follower.log().first_index(), state.next());
         catch_up(&source, &follower);
         let wanted: Records = all.iter().filter(|(i, ..)| *i >= state.next()).cloned().collect();
         let here: Records = records(follower.log()).into_iter().filter(|(i, ..)| i.get() >= 101).collect();
         assert_eq!(here, wanted);
         follower.close().unwrap();
-        assert_eq!(FollowerLog::open(dir.path(), options()).unwrap().log().info().last, Index(500));
+        assert_eq!(FollowerLog::open(dir.path(), options()).unwrap().log().last_index(), Index(500));
     }
     assert_eq!(source.follow(FollowFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
     assert_eq!(source.follow(FollowFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
     let newest = create(&source, FollowFrom::Newest, b.path());
-    assert_eq!(newest.log().info().first, Index(501));
+    assert_eq!(newest.log().first_index(), Index(501));
     source.append(b"the first one here").unwrap();
     catch_up(&source, &newest);
     assert_eq!(records(newest.log()), records(&source)[400..]);

@@ -3,8 +3,8 @@
 use crate::support::*;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, Log, NodeId,
-    Options, Role, Sequence,
+    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, Log, NodeId,
+    Role, Sequence,
 };
 use std::path::Path;
 
@@ -118,7 +118,7 @@ fn known_entries_are_skipped_and_a_gap_is_refused() {
     };
     assert_eq!(fed.len(), 3);
     assert_eq!(follower.apply(fed[1].clone()).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(follower.log().info().last, Index(1));
+    assert_eq!(follower.log().last_index(), Index(1));
     for n in [0, 0, 1, 0, 1] {
         follower.apply(fed[n].clone()).unwrap();
     }
@@ -142,7 +142,7 @@ fn no_flipped_byte_is_stored() {
         let take = |head: Vec<u8>, body: Vec<u8>| {
             FollowMessage::decode(head.into(), vec![body.into()]).and_then(|fed| follower.apply(fed))
         };
-        let before = (follower.log().info(), follower.resume_point().unwrap());
+        let before = (follower.log().status(), follower.resume_point().unwrap());
         for byte in 0..head.len() {
             let mut bad = head.to_vec();
             bad[byte] ^= 1 << (byte % 8);
@@ -161,7 +161,7 @@ fn no_flipped_byte_is_stored() {
                 "byte {byte} of a body"
             );
         }
-        assert_eq!((follower.log().info(), follower.resume_point().unwrap()), before);
+        assert_eq!((follower.log().status(), follower.resume_point().unwrap()), before);
         take(head.to_vec(), body).unwrap();
     }
     assert_same(follower.log(), &source);
@@ -196,14 +196,14 @@ fn directory_holds_either_a_log_or_a_follower() {
         assert_eq!(error.kind(), ErrorKind::NotLeader, "{error:?}");
     }
     let status = log.status();
-    assert_eq!((status.role, status.node), (Role::Observer, NodeId(0)));
+    assert_eq!((status.replica.role, status.replica.node), (Role::Observer, NodeId(0)));
     // The handle that `log()` returned keeps the log open.
     drop(follower);
     assert_eq!(FollowerLog::open(b.path(), options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(log);
     refused(Log::open(b.path(), options()).unwrap_err(), "holds a follower's copy");
-    let cluster = Cluster::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
-    let replica = Options { cluster: Some(cluster), ..options() };
+    let cluster = ClusterOptions::new(NodeId(1), Bootstrap::Existing, MemoryNetwork::new().transport());
+    let replica = options().cluster(cluster);
     refused(Log::open(b.path(), replica.clone()).unwrap_err(), "holds a follower's copy");
     refused(FollowerLog::open(b.path(), replica).unwrap_err(), "cluster");
     refused(FollowerLog::create(b.path(), options(), &begin).unwrap_err(), "already");

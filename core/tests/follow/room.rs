@@ -13,7 +13,7 @@ fn discard_at_the_source_discards_here() {
     append(&source, 0..500);
     let follower = create(&source, FollowFrom::First, b.path());
     catch_up(&source, &follower);
-    let segments = follower.log().info().segments;
+    let segments = follower.log().status().segments;
     let mut reader = follower.log().reader(Start::First).unwrap();
     source.discard(Index(400)).unwrap();
     catch_up(&source, &follower);
@@ -24,9 +24,9 @@ fn discard_at_the_source_discards_here() {
     append(&source, 0..5);
     catch_up(&source, &follower);
     assert_same(follower.log(), &source);
-    assert_eq!(follower.log().info().first, Index(1000));
+    assert_eq!(follower.log().first_index(), Index(1000));
     follower.sync().unwrap();
-    assert!(follower.log().info().segments < segments);
+    assert!(follower.log().status().segments < segments);
     drop(follower);
     let follower = FollowerLog::open(b.path(), options()).unwrap();
     assert_same(follower.log(), &source);
@@ -53,12 +53,12 @@ fn discards_make_room_while_a_follower_catches_up() {
     let mut most = 0;
     for fed in fed {
         assert_eq!(follower.apply(fed).unwrap(), None);
-        most = most.max(follower.log().info().segments);
+        most = most.max(follower.log().status().segments);
     }
     assert!(most < 20, "{most} segments of more than 100");
     assert_same(follower.log(), &source);
     follower.sync().unwrap();
-    assert!(follower.log().info().segments <= 2, "{:?}", follower.log().info());
+    assert!(follower.log().status().segments <= 2, "{:?}", follower.log().status());
 }
 
 /// The entries that are fed with a discard can need several syncs. The first sync let the discarded files go. For the
@@ -75,7 +75,7 @@ fn readers_get_discarded_before_the_files_are_removed() {
         let reading = scope.spawn(|| {
             let mut read = 0u64;
             while !done.load(Ordering::Relaxed) {
-                match follower.log().read(follower.log().info().first) {
+                match follower.log().read(follower.log().first_index()) {
                     Ok(_) => read += 1,
                     Err(e) => assert!(
                         matches!(e.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange),
@@ -85,7 +85,7 @@ fn readers_get_discarded_before_the_files_are_removed() {
             }
         });
         for _ in 0..60 {
-            let next = source.info().last.next();
+            let next = source.last_index().next();
             for n in 0..30 {
                 source.append(&[n; 9000]).unwrap();
             }
@@ -141,16 +141,16 @@ fn lagging_follower_jumps() {
             })
             .collect();
         for round in 1..30 {
-            let before = follower.log().info();
+            let before = follower.log().status();
             append(&source, 0..300);
-            let first = Index(source.info().last.get() - 20);
+            let first = Index(source.last_index().get() - 20);
             source.discard(first).unwrap();
             append(&source, 0..20);
             // Discarded at the source once its files are removed.
-            wait_until("the files are removed", || source.info().segments <= 2);
+            wait_until("the files are removed", || source.status().segments <= 2);
             let jumps = catch_up(&source, &follower);
             assert_eq!(jumps.len(), 1, "round {round}: {jumps:?}");
-            assert_eq!(jumps[0].from, before.last.next());
+            assert_eq!(jumps[0].from, before.last_index.next());
             assert!(jumps[0].to > jumps[0].from && jumps[0].to <= first);
             assert_same(follower.log(), &source);
         }
@@ -179,21 +179,21 @@ fn follower_with_its_own_retention_keeps_less() {
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 0..50);
-    let few = || Options { retention_bytes: Some(128 << 10), capacity_bytes: Some(256 << 10), ..options() };
+    let few = || options().retention_bytes(128 << 10).capacity_bytes(256 << 10);
     let follower = FollowerLog::create(b.path(), few(), &state(&source, FollowFrom::First)).unwrap();
     for n in 0..20 {
         append(&source, n * 100..n * 100 + 100);
         assert_eq!(catch_up(&source, &follower), []);
-        let info = follower.log().info();
-        assert_eq!(info.last, source.info().last);
-        assert!(info.bytes_used <= 256 << 10, "{info:?}");
+        let status = follower.log().status();
+        assert_eq!(status.last_index, source.last_index());
+        assert!(status.bytes_used <= 256 << 10, "{status:?}");
     }
     follower.sync().unwrap();
-    let info = follower.log().info();
-    assert!(info.first > Index(1000) && info.segments <= 4, "{info:?}");
-    assert_eq!(source.info().first, Index(1));
+    let status = follower.log().status();
+    assert!(status.first_index > Index(1000) && status.segments <= 4, "{status:?}");
+    assert_eq!(source.first_index(), Index(1));
     let all = records(&source);
-    assert_eq!(records(follower.log()), all[info.first.get() as usize - 1..]);
+    assert_eq!(records(follower.log()), all[status.first_index.get() as usize - 1..]);
     assert_sound(b.path());
     // A follower of this one gets the records that are here.
     let lean = follower.log();
@@ -204,15 +204,15 @@ fn follower_with_its_own_retention_keeps_less() {
     // Discarded records stay discarded.
     drop(follower);
     let follower = FollowerLog::open(b.path(), few()).unwrap();
-    assert_eq!(follower.log().info().first, info.first);
+    assert_eq!(follower.log().first_index(), status.first_index);
     append(&source, 0..500);
     assert_eq!(catch_up(&source, &follower), []);
-    assert!(follower.log().info().first > info.first);
+    assert!(follower.log().first_index() > status.first_index);
     assert_same_end(&follower, &source);
 }
 
 fn assert_same_end(follower: &FollowerLog, source: &Log) {
-    let first = follower.log().info().first.get() as usize;
+    let first = follower.log().first_index().get() as usize;
     assert_eq!(records(follower.log()), records(source)[first - 1..]);
 }
 
@@ -230,19 +230,19 @@ impl Clock for SetClock {
 fn old_records_are_discarded_without_new_entries() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
-    let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
+    let source = Log::open(a.path(), options().clock(clock.clone())).unwrap();
     append(&source, 0..600);
     let age = Some(Duration::from_secs(60));
-    let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
+    let aging = options().clock(clock.clone()).retention_age(age);
     let follower = FollowerLog::create(b.path(), aging.clone(), &state(&source, FollowFrom::First)).unwrap();
     catch_up(&source, &follower);
-    assert_eq!(follower.log().info().first, Index(1));
+    assert_eq!(follower.log().first_index(), Index(1));
     drop(follower);
     clock.0.fetch_add(61_000, Ordering::Relaxed);
     let follower = FollowerLog::open(b.path(), aging).unwrap();
     wait_until("the old segments are removed", || {
-        let info = follower.log().info();
-        info.first > Index(300) && info.segments <= 2
+        let status = follower.log().status();
+        status.first_index > Index(300) && status.segments <= 2
     });
     assert_same_end(&follower, &source);
     append(&source, 0..100);
@@ -255,22 +255,22 @@ fn old_records_are_discarded_without_new_entries() {
 fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
-    let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
+    let source = Log::open(a.path(), options().clock(clock.clone())).unwrap();
     append(&source, 0..600);
     let age = Some(Duration::from_secs(3600));
-    let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
+    let aging = options().clock(clock.clone()).retention_age(age);
     let follower = FollowerLog::create(b.path(), aging, &state(&source, FollowFrom::First)).unwrap();
     catch_up(&source, &follower);
     clock.0.fetch_add(400 * 86_400_000, Ordering::Relaxed);
     append(&source, 0..300);
     catch_up(&source, &follower);
     follower.sync().unwrap();
-    let segments = follower.log().info().segments;
+    let segments = follower.log().status().segments;
     append(&source, 0..1);
     catch_up(&source, &follower);
     follower.sync().unwrap();
-    let info = follower.log().info();
-    assert_eq!((info.first, info.segments), (Index(1), segments));
+    let status = follower.log().status();
+    assert_eq!((status.first_index, status.segments), (Index(1), segments));
     assert_same_end(&follower, &source);
 }
 
@@ -278,10 +278,10 @@ fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
 fn full_follower_returns_full_and_continues_with_room() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // In one large segment: discarded records are still fed.
-    let large = Options { block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
+    let large = Options::with_segment_bytes(4 << 20).block_bytes_max(4096);
     let source = Log::open(a.path(), large).unwrap();
     append(&source, 0..50);
-    let small = || Options { capacity_bytes: Some(128 << 10), ..options() };
+    let small = || options().capacity_bytes(128 << 10);
     let follower = FollowerLog::create(b.path(), small(), &state(&source, FollowFrom::First)).unwrap();
     append(&source, 0..900);
     let fill = || loop {
@@ -294,9 +294,9 @@ fn full_follower_returns_full_and_continues_with_room() {
         assert_eq!(error.kind(), ErrorKind::Full);
         assert!(error.is_retryable() && error.to_string().contains("capacity_bytes"), "{error}");
     }
-    let info = follower.log().info();
-    assert!(info.last > Index(100) && info.last < source.info().last, "{info:?}");
-    assert_eq!(records(follower.log()), records(&source)[..info.last.get() as usize]);
+    let status = follower.log().status();
+    assert!(status.last_index > Index(100) && status.last_index < source.last_index(), "{status:?}");
+    assert_eq!(records(follower.log()), records(&source)[..status.last_index.get() as usize]);
     // The source discards. That makes room, however far the command is ahead of the entries that fit.
     source.discard(Index(900)).unwrap();
     fill().unwrap();

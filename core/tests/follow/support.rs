@@ -13,7 +13,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Small segments, so that a short log rolls.
 pub(crate) fn options() -> Options {
-    Options { block_bytes_max: 4096, ..Options::with_segment_bytes(64 << 10) }
+    Options::with_segment_bytes(64 << 10).block_bytes_max(4096)
 }
 
 /// Encodes an item of a feed and decodes it from pieces of another size.
@@ -68,10 +68,13 @@ pub(crate) fn append(log: &Log, range: std::ops::Range<u64>) {
 /// Both logs hold the same, and report the same about it.
 pub(crate) fn assert_same(follower: &Log, source: &Log) {
     assert_eq!(records(follower), records(source));
-    let (here, there) = (follower.info(), source.info());
-    assert_eq!((here.log_id, here.first, here.last), (there.log_id, there.first, there.last));
+    let (here, there) = (follower.status(), source.status());
+    assert_eq!(
+        (here.log_id, here.first_index, here.last_index),
+        (there.log_id, there.first_index, there.last_index)
+    );
     assert_eq!((here.sessions, here.last_timestamp), (there.sessions, there.last_timestamp));
-    assert_ne!(here.directory, there.directory);
+    assert_ne!(here.directory_id, there.directory_id);
 }
 
 pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {

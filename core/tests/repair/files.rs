@@ -50,11 +50,11 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         // There is no replica to ask: it waits, and reports that.
         trio.network.disconnect(NodeId(victim));
         trio.start(victim, NO_SCRUB);
-        assert_eq!(trio.log(victim).status().role, Role::Repairing, "{what}");
+        assert_eq!(trio.log(victim).role(), Role::Repairing, "{what}");
         trio.stop(victim);
         trio.network.connect(NodeId(victim));
         trio.recovers(victim, what);
-        assert!(trio.log(victim).stats().repaired >= 1, "{what}");
+        assert!(trio.log(victim).metrics().repaired >= 1, "{what}");
         trio.stop(victim);
     }
     // Without its footer a segment still has all of its blocks: no replica has to be asked.
@@ -63,7 +63,7 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
     assert!(harmed.damage(&names[2], &Damage::Shorten { len }));
     trio.disks[victim as usize - 1] = SimDisk::new(harmed);
     trio.start(victim, SCRUB);
-    assert_ne!(trio.log(victim).status().role, Role::Repairing);
+    assert_ne!(trio.log(victim).role(), Role::Repairing);
     trio.append(5, 1000);
     trio.let_lead(victim);
     trio.append(20, 4000);
@@ -89,7 +89,7 @@ fn file_with_sound_blocks_stays_until_the_log_opens() {
         trio.disks[victim as usize - 1] = SimDisk::new(image);
         trio.network.disconnect(NodeId(victim));
         trio.start(victim, SCRUB);
-        assert_eq!(trio.log(victim).status().role, Role::Repairing);
+        assert_eq!(trio.log(victim).role(), Role::Repairing);
         let kept = if has_footer { name.clone() } else { name.replace(".seg", ".aside") };
         let is_kept = |trio: &Trio| {
             trio.disk(victim).visible().file(&kept).is_some_and(|kept| kept[..sound] == file[..sound])
@@ -100,7 +100,7 @@ fn file_with_sound_blocks_stays_until_the_log_opens() {
         trio.start(victim, SCRUB);
         assert!(is_kept(&trio));
         trio.network.connect(NodeId(victim));
-        wait("the repair", || trio.log(victim).status().role == Role::Follower);
+        wait("the repair", || trio.log(victim).role() == Role::Follower);
         wait("sound files", || trio.is_sound(victim));
         let image = trio.disk(victim).visible();
         assert!(!image.names().any(|n| n.ends_with(".aside")));
@@ -155,7 +155,7 @@ fn call_that_fails_once_removes_no_replica() {
                     failed += 1;
                     trio.start(victim, NO_SCRUB);
                 }
-                let role = trio.log(victim).status().role;
+                let role = trio.log(victim).role();
                 assert_eq!(role == Role::Repairing, is_repairing, "{call:?} {nth}: {role:?}");
                 drop(trio.logs[victim as usize - 1].take());
                 if !fired {

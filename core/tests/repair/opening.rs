@@ -20,7 +20,7 @@ fn log_that_does_not_open_is_repaired_before_it_takes_part() {
     trio.network.disconnect(NodeId(victim));
     trio.start(victim, NO_SCRUB);
     let log = trio.log(victim);
-    assert_eq!(log.status().role, Role::Repairing);
+    assert_eq!(log.role(), Role::Repairing);
     assert_eq!(log.append(b"no").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(log.read(Index(1)).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(log.reader(Start::First).err().map(|e| e.kind()), Some(ErrorKind::Unavailable));
@@ -28,8 +28,8 @@ fn log_that_does_not_open_is_repaired_before_it_takes_part() {
     assert!(log.append(b"no").unwrap_err().to_string().contains("offset"));
     trio.network.connect(NodeId(victim));
     trio.append(5, 1000);
-    assert_eq!(trio.log(victim).status().role, Role::Follower);
-    assert!(trio.log(victim).stats().repaired >= 2);
+    assert_eq!(trio.log(victim).role(), Role::Follower);
+    assert!(trio.log(victim).metrics().repaired >= 2);
     assert_eq!(trio.read(victim), Ok(()));
     wait("sound files", || trio.is_sound(victim));
     // It is a full member again.
@@ -52,8 +52,8 @@ fn repairing_replica_does_not_vote() {
     trio.stop(leader);
     trio.start(victim, NO_SCRUB);
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(trio.log(victim).status().role, Role::Repairing);
-    assert_ne!(trio.log(left).status().role, Role::Leader, "it had one vote of three");
+    assert_eq!(trio.log(victim).role(), Role::Repairing);
+    assert_ne!(trio.log(left).role(), Role::Leader, "it had one vote of three");
     // The stopped replica has the entry.
     trio.start(leader, NO_SCRUB);
     trio.append(5, 1000);
@@ -70,7 +70,7 @@ fn fixed_parts_of_segments_and_their_openings_are_repaired() {
     trio.hurt(victim, 2, |blocks| vec![flip(nth(blocks, OPENING, 0).0 + 70)]);
     trio.stop(victim);
     trio.start(victim, SCRUB);
-    wait("the repair of an opening", || trio.log(victim).stats().repaired >= 1);
+    wait("the repair of an opening", || trio.log(victim).metrics().repaired >= 1);
     wait("sound files", || trio.is_sound(victim));
     trio.stop(victim);
     // Headers of files, and the last segment's opening.
@@ -104,7 +104,7 @@ fn check_that_a_lost_hard_state_is_learnt(others_start_again: bool) {
     trio.let_lead(third);
     trio.append(3, 1000);
     trio.stop(victim);
-    let term = trio.log(third).status().term;
+    let term = trio.log(third).status().replica.term;
     trio.hurt(victim, -1, |blocks| {
         let states = blocks.iter().filter(|b| b.2 == HARD_STATE);
         states.map(|b| flip(b.0 + 70)).collect()
@@ -112,7 +112,7 @@ fn check_that_a_lost_hard_state_is_learnt(others_start_again: bool) {
     trio.network.disconnect(NodeId(victim));
     trio.start(victim, NO_SCRUB);
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(trio.log(victim).status().role, Role::Repairing, "it has learnt no term");
+    assert_eq!(trio.log(victim).role(), Role::Repairing, "it has learnt no term");
     if others_start_again {
         for node in [leader, third] {
             trio.stop(node);
@@ -120,18 +120,18 @@ fn check_that_a_lost_hard_state_is_learnt(others_start_again: bool) {
         for node in [leader, third] {
             trio.start(node, NO_SCRUB);
         }
-        wait("a leader", || [leader, third].iter().any(|n| trio.log(*n).status().role == Role::Leader));
+        wait("a leader", || [leader, third].iter().any(|n| trio.log(*n).role() == Role::Leader));
     }
     trio.network.connect(NodeId(victim));
-    wait("the repair", || trio.log(victim).status().role == Role::Follower);
+    wait("the repair", || trio.log(victim).role() == Role::Follower);
     trio.append(3, 1000);
-    let now = trio.log(victim).status().term;
+    let now = trio.log(victim).status().replica.term;
     assert!(now == term || others_start_again && now > term, "{now}");
     assert_eq!(trio.read(victim), Ok(()));
     wait("sound files", || trio.is_sound(victim));
     trio.stop(victim);
     trio.start(victim, NO_SCRUB);
-    assert!(trio.log(victim).status().term >= term);
+    assert!(trio.log(victim).status().replica.term >= term);
     trio.converge();
 }
 
@@ -150,11 +150,11 @@ fn lost_hard_state_of_one_of_two_voters_is_learnt_from_the_other() {
     trio.hurt(victim, -1, |blocks| {
         blocks.iter().filter(|b| b.2 == HARD_STATE).map(|b| flip(b.0 + 70)).collect()
     });
-    let term = trio.log(leader).status().term;
-    wait("the leader to step down", || trio.log(leader).status().role != Role::Leader);
+    let term = trio.log(leader).status().replica.term;
+    wait("the leader to step down", || trio.log(leader).role() != Role::Leader);
     trio.recovers(victim, "the repair");
     trio.append(3, 1000);
-    assert!(trio.log(victim).status().term > term);
+    assert!(trio.log(victim).status().replica.term > term);
     for node in [leader, victim] {
         assert_eq!(trio.read(node), Ok(()));
     }
@@ -168,7 +168,7 @@ fn removed_replica_learns_of_its_removal_during_a_repair() {
     trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 2).0 + 70)]);
     trio.log(leader).change_members(&[Change::Remove(NodeId(victim))], PATIENCE).unwrap();
     trio.start(victim, NO_SCRUB);
-    wait("the removal", || trio.log(victim).status().role == Role::Removed);
+    wait("the removal", || trio.log(victim).role() == Role::Removed);
     wait("the refusal", || trio.log(victim).append(b"no").unwrap_err().kind() == ErrorKind::Removed);
     assert_eq!(trio.log(victim).read(Index(1)).unwrap_err().kind(), ErrorKind::Removed);
     assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None);

@@ -74,7 +74,7 @@ fn randomly_damaged_replica_is_repaired_or_refuses() {
         let what = format!("seed {seed} to be sound again: {damages:?}");
         // Damage to the end of the log and everything that proves it is not visible to this replica, but the others
         // remember it.
-        let set_back = || trio.log(victim).status().role == Role::Removed;
+        let set_back = || trio.log(victim).role() == Role::Removed;
         wait(&what, || set_back() || (trio.is_sound(victim) && trio.read(victim) == Ok(())));
         if set_back() {
             assert!(damages.iter().any(|d| d.starts_with(names.last().unwrap())), "{what}");
@@ -84,8 +84,8 @@ fn randomly_damaged_replica_is_repaired_or_refuses() {
         }
         let log = trio.log(victim);
         assert_eq!(log.poison_cause().map(|e| e.to_string()), None, "{what}");
-        repaired += u64::from(log.stats().repaired > 0);
-        wait(&what, || trio.log(victim).status().role == Role::Follower);
+        repaired += u64::from(log.metrics().repaired > 0);
+        wait(&what, || trio.log(victim).role() == Role::Follower);
         trio.stop(victim);
     }
     println!(

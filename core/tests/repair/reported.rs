@@ -50,12 +50,12 @@ fn damage_met_by_a_reader_does_not_wait_for_the_scrub() {
     trio.start(victim, CRAWLING);
     trio.converge();
     for n in [2, 0] {
-        let before = trio.log(victim).stats();
+        let before = trio.log(victim).metrics();
         trio.hurt(victim, n, |blocks| vec![flip(nth(blocks, DATA, 1).0 + 150)]);
         assert_eq!(trio.read(victim), Err(ErrorKind::Corrupt));
-        wait("the repair", || trio.log(victim).stats().repaired > before.repaired);
+        wait("the repair", || trio.log(victim).metrics().repaired > before.repaired);
         assert_eq!(trio.read(victim), Ok(()));
-        let after = trio.log(victim).stats();
+        let after = trio.log(victim).metrics();
         assert_eq!((after.damaged, after.repaired), (before.damaged + 1, before.repaired + 1));
     }
     wait("sound files", || trio.is_sound(victim));
@@ -71,21 +71,21 @@ fn reported_damage_is_repaired_at_once() {
         trio.hurt(victim, 1, |blocks| vec![flip(nth(blocks, DATA, 5).0 + 150)]);
         let log = trio.log(victim);
         assert!(verify(log, trio.disk(victim)) >= 2);
-        wait("the repair", || log.stats().repaired >= 2);
+        wait("the repair", || log.metrics().repaired >= 2);
         wait("sound files", || trio.is_sound(victim));
         // By the record, and for a sound one.
         let first = log.read(Index(1)).unwrap();
         trio.hurt(victim, 0, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 3)]);
         log.report_damage(Index(1)).unwrap();
-        wait("the repair", || log.stats().repaired == 3);
+        wait("the repair", || log.metrics().repaired == 3);
         log.report_damage(Index(1)).unwrap();
         log.report_damage_at(&name, 5000, "nothing").unwrap();
         log.report_damage_at("identity", 0, "no segment").unwrap();
         assert_eq!(log.report_damage(Index(0)).unwrap_err().kind(), ErrorKind::Discarded);
         assert_eq!(log.report_damage(trio.last().next().next()).unwrap_err().kind(), ErrorKind::OutOfRange);
         assert_eq!((log.read(Index(1)).unwrap(), trio.read(victim)), (first, Ok(())));
-        let stats = trio.log(victim).stats();
-        assert_eq!((stats.damaged, stats.repaired), (3, 3));
+        let metrics = trio.log(victim).metrics();
+        assert_eq!((metrics.damaged, metrics.repaired), (3, 3));
     }
 }
 
@@ -99,14 +99,14 @@ fn failed_repair_is_retried() {
     trio.network.disconnect(NodeId(victim));
     trio.hurt(victim, 0, |blocks| vec![flip(nth(blocks, DATA, 1).0 + 150)]);
     assert!(!met(trio.log(victim)).unwrap().1.is_lasting());
-    wait("the damage is found", || trio.log(victim).stats().damaged == 1);
+    wait("the damage is found", || trio.log(victim).metrics().damaged == 1);
     // Long enough that it gives up; otherwise it is still asking.
     std::thread::sleep(Duration::from_secs(5));
     assert!(!met(trio.log(victim)).unwrap().1.is_lasting(), "no replica has reported it as lost");
     trio.network.connect(NodeId(victim));
-    wait("the repair", || trio.log(victim).stats().repaired == 1);
+    wait("the repair", || trio.log(victim).metrics().repaired == 1);
     assert_eq!(trio.read(victim), Ok(()));
-    assert_eq!(trio.log(victim).stats().damaged, 1, "one place counts once");
+    assert_eq!(trio.log(victim).metrics().damaged, 1, "one place counts once");
 }
 
 /// Readers got the error of damage under repair again and again, and a client retried for 30 s.
@@ -131,14 +131,14 @@ fn entry_damaged_everywhere_is_reported_as_lost() {
         let text = error.to_string();
         assert!(text.contains(&format!("record {record} ")), "{text}");
         assert!(text.contains("nobody can repair it") && text.contains("all other voters"), "{text}");
-        let stats = trio.log(node).stats();
-        assert_eq!((stats.damaged, stats.repaired), (1, 0), "node {node}");
+        let metrics = trio.log(node).metrics();
+        assert_eq!((metrics.damaged, metrics.repaired), (1, 0), "node {node}");
         // Other places are repaired.
         trio.hurt(node, 1, |blocks| vec![flip(nth(blocks, DATA, 1).0 + 150)]);
         let log = trio.log(node);
         let repairable = |n: &u64| log.read(Index(*n)).is_err_and(|error| !error.is_lasting());
         let other = (1..=trio.last().get()).find(repairable).unwrap();
-        wait("the repair", || log.stats().repaired == 1);
+        wait("the repair", || log.metrics().repaired == 1);
         assert!(log.read(Index(other)).is_ok());
     }
 }
@@ -149,7 +149,7 @@ fn log_of_one_replica_reports_that_damage_cannot_be_repaired() {
     for is_cluster in [false, true] {
         let (disk, network) = (SimDisk::default(), MemoryNetwork::new());
         let all = options(1, Bootstrap::Init, &network, if is_cluster { 64 << 20 } else { NO_SCRUB });
-        let alone = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(64 << 10) };
+        let alone = Options::with_segment_bytes(64 << 10).read_mode(ReadMode::Read);
         let log = Log::open_on(Arc::new(disk.clone()), if is_cluster { all } else { alone }).unwrap();
         for n in 0..60 {
             log.append(&record(n, 4000)).unwrap();
@@ -171,8 +171,8 @@ fn log_of_one_replica_reports_that_damage_cannot_be_repaired() {
             assert_eq!(met(&log).unwrap().0, record);
         }
         // Its scrub may not have read the place; if it has, it counts as the same one.
-        let stats = log.stats();
-        assert_eq!((stats.damaged, stats.repaired), (1, 0), "in a cluster: {is_cluster}");
+        let metrics = log.metrics();
+        assert_eq!((metrics.damaged, metrics.repaired), (1, 0), "in a cluster: {is_cluster}");
         log.append(b"goes on").unwrap();
     }
 }
@@ -205,10 +205,10 @@ fn reports_of_the_growing_segment_do_not_end_it() {
     let mut trio = Trio::new();
     trio.append(10, 100);
     let leader = trio.leader();
-    let before = trio.log(leader).stats().rolls;
+    let before = trio.log(leader).metrics().rolls;
     for _ in 0..20 {
         trio.append(1, 100);
         trio.log(leader).report_damage(trio.last()).unwrap();
     }
-    assert!(trio.log(leader).stats().rolls <= before + 1);
+    assert!(trio.log(leader).metrics().rolls <= before + 1);
 }

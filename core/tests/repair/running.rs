@@ -5,7 +5,7 @@ use super::trio::{
 };
 use chiplog::disk::sim::Damage;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, Options, ReadMode, Role, Start};
+use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, ReadMode, Role, Start};
 use std::time::Duration;
 
 #[test]
@@ -35,11 +35,11 @@ fn scrub_finds_and_repairs_damage_in_full_segments() {
     }
     assert!(!trio.is_sound(victim));
     trio.start(victim, SCRUB);
-    wait("the repair", || trio.log(victim).stats().repaired >= hurt);
+    wait("the repair", || trio.log(victim).metrics().repaired >= hurt);
     wait("sound files", || trio.is_sound(victim));
     trio.read(victim).unwrap();
-    let stats = trio.log(victim).stats();
-    assert!(stats.scrubbed_bytes > 100_000 && stats.damaged >= hurt, "{stats:?}");
+    let metrics = trio.log(victim).metrics();
+    assert!(metrics.scrubbed_bytes > 100_000 && metrics.damaged >= hurt, "{metrics:?}");
     for node in 1..=NODES {
         trio.read(node).unwrap();
         assert!(trio.is_sound(node));
@@ -54,10 +54,10 @@ fn reader_meets_damage_and_then_the_right_bytes() {
         // In the first segment, which is full, and in the last one, which grows.
         for n in [0, -1] {
             trio.append(4, 4000);
-            let before = trio.log(victim).stats().repaired;
+            let before = trio.log(victim).metrics().repaired;
             trio.hurt(victim, n, |blocks| vec![flip(nth(blocks, DATA, 1).0 + 150)]);
             assert_eq!(trio.read(victim), Err(ErrorKind::Corrupt));
-            wait("the repair", || trio.log(victim).stats().repaired > before);
+            wait("the repair", || trio.log(victim).metrics().repaired > before);
             assert_eq!(trio.read(victim), Ok(()));
             wait("sound files", || trio.is_sound(victim));
         }
@@ -80,7 +80,7 @@ fn two_of_three_replicas_damaged_at_different_places_are_repaired() {
     hurt.iter().for_each(|n| trio.start(*n, SCRUB));
     trio.append(5, 1000);
     for victim in hurt {
-        wait("the repair", || trio.log(victim).stats().repaired >= 3);
+        wait("the repair", || trio.log(victim).metrics().repaired >= 3);
         wait("sound files", || trio.is_sound(victim));
     }
     (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
@@ -106,7 +106,7 @@ fn damage_is_repaired_with_one_replica_down_and_never_sent() {
     trio.stop(other);
     // The third replica is down and the second lacks it: no replica has the bytes.
     std::thread::sleep(Duration::from_millis(500));
-    let reached = trio.log(lagging).info().last;
+    let reached = trio.log(lagging).last_index();
     assert!(reached < trio.last(), "the replica got bytes that no replica has");
     assert!(trio.read(victim).is_err(), "{damaged}");
     trio.network.connect(NodeId(other));
@@ -124,12 +124,12 @@ fn mapped_files_are_repaired_under_their_readers() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let open = |node: u64, bootstrap| {
-        let options = Options { read_mode: ReadMode::Map, ..options(node, bootstrap, &network, NO_SCRUB) };
+        let options = options(node, bootstrap, &network, NO_SCRUB).read_mode(ReadMode::Map);
         Log::open(dirs[node as usize - 1].path(), options).unwrap()
     };
     let leader = open(1, Bootstrap::Init);
-    let follower = open(2, Bootstrap::Join(leader.info().log_id));
-    let directory = follower.info().directory;
+    let follower = open(2, Bootstrap::Join(leader.log_id()));
+    let directory = follower.directory_id();
     let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
     leader.change_members(&[add], PATIENCE).unwrap();
     let records: Vec<Vec<u8>> = (0..60).map(|n| record(n, 4000)).collect();
@@ -187,8 +187,8 @@ fn shortened_files_are_repaired_under_their_readers() {
         Log::open(dirs[node as usize - 1].path(), options(node, bootstrap, &network, NO_SCRUB)).unwrap()
     };
     let leader = open(1, Bootstrap::Init);
-    let follower = open(2, Bootstrap::Join(leader.info().log_id));
-    let directory = follower.info().directory;
+    let follower = open(2, Bootstrap::Join(leader.log_id()));
+    let directory = follower.directory_id();
     let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
     leader.change_members(&[add], PATIENCE).unwrap();
     let records: Vec<Vec<u8>> = (0..200).map(|n| record(n, 4000)).collect();
@@ -206,7 +206,7 @@ fn shortened_files_are_repaired_under_their_readers() {
     };
     assert_eq!(read().unwrap(), 200);
     // In the middle of a block, in the opening block, in the segment's header, and in the last segment, which grows.
-    let last = follower.info().segments;
+    let last = follower.status().segments;
     assert!(last > 4, "{last}");
     for (round, (number, length)) in
         [(1, 20_000), (2, 4096 + 70), (3, 100), (last, 5000)].into_iter().enumerate()
@@ -222,7 +222,7 @@ fn shortened_files_are_repaired_under_their_readers() {
         assert_eq!(read().unwrap(), 200 + round as u64);
         assert_eq!(std::fs::metadata(&name).unwrap().len(), 64 << 10, "segment {number}");
         leader.append(&records[round]).unwrap(); // still accepts entries
-        follower.wait_for(leader.info().last, PATIENCE).unwrap();
+        follower.wait_for(leader.last_index(), PATIENCE).unwrap();
     }
 }
 
@@ -234,12 +234,12 @@ fn repaired_replica_sends_repaired_entries() {
     let network = MemoryNetwork::new();
     let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
     let open = |node: u64, bootstrap| {
-        let options = Options { segment_bytes: 2 << 20, ..options(node, bootstrap, &network, NO_SCRUB) };
+        let options = options(node, bootstrap, &network, NO_SCRUB).segment_bytes(2 << 20);
         Log::open(dirs[node as usize - 1].path(), options).unwrap()
     };
     let first = open(1, Bootstrap::Init);
-    let second = open(2, Bootstrap::Join(first.info().log_id));
-    let (node, directory) = (NodeId(2), second.info().directory);
+    let second = open(2, Bootstrap::Join(first.log_id()));
+    let (node, directory) = (NodeId(2), second.directory_id());
     first
         .change_members(&[Change::AddLearner { node, directory, address: String::new() }], PATIENCE)
         .unwrap();
@@ -252,7 +252,7 @@ fn repaired_replica_sends_repaired_entries() {
                 first.transfer_leader(NodeId(node), PATIENCE),
                 second.transfer_leader(NodeId(node), PATIENCE),
             );
-            leader.status().role == Role::Leader
+            leader.role() == Role::Leader
         });
         for _ in 0..50 {
             leader.append(&record(records, 4000)).unwrap();

@@ -24,10 +24,10 @@ fn from_last(blocks: &[Block], n: usize) -> Block {
 /// leader, which has committed only the entry that begins its term.
 fn superseded(own: &[Vec<u8>]) -> (Trio, u64) {
     let (mut trio, victim, own) = (0..20).find_map(|_| cut_off_with(own)).unwrap();
-    wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
+    wait("its syncs", || trio.log(victim).metrics().syncing.is_zero());
     let image = trio.disk(victim).visible();
     let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
-    wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
+    wait("another leader", || others.iter().any(|n| trio.log(*n).role() == Role::Leader));
     let _ = trio.logs[victim as usize - 1].take().unwrap().close();
     drop(own);
     trio.disks[victim as usize - 1] = SimDisk::new(image);
@@ -43,10 +43,10 @@ fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket>)> {
     let mut tickets = Vec::new();
     for record in own {
         let log = trio.log(victim);
-        let before = log.status().last_raft;
+        let before = log.status().replica.last_entry;
         tickets.push(log.submit(record).ok()?);
-        wait("its own entry", || log.status().last_raft > before || log.status().role != Role::Leader);
-        if log.status().last_raft <= before {
+        wait("its own entry", || log.status().replica.last_entry > before || log.role() != Role::Leader);
+        if log.status().replica.last_entry <= before {
             return None;
         }
     }
@@ -112,7 +112,7 @@ fn superseded_damage_is_replaced_in_any_segment() {
             trio.network.connect(NodeId(victim));
             let what = format!("{what}; the others have committed more: {commits_more}");
             trio.recovers(victim, &what);
-            assert!(trio.log(victim).stats().repaired >= 1, "{what}");
+            assert!(trio.log(victim).metrics().repaired >= 1, "{what}");
             trio.let_lead(victim);
             trio.append(3, 500);
             (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(()), "{what}"));
@@ -132,10 +132,10 @@ fn crash_during_the_repair_of_superseded_entries_is_repaired() {
         trio.disk(victim).cut_power_after(calls);
         wait("the power cut, or the end of the repair", || {
             let log = trio.log(victim);
-            log.poison_cause().is_some() || log.status().role != Role::Repairing
+            log.poison_cause().is_some() || log.role() != Role::Repairing
         });
         let log = trio.logs[victim as usize - 1].take().unwrap();
-        let was_cut = log.status().role == Role::Repairing;
+        let was_cut = log.role() == Role::Repairing;
         let _ = log.close();
         let crashed = trio.disk(victim).crash_randomly(&mut Rng::new(calls));
         halves += usize::from(was_cut && crashed.visible().fingerprint() != harmed);

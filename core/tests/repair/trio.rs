@@ -5,7 +5,7 @@ use chiplog::disk::sim::{Damage, Rng, SimDisk};
 use chiplog::inspect::Inspector;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Bootstrap, Change, Cluster, ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Role, Start,
+    Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Role, Start,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,11 +25,11 @@ pub(crate) struct Trio {
 }
 
 pub(crate) fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, scrub: u64) -> Options {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(20);
     cluster.election_timeout = Duration::from_millis(200);
     cluster.scrub_bytes_per_second = scrub;
-    Options { cluster: Some(cluster), read_mode: ReadMode::Read, ..Options::with_segment_bytes(64 << 10) }
+    Options::with_segment_bytes(64 << 10).cluster(cluster).read_mode(ReadMode::Read)
 }
 
 /// No scrub: only reported or met damage is repaired.
@@ -42,10 +42,10 @@ impl Trio {
         let disks: Vec<SimDisk> = (0..NODES).map(|_| SimDisk::default()).collect();
         let mut trio = Self { network, disks, logs: vec![None, None, None], records: BTreeMap::new() };
         trio.open(1, Bootstrap::Init, NO_SCRUB).unwrap();
-        let id: LogId = trio.log(1).info().log_id;
+        let id: LogId = trio.log(1).log_id();
         for node in 2..=NODES {
             trio.open(node, Bootstrap::Join(id), NO_SCRUB).unwrap();
-            let directory = trio.log(node).info().directory;
+            let directory = trio.log(node).directory_id();
             let add = Change::AddLearner { node: NodeId(node), directory, address: String::new() };
             trio.log(1).change_members(&[add], PATIENCE).unwrap();
             trio.log(1).change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
@@ -89,9 +89,8 @@ impl Trio {
     pub(crate) fn leader(&self) -> u64 {
         let mut leader = 0;
         wait("a leader", || {
-            let leads = |n: &u64| {
-                self.logs[*n as usize - 1].as_ref().is_some_and(|l| l.status().role == Role::Leader)
-            };
+            let leads =
+                |n: &u64| self.logs[*n as usize - 1].as_ref().is_some_and(|l| l.role() == Role::Leader);
             leader = (1..=NODES).find(leads).unwrap_or(0);
             leader != 0
         });
@@ -208,7 +207,7 @@ impl Trio {
         self.start(victim, NO_SCRUB);
         wait(what, || {
             assert_eq!(self.log(victim).poison_cause().map(|e| e.to_string()), None, "{what}");
-            self.log(victim).status().role == Role::Follower
+            self.log(victim).role() == Role::Follower
         });
         self.log(victim).wait_for(self.last(), PATIENCE).unwrap();
         assert_eq!(self.read(victim), Ok(()), "{what}");

@@ -51,12 +51,10 @@ pub fn options() -> Options {
 }
 
 fn options_for(segment_kib: u32) -> Options {
-    Options {
-        read_mode: ReadMode::Read,
-        block_bytes_max: 4096,
-        clock: Arc::new(StepClock::default()),
-        ..Options::with_segment_bytes(segment_kib << 10)
-    }
+    Options::with_segment_bytes(segment_kib << 10)
+        .read_mode(ReadMode::Read)
+        .block_bytes_max(4096)
+        .clock(Arc::new(StepClock::default()))
 }
 
 /// Opens the log on a simulated disk.
@@ -419,8 +417,8 @@ impl Trace {
     /// # Errors
     /// The fault of the log.
     pub fn judge(&self, log: &Log, legal: RangeInclusive<usize>) -> Result<RangeInclusive<usize>, String> {
-        let info = log.info();
-        let found = (info.first, info.last.next(), log.log_options());
+        let status = log.status();
+        let found = (status.first_index, status.last_index.next(), log.log_options());
         let fits = |k: &usize| {
             let Snapshot { first, next, options, .. } = &self.snapshots[*k];
             (*first, *next, *options) == found
@@ -432,11 +430,16 @@ impl Trace {
             let (from, to) = (bound(*legal.start()), bound(*legal.end()));
             return Err(format!(
                 "the log holds records {}..={}, options {}: the effect of {all:?} commands; legal is {legal:?}, (first, next) from {from:?} to {to:?}",
-                info.first, info.last, found.2,
+                status.first_index, status.last_index, found.2,
             ));
         };
-        ensure!(info.durable == info.last, "opened, but durable only to {} of {}", info.durable, info.last);
-        self.judge_records(log, info.first, info.last)?;
+        ensure!(
+            status.durable_index == status.last_index,
+            "opened, but durable only to {} of {}",
+            status.durable_index,
+            status.last_index
+        );
+        self.judge_records(log, status.first_index, status.last_index)?;
         self.judge_sessions(log, high)?;
         Ok(low..=high)
     }
@@ -520,7 +523,7 @@ impl Trace {
 
     /// Checks that a batch in the log is not appended twice: a retry gets the first one's indexes.
     fn judge_sessions(&self, log: &Log, k: usize) -> Result<(), String> {
-        let before = log.info().last;
+        let before = log.last_index();
         for (n, session) in self.snapshots[k].sessions.iter().enumerate() {
             let (Some((sequence, appended)), false) = (session.last, session.closed) else { continue };
             match log.submit_batch(&self.batches[&(n, sequence)]).and_then(|t| t.wait()) {
@@ -530,7 +533,7 @@ impl Trace {
                 Err(e) => return Err(format!("session {n} refused a duplicate: {e}")),
             }
         }
-        ensure!(log.info().last == before, "a duplicate became a record");
+        ensure!(log.last_index() == before, "a duplicate became a record");
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use crate::hooked::{Hooked, Hooks};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,25 +30,25 @@ impl<G: Gate> Trio<G> {
         Self::tuned(election_timeout, |_| {})
     }
 
-    pub fn tuned(election_timeout: Duration, tune: impl Fn(&mut Cluster)) -> Self {
+    pub fn tuned(election_timeout: Duration, tune: impl Fn(&mut ClusterOptions)) -> Self {
         let network = MemoryNetwork::new();
         let mut trio = Self { logs: Vec::new(), gates: Vec::new() };
         for node in 1..=3 {
             let bootstrap = match trio.logs.first() {
                 None => Bootstrap::Init,
-                Some(log) => Bootstrap::Join(log.info().log_id),
+                Some(log) => Bootstrap::Join(log.log_id()),
             };
-            let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+            let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
             cluster.heartbeat = election_timeout / 10;
             cluster.election_timeout = election_timeout;
             cluster.limping_sync = None;
             tune(&mut cluster);
-            let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(SEGMENT_BYTES) };
+            let options = Options::with_segment_bytes(SEGMENT_BYTES).cluster(cluster);
             let gate = Arc::new(G::default());
             let log = Log::open_on(Arc::new(Hooked::new(gate.clone())), options).unwrap();
             trio.gates.push(gate);
             if let Some(leader) = trio.logs.first() {
-                let (node, directory) = (NodeId(node), log.info().directory);
+                let (node, directory) = (NodeId(node), log.directory_id());
                 let add = Change::AddLearner { node, directory, address: String::new() };
                 leader.change_members(&[add], PATIENCE).unwrap();
                 leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
@@ -60,7 +60,7 @@ impl<G: Gate> Trio<G> {
 
     /// Waits until a leader is answered by a majority: on a busy machine the leader may have changed.
     pub fn lives(&self) {
-        let leads = |log: &&Log| log.status().role == Role::Leader;
+        let leads = |log: &&Log| log.role() == Role::Leader;
         until("a leader that a majority answers", || {
             self.logs.iter().find(leads).is_some_and(|l| l.barrier(Duration::from_secs(5)).is_ok())
         });

@@ -265,7 +265,7 @@ fn discard_and_come_back(
          clear error.",
         count(first.get())
     );
-    let had = ReadOnlyLog::open(&servers.place(killed)?.data)?.info().last;
+    let had = ReadOnlyLog::open(&servers.place(killed)?.data)?.last_index();
     let back = Instant::now();
     servers.start(killed)?;
     while servers.figure(killed, "chiplog_last_index") != Some(last.get()) {

@@ -80,7 +80,7 @@ fn open_copy(arguments: &Arguments, view: &View) -> Result<Follower> {
     let from = if view.log().is_none() { Start::First } else { Start::Index(next) };
     let opened = Follower::open(&arguments.dir, &arguments.cluster, from, FollowerOptions::default());
     let copy = opened.map_err(|error| named(error, next))?;
-    let found = to_hex(copy.log().info().log_id.get());
+    let found = to_hex(copy.log().log_id().get());
     match view.log() {
         Some(log) if log != found => {
             copy.close()?;
@@ -93,7 +93,7 @@ fn open_copy(arguments: &Arguments, view: &View) -> Result<Follower> {
 
 /// Applies the records that arrive, up to record `until`.
 fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
-    let log = to_hex(copy.log().info().log_id.get());
+    let log = to_hex(copy.log().log_id().get());
     let mut reader = start(copy, view)?;
     let (mut told, mut told_at) = (view.applied(), Instant::now());
     while view.applied() < until {

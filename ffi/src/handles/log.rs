@@ -20,7 +20,7 @@ use crate::support::handle_table;
 use crate::support::handle_table::handle;
 use crate::support::panic_guard::plain;
 use crate::support::threads::without_signals;
-use chiplog::{Batch, BatchBuilder, Info, Log, Result};
+use chiplog::{Batch, BatchBuilder, Log, Result, Status};
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
@@ -94,23 +94,23 @@ impl Sized0 for chiplog_info_t {
     }
 }
 
-pub(crate) fn info(info: &Info) -> chiplog_info_t {
+pub(crate) fn info(status: &Status) -> chiplog_info_t {
     chiplog_info_t {
         size: 0,
-        first: info.first.get(),
-        last: info.last.get(),
-        durable: info.durable.get(),
-        bytes_used: info.bytes_used,
-        bytes_capacity: info.bytes_capacity.unwrap_or(0),
-        segments: info.segments,
-        sessions: info.sessions.into(),
-        last_timestamp_ms: info.last_timestamp.get(),
+        first: status.first_index.get(),
+        last: status.last_index.get(),
+        durable: status.durable_index.get(),
+        bytes_used: status.bytes_used,
+        bytes_capacity: status.bytes_capacity.unwrap_or(0),
+        segments: status.segments,
+        sessions: status.sessions.into(),
+        last_timestamp_ms: status.last_timestamp.get(),
         node: 0,
         leader: 0,
-        log_id: fixed(&chiplog_net::wire::ids::to_hex(info.log_id.get())),
-        directory_id: fixed(&chiplog_net::wire::ids::to_hex(info.directory.get())),
+        log_id: fixed(&chiplog_net::wire::ids::to_hex(status.log_id.get())),
+        directory_id: fixed(&chiplog_net::wire::ids::to_hex(status.directory_id.get())),
         leader_address: [0; 264],
-        follows: info.follows.into(),
+        follows: status.follows.into(),
         reserved: [0; 7],
     }
 }
@@ -585,7 +585,7 @@ pub unsafe extern "C" fn chiplog_log_info(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: this function's condition.
-    unsafe { entry(error, || fill(info, "info", self::info(&get(log)?.log.info()))) }
+    unsafe { entry(error, || fill(info, "info", self::info(&get(log)?.log.status()))) }
 }
 
 /// Blocks until all records that were committed anywhere when the call began can be read here. `*last` (may be NULL)
@@ -661,7 +661,7 @@ pub unsafe extern "C" fn chiplog_log_stats(
     // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
-            let now = get(log)?.log.stats();
+            let now = get(log)?.log.metrics();
             let shown = chiplog_stats_t {
                 size: 0,
                 appends: now.appends,
@@ -701,7 +701,7 @@ pub unsafe extern "C" fn chiplog_log_backlog(
     // SAFETY: this function's condition.
     unsafe {
         entry(error, || {
-            let now = get(log)?.log.backlog();
+            let now = get(log)?.log.metrics();
             let shown = chiplog_backlog_t {
                 size: 0,
                 queue_appends: now.queue_appends,

@@ -121,25 +121,23 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         return Err(invalid("log options: create and read_by_copy must be 0 or 1, and reserved must be 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
-    let mut options = Options {
-        create: given.create == 1,
-        read_mode: if given.read_by_copy == 1 { ReadMode::Read } else { ReadMode::Map },
-        session_window: given.session_window,
-        segment_bytes: given.segment_bytes,
-        record_bytes_max: given.record_bytes_max,
-        batch_bytes_max: given.batch_bytes_max,
-        block_bytes_max: given.block_bytes_max,
-        prefetch_bytes: given.prefetch_bytes,
-        sessions_max: given.sessions_max,
-        capacity_bytes: some(given.capacity_bytes),
-        retention_bytes: some(given.retention_bytes),
-        retention_age: some(given.retention_age_ms).map(duration),
-        queue_bytes_max: given.queue_bytes_max as usize,
-        queue_appends_max: given.queue_appends_max as usize,
-        queue_timeout: duration(given.queue_timeout_ms),
-        session_idle_max: duration(given.session_idle_max_ms),
-        ..Options::default()
-    };
+    let mut options = Options::default()
+        .create(given.create == 1)
+        .read_mode(if given.read_by_copy == 1 { ReadMode::Read } else { ReadMode::Map })
+        .session_window(given.session_window)
+        .segment_bytes(given.segment_bytes)
+        .record_bytes_max(given.record_bytes_max)
+        .batch_bytes_max(given.batch_bytes_max)
+        .block_bytes_max(given.block_bytes_max)
+        .prefetch_bytes(given.prefetch_bytes)
+        .sessions_max(given.sessions_max)
+        .capacity_bytes(some(given.capacity_bytes))
+        .retention_bytes(some(given.retention_bytes))
+        .retention_age(some(given.retention_age_ms).map(duration))
+        .queue_bytes_max(given.queue_bytes_max as usize)
+        .queue_appends_max(given.queue_appends_max as usize)
+        .queue_timeout(duration(given.queue_timeout_ms))
+        .session_idle_max(duration(given.session_idle_max_ms));
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });
     }

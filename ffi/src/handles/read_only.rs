@@ -129,7 +129,7 @@ pub unsafe extern "C" fn chiplog_read_only_log_info(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: this function's condition.
-    unsafe { entry(error, || fill(info, "info", log::info(&get(read_only)?.0.info()))) }
+    unsafe { entry(error, || fill(info, "info", log::info(&get(read_only)?.0.status()))) }
 }
 
 /// Returns how many records follow the last visible one that are intact but not proven durable: `*count`.

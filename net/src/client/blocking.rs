@@ -142,7 +142,7 @@ impl Client {
 
     /// See [`super::Client::reader`].
     pub fn reader(&self, start: Start, from: ReadFrom) -> Reader {
-        self.reader_with(start, ReaderOptions { from, ..ReaderOptions::default() })
+        self.reader_with(start, ReaderOptions::default().from(from))
     }
 
     /// See [`super::Client::reader_with`].

@@ -34,7 +34,7 @@ use crate::wire::address::check_host_port;
 use crate::wire::proto::v1::log_client::LogClient;
 use crate::wire::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, OpenSessionRequest};
 use crate::wire::status::{from_status, leader_of};
-use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start};
+use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start, options};
 use cluster::discovery::Servers;
 use cluster::leader_watchdog::Silence;
 use retry::backoff::Backoff;
@@ -44,43 +44,43 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Response, Status};
 
-/// Deadlines and limits of a [`Client`].
-///
-/// ```
-/// use std::time::Duration;
-/// let mut options = chiplog_net::client::ClientOptions::default();
-/// options.timeout = Duration::from_secs(3);
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ClientOptions {
-    /// The log's name; empty, the default: the server's only log.
-    pub log: String,
-    /// The time limit of a call with all its attempts, default 30 s.
-    pub timeout: Duration,
-    /// The time limit of one attempt, default 10 s.
-    pub attempt_timeout: Duration,
-    /// The time limit of connecting, default 2 s.
-    pub connect_timeout: Duration,
-    /// How long to wait for servers when all are asked for the leader, default 1 s. If a leader does not answer for
-    /// this long, the client asks the other servers. When they name another leader, it stops waiting for this one.
-    pub probe_timeout: Duration,
-    /// The wait after a first failure, default 10 ms. It doubles after each further failure, with jitter; during a
-    /// search for the leader it grows by an eighth each time.
-    pub backoff_min: Duration,
-    /// The longest wait between attempts, default 1 s.
-    pub backoff_max: Duration,
-    /// A connection that receives nothing for this long is tested, and closed if it stays silent for the same time
-    /// again. Default 5 s.
-    pub keep_alive: Duration,
-    /// Bytes that a server may send ahead on a stream, default 4 MiB.
-    pub window_bytes: u32,
-    /// TLS settings; default: no TLS.
-    pub tls: Option<ClientTls>,
-    /// The token that is sent with every call, if servers require one; default: none.
-    pub token: Option<Secret>,
-    /// Whether the token may be sent to other machines without TLS; default: no, calls to them fail.
-    pub token_in_plain_text: bool,
+options! {
+    /// Deadlines and limits of a [`Client`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let options = chiplog_net::client::ClientOptions::default().timeout(Duration::from_secs(3));
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct ClientOptions {
+        /// The log's name; empty, the default: the server's only log.
+        pub log: String,
+        /// The time limit of a call with all its attempts, default 30 s.
+        pub timeout: Duration,
+        /// The time limit of one attempt, default 10 s.
+        pub attempt_timeout: Duration,
+        /// The time limit of connecting, default 2 s.
+        pub connect_timeout: Duration,
+        /// How long to wait for servers when all are asked for the leader, default 1 s. If a leader does not answer for
+        /// this long, the client asks the other servers. When they name another leader, it stops waiting for this one.
+        pub probe_timeout: Duration,
+        /// The wait after a first failure, default 10 ms. It doubles after each further failure, with jitter; during a
+        /// search for the leader it grows by an eighth each time.
+        pub backoff_min: Duration,
+        /// The longest wait between attempts, default 1 s.
+        pub backoff_max: Duration,
+        /// A connection that receives nothing for this long is tested, and closed if it stays silent for the same time
+        /// again. Default 5 s.
+        pub keep_alive: Duration,
+        /// Bytes that a server may send ahead on a stream, default 4 MiB.
+        pub window_bytes: u32,
+        /// TLS settings; default: no TLS.
+        pub tls: Option<ClientTls>,
+        /// The token that is sent with every call, if servers require one; default: none.
+        pub token: Option<Secret>,
+        /// Whether the token may be sent to other machines without TLS; default: no, calls to them fail.
+        pub token_in_plain_text: bool,
+    }
 }
 
 impl Default for ClientOptions {
@@ -192,7 +192,7 @@ impl Client {
 
     /// Creates a reader that follows the log from `start`. It connects at its first call.
     pub fn reader(&self, start: Start, from: ReadFrom) -> RemoteReader {
-        self.reader_with(start, ReaderOptions { from, ..ReaderOptions::default() })
+        self.reader_with(start, ReaderOptions::default().from(from))
     }
 
     /// Creates a reader with these options.

@@ -17,7 +17,9 @@ use crate::wire::proto::v1::read_request::Start as Asked;
 use crate::wire::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Wire};
 use crate::wire::protocol::NANOS_PER_MILLI;
 use crate::wire::status::from_status;
-use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp};
+use chiplog::{
+    Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp, options,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tasks::{Opened, Wanted};
@@ -49,27 +51,28 @@ pub enum ReadFrom {
     Nearest(String),
 }
 
-/// Options of a [`RemoteReader`].
-///
-/// ```
-/// let mut options = chiplog_net::client::ReaderOptions::default();
-/// options.follow = false; // ends where the log ends now
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ReaderOptions {
-    /// The replica to read from, default any.
-    pub from: ReadFrom,
-    /// Whether to wait for new records at the end, default true. If false, the reader ends there.
-    pub follow: bool,
-    /// Read only from a replica that has everything up to this record; wait for a replica that is behind. Useful to
-    /// read one's own writes from any replica. Default 0.
-    pub min_index: Index,
-    /// How often an idle server sends a keep-alive, default 3 s, at least 10 ms. The reader leaves a server that is
-    /// silent for three times as long.
-    pub keep_alive: Duration,
-    /// How long servers are tried before an error is returned, default 30 s.
-    pub timeout: Duration,
+options! {
+    /// Options of a [`RemoteReader`].
+    ///
+    /// ```
+    /// use chiplog_net::client::ReaderOptions;
+    /// let options = ReaderOptions::default().follow(false); // ends where the log ends now
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct ReaderOptions {
+        /// The replica to read from, default any.
+        pub from: ReadFrom,
+        /// Whether to wait for new records at the end, default true. If false, the reader ends there.
+        pub follow: bool,
+        /// Read only from a replica that has everything up to this record; wait for a replica that is behind. Useful to
+        /// read one's own writes from any replica. Default 0.
+        pub min_index: Index,
+        /// How often an idle server sends a keep-alive, default 3 s, at least 10 ms. The reader leaves a server that is
+        /// silent for three times as long.
+        pub keep_alive: Duration,
+        /// How long servers are tried before an error is returned, default 30 s.
+        pub timeout: Duration,
+    }
 }
 
 impl Default for ReaderOptions {

@@ -240,14 +240,14 @@ impl Follower {
 
     /// Returns the follower's status. Never blocks.
     pub fn status(&self) -> FollowerStatus {
-        let info = self.log().info();
+        let (first, last) = self.log().range().into_inner();
         let state = self.inner.shared.state();
         FollowerStatus {
             server: state.server.clone(),
             connected_since: state.connected_since,
-            first: info.first,
-            last: info.last,
-            source_last: state.source_last.max(info.last),
+            first,
+            last,
+            source_last: state.source_last.max(last),
             fed: state.fed,
             last_error: state.last_error.clone(),
             stopped: state.stopped.clone(),

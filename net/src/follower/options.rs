@@ -1,58 +1,61 @@
 //! Options of a follower: times, limits, preferred servers.
 
 use crate::client::{ClientOptions, ClientTls, Secret};
-use chiplog::{Error, ErrorKind, Options, Result};
+use chiplog::{Error, ErrorKind, Options, Result, options};
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Deadlines and limits of a [`Follower`](super::Follower), and options of its files.
-///
-/// ```
-/// let mut options = chiplog_net::follower::FollowerOptions::default();
-/// options.zone = "west".into(); // a server of this zone, if one answers
-/// options.files.retention_bytes = Some(10 << 30); // keeps less than the cluster does
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct FollowerOptions {
-    /// Options of the copy's own files: their size, and how much is kept (`retention_bytes`, `retention_age`) in
-    /// addition to the log's own discards. If the servers' blocks fill their segments, `segment_bytes` must be at least
-    /// that of the servers. `cluster` must be None.
-    pub files: Options,
-    /// The log's name; empty, the default: the servers' only log.
-    pub log: String,
-    /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader. Default: no
-    /// zone.
-    pub zone: String,
-    /// TLS settings; default: no TLS.
-    pub tls: Option<ClientTls>,
-    /// The token that is sent to servers, if they require one; default: none.
-    pub token: Option<Secret>,
-    /// Whether the token may be sent to other machines without TLS; default: no, those servers are not used.
-    pub token_in_plain_text: bool,
-    /// How long a new copy waits for a server, default 30 s. An existing copy needs none to open.
-    pub open_timeout: Duration,
-    /// How often an idle server sends a keep-alive, default 3 s. The follower leaves a server that is silent for three
-    /// times as long.
-    pub keep_alive: Duration,
-    /// How often the follower asks another server for its last record, default 10 s. It leaves a server that is behind
-    /// others for three times as long.
-    pub compare_interval: Duration,
-    /// The time limit of connecting, default 2 s.
-    pub connect_timeout: Duration,
-    /// How long a server may take to start sending, default 10 s.
-    pub attempt_timeout: Duration,
-    /// How long to wait for a server's answer about itself, default 1 s.
-    pub probe_timeout: Duration,
-    /// The wait after a second failure in a row, default 10 ms; it doubles after each further one, with jitter. After
-    /// the first failure another server is tried at once.
-    pub backoff_min: Duration,
-    /// The longest wait between attempts, default 2 s.
-    pub backoff_max: Duration,
-    /// Bytes that a server may send ahead, default 4 MiB. A follower with a slow disk holds these in memory, plus one
-    /// response of 1 MiB or one block.
-    pub window_bytes: u32,
+options! {
+    /// Deadlines and limits of a [`Follower`](super::Follower), and options of its files.
+    ///
+    /// ```
+    /// use chiplog::Options;
+    /// use chiplog_net::follower::FollowerOptions;
+    /// let options = FollowerOptions::default()
+    ///     .zone("west".into()) // a server of this zone, if one answers
+    ///     .files(Options::default().retention_bytes(10 << 30)); // keeps less than the cluster does
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct FollowerOptions {
+        /// Options of the copy's own files: their size, and how much is kept (`retention_bytes`, `retention_age`) in
+        /// addition to the log's own discards. If the servers' blocks fill their segments, `segment_bytes` must be at
+        /// least that of the servers. `cluster` must be None.
+        pub files: Options,
+        /// The log's name; empty, the default: the servers' only log.
+        pub log: String,
+        /// The preferred zone. A server of this zone comes first, then one that does not lead, then the leader.
+        /// Default: no zone.
+        pub zone: String,
+        /// TLS settings; default: no TLS.
+        pub tls: Option<ClientTls>,
+        /// The token that is sent to servers, if they require one; default: none.
+        pub token: Option<Secret>,
+        /// Whether the token may be sent to other machines without TLS; default: no, those servers are not used.
+        pub token_in_plain_text: bool,
+        /// How long a new copy waits for a server, default 30 s. An existing copy needs none to open.
+        pub open_timeout: Duration,
+        /// How often an idle server sends a keep-alive, default 3 s. The follower leaves a server that is silent for
+        /// three times as long.
+        pub keep_alive: Duration,
+        /// How often the follower asks another server for its last record, default 10 s. It leaves a server that is
+        /// behind others for three times as long.
+        pub compare_interval: Duration,
+        /// The time limit of connecting, default 2 s.
+        pub connect_timeout: Duration,
+        /// How long a server may take to start sending, default 10 s.
+        pub attempt_timeout: Duration,
+        /// How long to wait for a server's answer about itself, default 1 s.
+        pub probe_timeout: Duration,
+        /// The wait after a second failure in a row, default 10 ms; it doubles after each further one, with jitter.
+        /// After the first failure another server is tried at once.
+        pub backoff_min: Duration,
+        /// The longest wait between attempts, default 2 s.
+        pub backoff_max: Duration,
+        /// Bytes that a server may send ahead, default 4 MiB. A follower with a slow disk holds these in memory, plus
+        /// one response of 1 MiB or one block.
+        pub window_bytes: u32,
+    }
 }
 
 impl Default for FollowerOptions {

@@ -38,7 +38,7 @@ const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
     let mut closing = shared.closing.subscribe();
     let backoff = Backoff::new(shared.options.backoff_min, shared.options.backoff_max);
-    let first = shared.followed.get().map(|f| f.log().info().first);
+    let first = shared.followed.get().map(|f| f.log().first_index());
     let task = Task {
         shared: shared.clone(),
         sources,
@@ -140,7 +140,7 @@ impl Task {
 
     /// Uses one server, from its choice until it is left; returns why.
     async fn feed(&mut self, server: &mut Option<String>) -> Result<std::convert::Infallible, Failure> {
-        let log = self.followed().map(|f| f.log().info().log_id);
+        let log = self.followed().map(|f| f.log().log_id());
         let chosen = self.sources.choose(log).await.map_err(Failure::Server)?;
         *server = Some(chosen.clone());
         self.elsewhere = Index(0);
@@ -195,7 +195,7 @@ impl Task {
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
                     if asking.is_none() {
-                        let log = self.followed().map(|f| f.log().info().log_id);
+                        let log = self.followed().map(|f| f.log().log_id());
                         let asked = self.sources.last_elsewhere(&upstream.server, upstream.fed, log);
                         asking = Some(Box::pin(asked));
                     }
@@ -329,7 +329,7 @@ impl Task {
         let jumped = taking.await.map_err(panicked)??;
         self.sources.came();
         if let Some((from, to)) = jumped.filter(|(from, to)| from < to) {
-            self.first = self.followed().map(|f| f.log().info().first);
+            self.first = self.followed().map(|f| f.log().first_index());
             self.shared.state().jumps += 1;
             self.shared.events.push(FollowerEvent::Jumped { from, to });
         }
@@ -339,7 +339,7 @@ impl Task {
 
     /// Reports records that were discarded since the last call.
     fn notice_discard(&mut self) {
-        let Some(first) = self.followed().map(|f| f.log().info().first) else { return };
+        let Some(first) = self.followed().map(|f| f.log().first_index()) else { return };
         if self.first.replace(first).is_some_and(|before| before < first) {
             self.shared.events.push(FollowerEvent::Discarded { first });
         }

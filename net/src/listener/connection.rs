@@ -19,6 +19,7 @@ use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::connection_limit::Place;
 use crate::listener::refusals::{Refusal, Refusals};
 use crate::listener::stalled_calls::Verdict;
+use chiplog::options;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,37 +36,38 @@ const PREFACE_BYTES: usize = 24;
 /// How long writing may be blocked if slow readers have no limit.
 const BLOCKED: Duration = Duration::from_secs(60);
 
-/// The limits of a listener's connections.
-///
-/// ```
-/// let mut limits = chiplog_net::listener::connection::ConnectionLimits::default();
-/// limits.connections = 100;
-/// limits.idle = None;
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ConnectionLimits {
-    /// The limit of open connections, default 4,096. Above it, an unproven connection is closed: the oldest one of the
-    /// address with most of them. If there is none, the new connection is closed at once.
-    pub connections: usize,
-    /// The limit of open connections from one address, default 1,024. An address is one of IPv4, or a network of IPv6 (64
-    /// bits). Above the limit, the address's oldest unproven connection is closed; if there is none, the new one.
-    pub connections_per_address: usize,
-    /// The limit of open calls on one connection, default 1,024. Further calls wait at the client; if the client does
-    /// not wait, they are rejected (REFUSED_STREAM).
-    pub streams: u32,
-    /// The bytes that a client may send on one stream before they are read, default 128 KiB; on a connection, sixteen
-    /// times as many.
-    pub window_bytes: u32,
-    /// The limit of one request's headers in bytes, plus 32 for each header, default 16 KiB. Above it: status 431.
-    pub header_bytes: u32,
-    /// The time limit of TLS and the HTTP/2 preface together, default 10 s. Then the connection is closed.
-    pub handshake: Duration,
-    /// How long a connection may have no open call, default 30 min; None: without limit. Then it is closed.
-    pub idle: Option<Duration>,
-    /// How long a client may read nothing of a pending answer, default 60 s; None: without limit. Then the call ends as
-    /// DEADLINE_EXCEEDED; after the same time again the connection is closed.
-    pub slow_reader: Option<Duration>,
+options! {
+    /// The limits of a listener's connections.
+    ///
+    /// ```
+    /// use chiplog_net::listener::connection::ConnectionLimits;
+    /// let limits = ConnectionLimits::default().connections(100).idle(None);
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ConnectionLimits {
+        /// The limit of open connections, default 4,096. Above it, an unproven connection is closed: the oldest one of
+        /// the address with most of them. If there is none, the new connection is closed at once.
+        pub connections: usize,
+        /// The limit of open connections from one address, default 1,024. An address is one of IPv4, or a network of
+        /// IPv6 (64 bits). Above the limit, the address's oldest unproven connection is closed; if there is none, the
+        /// new one.
+        pub connections_per_address: usize,
+        /// The limit of open calls on one connection, default 1,024. Further calls wait at the client; if the client
+        /// does not wait, they are rejected (REFUSED_STREAM).
+        pub streams: u32,
+        /// The bytes that a client may send on one stream before they are read, default 128 KiB; on a connection,
+        /// sixteen times as many.
+        pub window_bytes: u32,
+        /// The limit of one request's headers in bytes, plus 32 for each header, default 16 KiB. Above it: status 431.
+        pub header_bytes: u32,
+        /// The time limit of TLS and the HTTP/2 preface together, default 10 s. Then the connection is closed.
+        pub handshake: Duration,
+        /// How long a connection may have no open call, default 30 min; None: without limit. Then it is closed.
+        pub idle: Option<Duration>,
+        /// How long a client may read nothing of a pending answer, default 60 s; None: without limit. Then the call
+        /// ends as DEADLINE_EXCEEDED; after the same time again the connection is closed.
+        pub slow_reader: Option<Duration>,
+    }
 }
 
 impl Default for ConnectionLimits {
@@ -354,7 +356,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn client_that_reads_nothing_is_disconnected() {
         for (idle, reason) in [(None, Refusal::SlowReader), (Some(Duration::from_secs(5)), Refusal::Idle)] {
-            let limits = ConnectionLimits { idle, ..ConnectionLimits::default() };
+            let limits = ConnectionLimits::default().idle(idle);
             let (mut client, server) = tokio::io::duplex(64);
             let (mut server, refusals) = connection(server, limits);
             client.write_all(&[b'x'; PREFACE_BYTES]).await.unwrap();

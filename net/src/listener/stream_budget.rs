@@ -172,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn calls_without_a_token_leave_room_for_the_others() {
         for streams in [32, 160] {
-            let limits = BudgetLimits { streams, share_percent: 100, ..BudgetLimits::default() };
+            let limits = BudgetLimits::default().streams(streams).share_percent(100);
             let budget = Budget::new(limits, Arc::default());
             let tokens = format!("read:{}", digest_of("t")).parse().unwrap();
             let access = Arc::new(Access::new(Some(tokens), Arc::default()));

@@ -1,5 +1,5 @@
 //! Peer: the transport between replicas, over gRPC. A [`PeerTransport`] implements the transport of
-//! [`chiplog::Cluster`].
+//! [`chiplog::ClusterOptions`].
 //!
 //! ```text
 //! log's thread ── send ──> Queue ──> Link (two streams per peer, reopened when one breaks) ──> network
@@ -39,7 +39,7 @@ use crate::wire::tcp;
 use crate::wire::tls;
 use crate::wire::tls::{ServerTls, node_name};
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, ErrorKind, LogId, MEMBERS_MAX, Member, NodeId};
+use chiplog::{DirectoryId, ErrorKind, LogId, MEMBERS_MAX, Member, NodeId, options};
 use hyper_util::client::legacy::connect::HttpConnector;
 use link::Link;
 use std::collections::BTreeMap;
@@ -74,30 +74,31 @@ const CALL_REMEMBERED: Duration = Duration::from_secs(60);
 /// How long a link to a node that is no member stays open without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Options of a transport.
-///
-/// ```
-/// use chiplog_net::peer::PeerOptions;
-/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-/// let options = PeerOptions::new(chiplog::NodeId(1), listener, "127.0.0.1:7412 127.0.0.1:7411");
-/// assert_eq!(options.queue_bytes_max, 64 << 20);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct PeerOptions {
-    /// This replica.
-    pub node: NodeId,
-    /// The listener for the other replicas' streams.
-    pub listener: TcpListener,
-    /// The address of this replica, as an [`Address`].
-    pub address: String,
-    /// The cluster's election timeout: a connection that is silent for about this long is closed. Default 1 s.
-    pub election_timeout: Duration,
-    /// The limit in bytes of messages that wait for one peer, default 64 MiB. A larger message may wait alone.
-    pub queue_bytes_max: usize,
-    /// TLS in both directions. Default: no TLS.
-    pub tls: Option<PeerTls>,
+options! {
+    /// Options of a transport.
+    ///
+    /// ```
+    /// use chiplog_net::peer::PeerOptions;
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let options = PeerOptions::new(chiplog::NodeId(1), listener, "127.0.0.1:7412 127.0.0.1:7411");
+    /// assert_eq!(options.queue_bytes_max, 64 << 20);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[derive(Debug)]
+    pub struct PeerOptions {
+        /// This replica.
+        pub node: NodeId,
+        /// The listener for the other replicas' streams.
+        pub listener: TcpListener,
+        /// The address of this replica, as an [`Address`].
+        pub address: String,
+        /// The cluster's election timeout: a connection that is silent for about this long is closed. Default 1 s.
+        pub election_timeout: Duration,
+        /// The limit in bytes of messages that wait for one peer, default 64 MiB. A larger message may wait alone.
+        pub queue_bytes_max: usize,
+        /// TLS in both directions. Default: no TLS.
+        pub tls: Option<PeerTls>,
+    }
 }
 
 impl PeerOptions {

@@ -138,7 +138,7 @@ impl LogSlot {
     /// FAILED_PRECONDITION, `Diverged`.
     pub(crate) fn check_log_id(&self, headers: &HeaderMap) -> Result<(), Status> {
         let (Some(meant), Some(log)) = (headers.get(LOG_ID), self.opened()) else { return Ok(()) };
-        let ours = to_hex(log.info().log_id.get());
+        let ours = to_hex(log.log_id().get());
         if meant.as_bytes() == ours.as_bytes() {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl LogSlot {
 
     /// Why the log accepts no appends for lack of room, if this replica leads.
     pub(crate) fn fullness(&self) -> Option<String> {
-        let log = self.opened().filter(|log| log.status().role == chiplog::Role::Leader)?;
+        let log = self.opened().filter(|log| log.role() == chiplog::Role::Leader)?;
         self.room.why_none(log)
     }
 
@@ -214,8 +214,8 @@ impl LogSlot {
     /// like [`Self::another_leader`].
     pub fn is_fed(&self) -> bool {
         match self.log.get() {
-            Some(log) if log.info().follows => self.fed.load(Ordering::Relaxed),
-            Some(log) => log.status().leader.is_some(),
+            Some(log) if log.status().follows => self.fed.load(Ordering::Relaxed),
+            Some(log) => log.leader().is_some(),
             None => false,
         }
     }
@@ -228,9 +228,9 @@ impl LogSlot {
     /// here. A leader that is handing over also rejects appends, and callers must not be sent to it. Takes some time:
     /// must not run for every append.
     pub fn another_leader(&self) -> Option<String> {
-        let status = self.log.get()?.status();
-        let leader = status.leader.filter(|leader| *leader != status.node)?;
-        let member = status.members.into_iter().find(|m| m.node == leader)?;
+        let replica = self.log.get()?.status().replica;
+        let leader = replica.leader.filter(|leader| *leader != replica.node)?;
+        let member = replica.members.into_iter().find(|m| m.node == leader)?;
         member.address.parse().ok().map(|a: Address| a.client)
     }
 

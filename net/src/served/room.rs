@@ -29,8 +29,8 @@ impl Room {
         }
         let refused = Refused {
             why: error.to_string(),
-            appends: log.stats().appends,
-            bytes_used: log.info().bytes_used,
+            appends: log.metrics().appends,
+            bytes_used: log.status().bytes_used,
             free: free_bytes(log),
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
@@ -45,8 +45,8 @@ impl Room {
         }
         let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let segment = u64::from(log.options().segment_bytes);
-        let has_room = log.stats().appends > refused.appends
-            || log.info().bytes_used < refused.bytes_used
+        let has_room = log.metrics().appends > refused.appends
+            || log.status().bytes_used < refused.bytes_used
             || (refused.free < segment && free_bytes(log) >= segment);
         (!has_room).then_some(refused.why)
     }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn rejection_holds_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+        let options = Options::with_segment_bytes(1 << 20).capacity_bytes(4 << 20);
         let log = Log::open(dir.path(), options).unwrap();
         let room = Room::default();
         assert_eq!(room.why_none(&log), None);

@@ -133,7 +133,7 @@ impl Admin for AdminService {
     async fn init(&self, request: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
         let InitRequest { force } = request.into_inner();
         let (log, made) = self.found(Founding::Init { force }).await?;
-        let log_id = ids::to_hex(log.info().log_id.get());
+        let log_id = ids::to_hex(log.log_id().get());
         if !made {
             let what = format!("this server is already part of the cluster of log {log_id}");
             return Err(refusal(ErrorKind::Membership, what));
@@ -145,15 +145,14 @@ impl Admin for AdminService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         let wanted = ids::from_hex(&request.into_inner().log_id).map_err(|e| to_status(&e, None))?;
         let (log, made) = self.found(Founding::Join(LogId(wanted))).await?;
-        let info = log.info();
-        if info.log_id.get() != wanted {
+        if log.log_id().get() != wanted {
             let what = format!(
                 "this server is already part of the cluster of log {}",
-                ids::to_hex(info.log_id.get())
+                ids::to_hex(log.log_id().get())
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
-        if log.status().role == chiplog::Role::Removed {
+        if log.role() == chiplog::Role::Removed {
             let what = format!(
                 "node {} was removed from the cluster, and its directory cannot join again; start the server in an empty directory under a number that was never used",
                 self.node
@@ -169,7 +168,7 @@ impl Admin for AdminService {
         let Address { peer, client, zone } = self.address.clone();
         Ok(Response::new(JoinResponse {
             node: self.node.get(),
-            directory: ids::to_hex(info.directory.get()),
+            directory: ids::to_hex(log.directory_id().get()),
             peer_address: peer,
             client_address: client,
             zone,
@@ -204,7 +203,7 @@ impl Admin for AdminService {
             true => log.submit_force_members(&changes, timeout),
         })
         .await?;
-        Ok(Response::new(ChangeMembersResponse { members: members(&log.status()) }))
+        Ok(Response::new(ChangeMembersResponse { members: members(&log.status().replica) }))
     }
 
     async fn transfer_leader(
@@ -293,7 +292,7 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
                         next.corrupt += 1;
                         is_sound = false;
                         // Discarded records cannot be requested.
-                        if fault.records.is_none_or(|(_, last)| last >= log.info().first) {
+                        if fault.records.is_none_or(|(_, last)| last >= log.first_index()) {
                             // This fails only in a forked child, and this process is none.
                             let _ = log.report_damage_at(&fault.file, fault.offset, &fault.what);
                         }
@@ -329,9 +328,10 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
 
 /// Returns the status of a replica.
 fn describe(log: &Log) -> StatusResponse {
-    let (status, info, stats) = (log.status(), log.info(), log.stats());
+    let (status, metrics) = (log.status(), log.metrics());
+    let replica = &status.replica;
     let disk = rustix::fs::statvfs(log.path()).ok();
-    let role = match status.role {
+    let role = match replica.role {
         chiplog::Role::Leader => Role::Leader,
         chiplog::Role::Follower => Role::Follower,
         chiplog::Role::Candidate => Role::Candidate,
@@ -348,27 +348,27 @@ fn describe(log: &Log) -> StatusResponse {
     };
     StatusResponse {
         log_id: ids::to_hex(status.log_id.get()),
-        node: status.node.get(),
-        directory: ids::to_hex(status.directory.get()),
+        node: replica.node.get(),
+        directory: ids::to_hex(status.directory_id.get()),
         role: role.into(),
-        term: status.term.get(),
-        leader_node: status.leader.map_or(0, NodeId::get),
-        first: info.first.get(),
-        last: info.last.get(),
-        committed_raft: status.committed_raft.get(),
-        last_raft: status.last_raft.get(),
-        bytes_used: info.bytes_used,
-        capacity: info.bytes_capacity.unwrap_or(0),
-        members: members(&status),
-        peers: status.peers.iter().map(peer).collect(),
-        sync_median_micros: stats.sync_latency(0.5).as_micros() as u64,
-        sync_p99_micros: stats.sync_latency(0.99).as_micros() as u64,
-        scrubbed_bytes: stats.scrubbed_bytes,
-        damaged: stats.damaged,
-        repaired: stats.repaired,
+        term: replica.term.get(),
+        leader_node: replica.leader.map_or(0, NodeId::get),
+        first: status.first_index.get(),
+        last: status.last_index.get(),
+        committed_raft: replica.committed_entry.get(),
+        last_raft: replica.last_entry.get(),
+        bytes_used: status.bytes_used,
+        capacity: status.bytes_capacity.unwrap_or(0),
+        members: members(replica),
+        peers: replica.peers.iter().map(peer).collect(),
+        sync_median_micros: metrics.sync_latency(0.5).as_micros() as u64,
+        sync_p99_micros: metrics.sync_latency(0.99).as_micros() as u64,
+        scrubbed_bytes: metrics.scrubbed_bytes,
+        damaged: metrics.damaged,
+        repaired: metrics.repaired,
         damaged_places: log.damaged_places(),
-        appends: stats.appends,
-        written_bytes: stats.bytes,
+        appends: metrics.appends,
+        written_bytes: metrics.bytes,
         disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
         disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
         shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),
@@ -377,7 +377,7 @@ fn describe(log: &Log) -> StatusResponse {
     }
 }
 
-fn members(status: &chiplog::Status) -> Vec<Member> {
+fn members(replica: &chiplog::ReplicaStatus) -> Vec<Member> {
     let member = |m: &chiplog::Member| {
         // An address with another grammar is returned as the peer address: a program that embeds the log may use its
         // own.
@@ -396,7 +396,7 @@ fn members(status: &chiplog::Status) -> Vec<Member> {
             zone: address.zone,
         }
     };
-    status.members.iter().map(member).collect()
+    replica.members.iter().map(member).collect()
 }
 
 /// Returns the options that are set for the log.

@@ -116,7 +116,7 @@ fn copy_has_its_own_retention() {
     let one = One::new();
     let dir = tempfile::tempdir().unwrap();
     let mut options = quick();
-    options.files = Options { retention_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+    options.files = Options::with_segment_bytes(1 << 20).retention_bytes(4 << 20);
     let copy = Follower::open(dir.path(), [one.address()], Start::First, options).unwrap();
     let last = append(&one.log, 10_000, 1_000);
     copy.wait_for(last, LONG).unwrap();
@@ -125,7 +125,7 @@ fn copy_has_its_own_retention() {
         _ => None,
     });
     assert!(first > Index(1) && copy.status().first >= first && copy.status().jumps == 0);
-    assert_eq!(one.log.info().first, Index(1));
+    assert_eq!(one.log.first_index(), Index(1));
     same(copy.log(), &one.log, last);
     copy.close().unwrap();
 }
@@ -141,7 +141,7 @@ fn late_copy_jumps_and_reports_it() {
     copy.close().unwrap();
     append(&one.log, 5_000, 1_000);
     one.log.discard(Index(4_000)).unwrap();
-    until("files are removed", || one.log.info().segments < 4);
+    until("files are removed", || one.log.status().segments < 4);
     let last = append(&one.log, 10, 1_000);
     let copy = follow(dir.path(), &[one.address()], Start::First);
     let mut reader = copy.reader(Start::Index(before)).ok();

@@ -43,7 +43,7 @@ fn servers_of_another_log_are_rejected() {
     });
     assert_eq!(stopped, ErrorKind::Diverged);
     assert_eq!(copy.status().stopped.map(|e| e.kind()), Some(ErrorKind::Diverged));
-    assert_eq!(copy.log().info().last, last, "existing records can be read");
+    assert_eq!(copy.log().last_index(), last, "existing records can be read");
     drop(copy);
     // The server checks as well, and returns errors that other clients understand.
     let (code, kind) = refusal(&one.address(), |request| request.log_id = vec![7; 16].into());
@@ -102,14 +102,14 @@ impl Follow for Rogue {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let from = match request.into_inner().start {
             Some(Asked::After(FollowPlace { index, term })) => FollowFrom::After {
-                log: self.log.info().log_id,
+                log: self.log.log_id(),
                 raft: chiplog::EntryIndex(index),
                 term: chiplog::Term(term),
             },
             _ => FollowFrom::First,
         };
         let mut feed = self.log.follow(from).unwrap();
-        let id = self.log.info().log_id.get().to_be_bytes().to_vec().into();
+        let id = self.log.log_id().get().to_be_bytes().to_vec().into();
         let committed = feed.committed().get();
         let hello = FollowResponse { log_id: id, committed, last: 1, first: 1, ..Default::default() };
         let mut all = vec![Ok(hello)];

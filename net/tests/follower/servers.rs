@@ -154,7 +154,7 @@ fn records_discarded_by_one_server_come_from_another() {
     let last = append(&one.log, 10_000, 1_000);
     let short = tempfile::tempdir().unwrap();
     let mut options = quick();
-    options.files = Options { retention_bytes: Some(2 << 20), ..Options::with_segment_bytes(1 << 20) };
+    options.files = Options::with_segment_bytes(1 << 20).retention_bytes(2 << 20);
     let short = Follower::open(short.path(), [one.address()], Start::First, options).unwrap();
     short.wait_for(last, LONG).unwrap();
     until("it keeps less", || short.status().first > early.next());

@@ -78,7 +78,7 @@ pub(crate) fn stored(log: &Log, first: Index, last: Index) -> Vec<(Index, u64, B
 
 #[track_caller]
 pub(crate) fn same(copy: &Log, log: &Log, last: Index) {
-    let first = log.info().first.max(copy.info().first);
+    let first = log.first_index().max(copy.first_index());
     copy.wait_for(last, LONG).unwrap();
-    assert!(stored(copy, first, last) == stored(log, first, last), "{:?} {:?}", copy.info(), log.info());
+    assert!(stored(copy, first, last) == stored(log, first, last), "{:?} {:?}", copy.status(), log.status());
 }

@@ -23,7 +23,7 @@ async fn pipelined_requests_are_answered_in_order_with_an_index_for_each_proposa
         assert_eq!(ok.sequence, n + 1);
         assert_eq!(ok.indexes, (next..next + n % 5).collect::<Vec<_>>());
         next += n % 5;
-        assert!(server.log.info().durable >= Index(next - 1), "ok before it was durable");
+        assert!(server.log.durable_index() >= Index(next - 1), "ok before it was durable");
     }
     let mut rest = appender.half_close();
     assert!(rest.message().await.unwrap().is_none(), "the stream ends when everything is answered");
@@ -44,7 +44,7 @@ async fn wrong_sequence_number_is_an_error_after_earlier_answers() {
         let (found, expected) = (format!("sequence {sent} "), format!("{wanted} was expected"));
         assert!(status.message().contains(&found) && status.message().contains(&expected), "{status:?}");
     }
-    assert_eq!(server.log.info().last, Index(6));
+    assert_eq!(server.log.last_index(), Index(6));
 }
 
 #[tokio::test]
@@ -86,12 +86,12 @@ async fn hundreds_of_thousands_of_empty_proposals_in_one_request() {
         appender.reply().await.unwrap_err()
     };
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(server.log.info().last, Index(1_500_000));
+    assert_eq!(server.log.last_index(), Index(1_500_000));
 }
 
 #[tokio::test]
 async fn too_large_requests_are_rejected_whole() {
-    let limits = Limits { message_bytes_max: 4 << 20, ..Limits::default() };
+    let limits = Limits::default().message_bytes_max(4 << 20);
     let server = one(Options::with_segment_bytes(1 << 20), limits).await;
     let mut appender = server.appender().await;
     let most = server.log.options().record_bytes_max as usize;
@@ -103,12 +103,12 @@ async fn too_large_requests_are_rejected_whole() {
     let mut appender = server.appender().await;
     appender.send([vec![1; 5 << 20]]).await;
     assert_eq!(appender.reply().await.unwrap_err().code(), Code::OutOfRange);
-    assert_eq!(server.log.info().last, Index(1), "none of their records are in the log");
+    assert_eq!(server.log.last_index(), Index(1), "none of their records are in the log");
 }
 
 #[tokio::test]
 async fn full_log_has_room_after_a_discard() {
-    let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+    let options = Options::with_segment_bytes(1 << 20).capacity_bytes(4 << 20);
     let server = one(options, Limits::default()).await;
     let mut appender = server.appender().await;
     let value = vec![3; 200_000];
@@ -123,7 +123,7 @@ async fn full_log_has_room_after_a_discard() {
     assert!(last);
     appender.send(["nothing more"]).await;
     assert_eq!(appender.reply().await.unwrap(), None);
-    assert!(server.log.info().last >= Index(15));
+    assert!(server.log.last_index() >= Index(15));
     // Filled completely, and checked by a probe.
     let mut appender = server.appender().await;
     loop {
@@ -163,8 +163,8 @@ async fn full_log_has_room_after_a_discard() {
 /// Requests wait for memory; all are answered in the end.
 #[tokio::test]
 async fn memory_is_shared_by_all_streams() {
-    let budget = Budget::new(BudgetLimits { bytes: 1 << 20, ..BudgetLimits::default() }, Arc::default());
-    let limits = Limits { message_bytes_max: 1 << 20, budget, ..Limits::default() };
+    let budget = Budget::new(BudgetLimits::default().bytes(1 << 20), Arc::default());
+    let limits = Limits::default().message_bytes_max(1 << 20).budget(budget);
     let server = one(Options::with_segment_bytes(4 << 20), limits).await;
     let streams: Vec<_> = (0..12usize)
         .map(|k| {
@@ -212,7 +212,7 @@ impl Appender {
 /// further.
 #[tokio::test]
 async fn client_that_reads_no_answers_is_slowed_and_blocks_no_one() {
-    let limits = Limits { stream_requests_max: 16, ..Limits::default() };
+    let limits = Limits::default().stream_requests_max(16);
     let server = one(Options::with_segment_bytes(1 << 20), limits).await;
     let mut client = server.client().await;
     let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));

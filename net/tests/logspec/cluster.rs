@@ -2,7 +2,7 @@
 
 use crate::support::{Appender, PATIENCE, Served, info, serve};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
 use chiplog_net::service::logspec::Limits;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::{
@@ -20,12 +20,12 @@ struct Trio {
 }
 
 fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, client: &str) -> Options {
-    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
     cluster.heartbeat = Duration::from_millis(50);
     cluster.election_timeout = Duration::from_millis(500);
     cluster.address = format!("127.0.0.1:{node} {client}");
     let capacity_bytes = Some(24 << 20);
-    Options { cluster: Some(cluster), capacity_bytes, ..Options::with_segment_bytes(4 << 20) }
+    Options::with_segment_bytes(4 << 20).cluster(cluster).capacity_bytes(capacity_bytes)
 }
 
 impl Trio {
@@ -37,14 +37,14 @@ impl Trio {
             let client = listener.local_addr().unwrap().to_string();
             let bootstrap = match served.first() {
                 None => Bootstrap::Init,
-                Some(first) => Bootstrap::Join(first.log.info().log_id),
+                Some(first) => Bootstrap::Join(first.log.log_id()),
             };
             let dir = tempfile::tempdir().unwrap();
             let options = options(node, bootstrap, &network, &client);
             let address = options.cluster.as_ref().unwrap().address.clone();
             let log = Log::open(dir.path(), options).unwrap();
             if let Some(Served { log: leader, .. }) = served.first() {
-                let directory = log.info().directory;
+                let directory = log.directory_id();
                 let add = Change::AddLearner { node: NodeId(node), directory, address };
                 let leader = leader.clone();
                 tokio::task::spawn_blocking(move || {
@@ -59,7 +59,7 @@ impl Trio {
             dirs.push(dir);
         }
         let trio = Self { network, served, _dirs: dirs };
-        trio.await_all(|log| log.status().leader.is_some()).await;
+        trio.await_all(|log| log.leader().is_some()).await;
         trio
     }
 
@@ -76,11 +76,11 @@ impl Trio {
     }
 
     fn leader(&self) -> &Served {
-        self.served.iter().find(|s| s.log.status().role == Role::Leader).unwrap()
+        self.served.iter().find(|s| s.log.role() == Role::Leader).unwrap()
     }
 
     fn follower(&self) -> &Served {
-        self.served.iter().find(|s| s.log.status().role == Role::Follower).unwrap()
+        self.served.iter().find(|s| s.log.role() == Role::Follower).unwrap()
     }
 }
 
@@ -136,9 +136,9 @@ async fn any_replica_serves_acknowledged_records() {
 async fn requests_without_a_leader_are_held_briefly() {
     let trio = Trio::new().await;
     let lonely = trio.follower();
-    trio.network.disconnect(lonely.log.status().node);
+    trio.network.disconnect(lonely.log.status().replica.node);
     let until = Instant::now() + PATIENCE;
-    while lonely.log.status().leader.is_some() {
+    while lonely.log.leader().is_some() {
         assert!(Instant::now() < until);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -160,7 +160,7 @@ async fn requests_without_a_leader_are_held_briefly() {
     let mut appender = Appender::new(&mut client).await;
     appender.send(["held"]).await;
     trio.network.heal();
-    trio.network.connect(lonely.log.status().node);
+    trio.network.connect(lonely.log.status().replica.node);
     let reply = appender.reply().await;
     match reply {
         Ok(Some(Reply::Redirect(redirect))) => {
@@ -185,7 +185,7 @@ async fn full_follower_redirects() {
             other => break assert_eq!(other, Some(Reply::Full(true))),
         }
     }
-    trio.await_all(|log| log.info().last == leader.log.info().last).await;
+    trio.await_all(|log| log.last_index() == leader.log.last_index()).await;
     for proposals in [0, 1] {
         let mut appender = trio.follower().appender().await;
         appender.send(std::iter::repeat_n(vec![0; 1 << 20], proposals)).await;
@@ -201,7 +201,7 @@ async fn leader_is_lost_during_an_append() {
     let old = trio.leader();
     let mut appender = old.appender().await;
     let mut acknowledged = appender.append(["a", "b", "c"]).await;
-    trio.network.disconnect(old.log.status().node);
+    trio.network.disconnect(old.log.status().replica.node);
     appender.send(["never acknowledged"]).await;
     match appender.reply().await {
         Ok(Some(Reply::Redirect(redirect))) => assert_ne!(redirect.host, old.address),
@@ -211,15 +211,15 @@ async fn leader_is_lost_during_an_append() {
     let until = Instant::now() + PATIENCE;
     let next = loop {
         assert!(Instant::now() < until);
-        let leads = |s: &&Served| s.address != old.address && s.log.status().role == Role::Leader;
+        let leads = |s: &&Served| s.address != old.address && s.log.role() == Role::Leader;
         match trio.served.iter().find(leads) {
             Some(next) => break next,
             None => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     };
     acknowledged.extend(next.appender().await.append(["d"]).await);
-    trio.network.connect(old.log.status().node);
-    trio.await_all(|log| log.info().last.get() >= *acknowledged.last().unwrap()).await;
+    trio.network.connect(old.log.status().replica.node);
+    trio.await_all(|log| log.last_index().get() >= *acknowledged.last().unwrap()).await;
     for served in &trio.served {
         let found: Vec<_> = acknowledged.iter().map(|n| served.log.read((*n).into()).unwrap().data).collect();
         assert_eq!(found, ["a", "b", "c", "d"]);
@@ -232,12 +232,12 @@ async fn leader_is_lost_during_an_append() {
 async fn unknown_outcome_is_not_a_redirect() {
     let trio = Trio::new().await;
     let old = trio.leader();
-    let node = old.log.status().node;
+    let node = old.log.status().replica.node;
     let mut appender = old.appender().await;
     assert_eq!(appender.append(["before"]).await, [1]);
     trio.network.disconnect(node);
     appender.send(["cut off"]).await;
-    let elected = |s: &&Served| s.address != old.address && s.log.status().role == Role::Leader;
+    let elected = |s: &&Served| s.address != old.address && s.log.role() == Role::Leader;
     let until = Instant::now() + PATIENCE;
     while !trio.served.iter().any(|s| elected(&s)) {
         assert!(Instant::now() < until);
@@ -247,7 +247,7 @@ async fn unknown_outcome_is_not_a_redirect() {
     let status = appender.reply().await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     assert!(status.message().contains("outcome unknown"), "{status:?}");
-    trio.await_all(|log| log.status().leader.is_some_and(|leader| leader != node)).await;
+    trio.await_all(|log| log.leader().is_some_and(|leader| leader != node)).await;
     // The next append was never submitted: that is a redirect.
     let mut appender = old.appender().await;
     appender.send(["refused"]).await;
@@ -260,7 +260,7 @@ async fn unknown_outcome_is_not_a_redirect() {
 async fn stalled(network: &MemoryNetwork, queue_timeout: Duration) -> ([TempDir; 2], Vec<Log>) {
     let (dirs, mut logs) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Vec::<Log>::new());
     for node in 1..=2u64 {
-        let bootstrap = logs.first().map_or(Bootstrap::Init, |log| Bootstrap::Join(log.info().log_id));
+        let bootstrap = logs.first().map_or(Bootstrap::Init, |log| Bootstrap::Join(log.log_id()));
         let mut options = options(node, bootstrap, network, &format!("127.0.0.1:{node}"));
         options.queue_bytes_max = options.batch_bytes_max as usize;
         options.queue_timeout = queue_timeout;
@@ -271,7 +271,7 @@ async fn stalled(network: &MemoryNetwork, queue_timeout: Duration) -> ([TempDir;
         }
         let log = Log::open(dirs[node as usize - 1].path(), options).unwrap();
         if let Some(leader) = logs.first().cloned() {
-            let (node, directory) = (NodeId(node), log.info().directory);
+            let (node, directory) = (NodeId(node), log.directory_id());
             let address = "127.0.0.1:2 127.0.0.1:2".to_owned();
             let adding = tokio::task::spawn_blocking(move || {
                 leader.change_members(&[Change::AddLearner { node, directory, address }], PATIENCE)?;
@@ -321,7 +321,7 @@ async fn append_without_room_is_reported_as_not_in_the_log() {
 async fn stalled_log_slows_its_clients() {
     let network = MemoryNetwork::new();
     let (_dirs, logs) = stalled(&network, PATIENCE).await;
-    let limits = Limits { stream_bytes_max: 2 << 20, ..Limits::default() };
+    let limits = Limits::default().stream_bytes_max(2 << 20);
     let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), limits);
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counting = sent.clone();
@@ -350,7 +350,7 @@ async fn stalled_log_slows_its_clients() {
 async fn leader_that_hands_over_does_not_redirect_to_itself() {
     let trio = Trio::new().await;
     let (leader, target) = (trio.leader(), trio.follower());
-    let (log, to) = (leader.log.clone(), target.log.status().node);
+    let (log, to) = (leader.log.clone(), target.log.status().replica.node);
     trio.network.disconnect(to);
     let mut appender = leader.appender().await;
     appender.append(["before"]).await;

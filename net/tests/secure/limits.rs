@@ -364,7 +364,7 @@ impl http_body::Body for Sent {
 #[tokio::test]
 async fn waiting_streams_leave_room_for_others_of_their_connection() {
     let (bytes, connection_bytes, wait) = (64 << 20, MESSAGE_BYTES_MAX, PATIENCE * 2);
-    let limits = BudgetLimits { bytes, connection_bytes, wait, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().bytes(bytes).connection_bytes(connection_bytes).wait(wait);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_budget(settings, budget.clone()).await;
@@ -472,13 +472,11 @@ fn announce(channel: &Channel, service: &str, length: u32) -> oneshot::Sender<()
 #[tokio::test]
 async fn inflight_bytes() {
     const LIMIT: u32 = 32 << 10;
-    let limits = BudgetLimits {
-        bytes: 2 * LIMIT as usize,
-        connection_bytes: LIMIT as usize,
-        wait: Duration::from_millis(400),
-        share_percent: 100,
-        ..BudgetLimits::default()
-    };
+    let limits = BudgetLimits::default()
+        .bytes(2 * LIMIT as usize)
+        .connection_bytes(LIMIT as usize)
+        .wait(Duration::from_millis(400))
+        .share_percent(100);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_budget(settings, budget.clone()).await;

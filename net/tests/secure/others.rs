@@ -42,7 +42,7 @@ fn resident_bytes() -> u64 {
 /// clients succeeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn announced_messages_hold_only_received_bytes() {
-    let limits = BudgetLimits { bytes: 256 << 20, connection_bytes: 64 << 20, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().bytes(256 << 20).connection_bytes(64 << 20);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_message_bytes(settings, budget.clone(), 31 << 20).await;
@@ -100,7 +100,7 @@ async fn read(channel: &Channel, count: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn decompressed_batches_stay_within_the_answer_budget() {
     const ANSWERS: usize = 256 << 20;
-    let limits = BudgetLimits { answer_bytes: ANSWERS, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().answer_bytes(ANSWERS);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_large_batches(settings, budget.clone()).await;
@@ -135,7 +135,7 @@ async fn decompressed_batches_stay_within_the_answer_budget() {
 async fn unmapped_batches_are_read_once_they_are_paid_for() {
     const STREAMS: usize = 60;
     for service in [Service::Log, Service::Logspec, Service::Follow] {
-        let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 50, ..BudgetLimits::default() };
+        let limits = BudgetLimits::default().answer_bytes(64 << 20).share_percent(50);
         let mut settings = Settings::default();
         settings.limits.slow_reader = None; // no reader is ended
         let budget = Budget::new(limits, settings.refusals.clone());
@@ -170,7 +170,7 @@ async fn unmapped_batches_are_read_once_they_are_paid_for() {
 /// wait for the memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_readers_give_way_to_readers_of_their_address() {
-    let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 100, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().answer_bytes(64 << 20).share_percent(100);
     let mut settings = Settings::default();
     settings.limits.slow_reader = Some(Duration::from_secs(6));
     let budget = Budget::new(limits, settings.refusals.clone());
@@ -191,7 +191,7 @@ async fn idle_readers_give_way_to_readers_of_their_address() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn positions_are_sent_while_batches_wait_for_memory() {
     // Less than one decompressed batch: one of them uses all memory.
-    let limits = BudgetLimits { answer_bytes: 4 << 20, share_percent: 100, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().answer_bytes(4 << 20).share_percent(100);
     let mut settings = Settings::default();
     settings.limits.slow_reader = None; // no reader is ended
     let budget = Budget::new(limits, settings.refusals.clone());
@@ -229,7 +229,7 @@ async fn positions_are_sent_while_batches_wait_for_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_an_address_and_of_a_token_are_bounded() {
     const STREAMS: usize = 80;
-    let limits = BudgetLimits { streams: STREAMS, answer_bytes: 64 << 20, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().streams(STREAMS).answer_bytes(64 << 20);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let tokens = format!(
@@ -310,7 +310,7 @@ async fn unauthenticated_connections_are_closed_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_calls_of_an_address_leave_places_to_others() {
     const STREAMS: usize = 16 * 16;
-    let limits = BudgetLimits { streams: STREAMS, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().streams(STREAMS);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let tokens = format!("append:{}", digest_of("other"));

@@ -3,7 +3,7 @@
 use crate::pki::{Authority, Leaf};
 use crate::support::PATIENCE;
 use bytes::Bytes;
-use chiplog::{Bootstrap, Change, Cluster, Index, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Index, Log, NodeId, Options, Role};
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;
@@ -42,25 +42,24 @@ impl Replica {
         peer.election_timeout = Duration::from_millis(400);
         peer.tls = Some(tls);
         let transport = PeerTransport::start(peer).unwrap();
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, transport.clone());
         (cluster.heartbeat, cluster.election_timeout) =
             (Duration::from_millis(50), Duration::from_millis(400));
         cluster.address = address;
-        let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(1 << 20) };
+        let options = Options::with_segment_bytes(1 << 20).cluster(cluster);
         let log = Log::open(dir.join(node.to_string()), options).unwrap();
-        let info = log.info();
-        transport.identify(info.log_id, info.directory);
+        transport.identify(log.log_id(), log.directory_id());
         Self { log, transport, address: at.to_string() }
     }
 
     fn led(dir: &Path, tls: PeerTls) -> Self {
         let first = Self::start(1, dir, Bootstrap::Init, tls);
-        wait("it leads", || first.log.status().role == Role::Leader);
+        wait("it leads", || first.log.role() == Role::Leader);
         first
     }
 
     fn add(&self, node: u64, other: &Self) {
-        let directory = other.log.info().directory;
+        let directory = other.log.directory_id();
         let address = format!("{0} {0}", other.address);
         self.log
             .change_members(&[Change::AddLearner { node: NodeId(node), directory, address }], PATIENCE)
@@ -79,15 +78,15 @@ fn wait(what: &str, mut is: impl FnMut() -> bool) {
 
 /// The Hello of a peer that claims to be node `from`.
 fn hello(replica: &Replica, from: u64) -> PeerMessage {
-    let info = replica.log.info();
+    let status = replica.log.status();
     let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
     let hello = PeerHello {
         protocol: 1,
-        log_id: bytes(info.log_id.get()),
+        log_id: bytes(status.log_id.get()),
         from,
         from_directory: bytes(77),
         to: 1,
-        to_directory: bytes(info.directory.get()),
+        to_directory: bytes(status.directory_id.get()),
         from_address: "127.0.0.1:9 127.0.0.1:9".into(),
         features: 0,
         stream: 0,
@@ -148,7 +147,7 @@ fn replica_sends_the_log_only_to_the_named_node() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Authority::new();
     let first = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
-    let log = first.log.info().log_id;
+    let log = first.log.log_id();
     let third = ours.leaf(&["node-3", "127.0.0.1"]);
     let second = Replica::start(2, dir.path(), Bootstrap::Join(log), peer_tls(&ours, &third));
     first.add(2, &second);
@@ -157,17 +156,17 @@ fn replica_sends_the_log_only_to_the_named_node() {
         second.transport.refusals().read(Refusal::Handshake) >= 3
     });
     assert!(first.transport.traffic().iter().all(|t| !t.connected));
-    assert_eq!(second.log.info().last, Index(0));
+    assert_eq!(second.log.last_index(), Index(0));
 
     second.transport.replace_tls(peer_tls(&ours, &ours.leaf(&["node-2"]))).unwrap();
-    wait("it has the log", || second.log.info().last == Index(1));
+    wait("it has the log", || second.log.last_index() == Index(1));
 
     // An invalid identity is rejected, and changes nothing.
     let mut broken = peer_tls(&ours, &ours.leaf(&["node-2"]));
     broken.key.clear();
     assert!(second.transport.replace_tls(broken).is_err());
     first.log.append(b"y").unwrap();
-    wait("it continues", || second.log.info().last == Index(2));
+    wait("it continues", || second.log.last_index() == Index(2));
 }
 
 #[test]

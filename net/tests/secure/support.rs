@@ -72,7 +72,7 @@ impl Served {
 
     /// The same without mappings.
     pub(crate) async fn without_mappings(settings: Settings, budget: Budget) -> Self {
-        let options = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(16 << 20) };
+        let options = Options::with_segment_bytes(16 << 20).read_mode(ReadMode::Read);
         Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, options).await
     }
 
@@ -90,7 +90,7 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let refusals = settings.refusals.clone();
-        let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
+        let limits = Limits::default().message_bytes_max(message_bytes_max).budget(budget.clone());
         let mut options = NativeOptions::default();
         (options.message_bytes_max, options.budget) = (message_bytes_max, budget.clone());
         let access = Arc::new(Access::new(tokens, refusals.clone()));

@@ -73,7 +73,7 @@ async fn calls_without_a_known_token_are_rejected() {
     // A stream of appends is rejected before anything is read from it.
     let requests = tokio_stream::iter([chiplog_net::service::logspec::AppendRequest::new(1, ["x"])]);
     assert_eq!(bare.append(requests).await.unwrap_err().code(), tonic::Code::Unauthenticated);
-    assert_eq!(server.log.info().last, Index(0));
+    assert_eq!(server.log.last_index(), Index(0));
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn revoked_tokens_and_roles_end_their_streams() {
     let request = FollowRequest { start: Some(Copy::Oldest(true)), ..FollowRequest::default() };
     let mut followed = copies.follow(shown("read", request)).await.unwrap().into_inner();
     assert!(message(&mut followed).await.unwrap().is_some());
-    let last = server.log.info().last;
+    let last = server.log.last_index();
 
     // One token is revoked, one may now only read.
     let left = format!("read:{}\nadmin:{}\n", digest_of("append"), digest_of("admin"));
@@ -165,16 +165,16 @@ async fn revoked_tokens_and_roles_end_their_streams() {
     assert_eq!(end(followed).await, Code::Unauthenticated);
     assert_eq!(server.refusals.read(Refusal::PermissionDenied), 2);
     assert_eq!(server.refusals.read(Refusal::Unauthenticated), 5);
-    assert_eq!(server.log.info().last, last);
+    assert_eq!(server.log.last_index(), last);
     third.send(NativeAppend { log: String::new(), batch: batch() }).await.unwrap();
     assert!(message(&mut of_admin).await.unwrap().is_some());
-    assert_eq!(server.log.info().last, Index(last.get() + 1));
+    assert_eq!(server.log.last_index(), Index(last.get() + 1));
 }
 
 /// A token was used on all connections: clients of other tokens found no place.
 #[tokio::test]
 async fn connections_of_a_token_are_bounded() {
-    let limits = BudgetLimits { connections_per_token: 2, ..BudgetLimits::default() };
+    let limits = BudgetLimits::default().connections_per_token(2);
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let tokens: String = ["a", "b"].map(|token| format!("read:{}\n", digest_of(token))).concat();

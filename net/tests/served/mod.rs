@@ -4,7 +4,7 @@
 pub(crate) mod client;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Error, ErrorKind, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, ClusterOptions, Error, ErrorKind, Log, NodeId, Options, Role};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;
@@ -152,8 +152,8 @@ impl Trio {
         trio.start(1, Bootstrap::Init);
         let first = trio.log(1).clone();
         for node in 2..=3 {
-            trio.start(node, Bootstrap::Join(first.info().log_id));
-            let directory = trio.log(node).info().directory;
+            trio.start(node, Bootstrap::Join(first.log_id()));
+            let directory = trio.log(node).directory_id();
             let add = Change::AddLearner { node: NodeId(node), directory, address: trio.member(node) };
             first.change_members(&[add], PATIENCE).unwrap();
             first.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
@@ -176,16 +176,12 @@ impl Trio {
 
     fn start(&mut self, node: u64, bootstrap: Bootstrap) {
         let n = node as usize - 1;
-        let mut cluster = Cluster::new(NodeId(node), bootstrap, self.network.transport());
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstrap, self.network.transport());
         cluster.heartbeat = Duration::from_millis(30);
         cluster.election_timeout = Duration::from_millis(300);
         cluster.address = self.member(node);
-        let options = Options {
-            cluster: Some(cluster),
-            session_window: 64,
-            sessions_max: 256,
-            ..Options::with_segment_bytes(4 << 20)
-        };
+        let options =
+            Options::with_segment_bytes(4 << 20).cluster(cluster).session_window(64).sessions_max(256);
         let log = Log::open(self.dirs[n].path(), options).unwrap();
         let server = Server::start_at(log.clone(), self.ports[n], NativeOptions::default());
         self.nodes[n] = Some((log, server));
@@ -249,7 +245,7 @@ impl Trio {
         let end = Instant::now() + PATIENCE;
         loop {
             for node in (1..=3).filter(|n| *n != not && self.runs(*n)) {
-                if self.log(node).status().role == Role::Leader {
+                if self.log(node).role() == Role::Leader {
                     return node;
                 }
             }

@@ -1,7 +1,7 @@
 //! The log's state as the values of `lib/chiplog/_values.py`.
 
 use crate::convert::errors;
-use chiplog::{Backlog, Error, Info, LogOptions, Member, Options, ReadMode, Stats};
+use chiplog::{Error, LogOptions, Member, Metrics, Options, ReadMode, Status};
 use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
 use chiplog_net::wire::ids::to_hex;
@@ -36,19 +36,19 @@ fn id(id: u128) -> Option<String> {
     (id != 0).then(|| to_hex(id))
 }
 
-pub(crate) fn info<'py>(py: Python<'py>, info: &Info) -> Value<'py> {
+pub(crate) fn info<'py>(py: Python<'py>, status: &Status) -> Value<'py> {
     let fields = fields!(py;
-        log_id = to_hex(info.log_id.get()),
-        directory = to_hex(info.directory.get()),
-        follows = info.follows,
-        first = info.first.get(),
-        last = info.last.get(),
-        durable = info.durable.get(),
-        bytes_used = info.bytes_used,
-        bytes_capacity = info.bytes_capacity,
-        segments = info.segments,
-        sessions = info.sessions,
-        last_timestamp = info.last_timestamp.get(),
+        log_id = to_hex(status.log_id.get()),
+        directory = to_hex(status.directory_id.get()),
+        follows = status.follows,
+        first = status.first_index.get(),
+        last = status.last_index.get(),
+        durable = status.durable_index.get(),
+        bytes_used = status.bytes_used,
+        bytes_capacity = status.bytes_capacity,
+        segments = status.segments,
+        sessions = status.sessions,
+        last_timestamp = status.last_timestamp.get(),
     );
     make(py, "Info", &fields)
 }
@@ -105,34 +105,34 @@ pub(crate) fn log_options<'py>(py: Python<'py>, options: &LogOptions) -> PyResul
     Ok(named)
 }
 
-pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
+pub(crate) fn stats<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
     let fields = fields!(py;
-        appends = stats.appends,
-        records = stats.records,
-        blocks = stats.blocks,
-        bytes = stats.bytes,
-        syncs = stats.syncs,
-        sync_seconds_total = stats.sync_micros_total as f64 / 1e6,
-        sync_seconds_max = stats.sync_micros_max as f64 / 1e6,
-        sync_seconds_p50 = stats.sync_latency(0.5).as_secs_f64(),
-        sync_seconds_p99 = stats.sync_latency(0.99).as_secs_f64(),
-        rolls = stats.rolls,
-        scrubbed_bytes = stats.scrubbed_bytes,
-        damaged = stats.damaged,
-        repaired = stats.repaired,
-        truncated_records = stats.truncated_records,
-        discarded_records = stats.discarded_records,
-        syncing_seconds = stats.syncing.as_secs_f64(),
+        appends = metrics.appends,
+        records = metrics.records,
+        blocks = metrics.blocks,
+        bytes = metrics.bytes,
+        syncs = metrics.syncs,
+        sync_seconds_total = metrics.sync_micros_total as f64 / 1e6,
+        sync_seconds_max = metrics.sync_micros_max as f64 / 1e6,
+        sync_seconds_p50 = metrics.sync_latency(0.5).as_secs_f64(),
+        sync_seconds_p99 = metrics.sync_latency(0.99).as_secs_f64(),
+        rolls = metrics.rolls,
+        scrubbed_bytes = metrics.scrubbed_bytes,
+        damaged = metrics.damaged,
+        repaired = metrics.repaired,
+        truncated_records = metrics.truncated_records,
+        discarded_records = metrics.discarded_records,
+        syncing_seconds = metrics.syncing.as_secs_f64(),
     );
     make(py, "Stats", &fields)
 }
 
-pub(crate) fn backlog<'py>(py: Python<'py>, backlog: &Backlog) -> Value<'py> {
+pub(crate) fn backlog<'py>(py: Python<'py>, metrics: &Metrics) -> Value<'py> {
     let fields = fields!(py;
-        queue_appends = backlog.queue_appends,
-        queue_bytes = backlog.queue_bytes,
-        taken_bytes = backlog.taken_bytes,
-        uncommitted_bytes = backlog.uncommitted_bytes,
+        queue_appends = metrics.queue_appends,
+        queue_bytes = metrics.queue_bytes,
+        taken_bytes = metrics.taken_bytes,
+        uncommitted_bytes = metrics.uncommitted_bytes,
     );
     make(py, "Backlog", &fields)
 }

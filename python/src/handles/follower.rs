@@ -246,7 +246,7 @@ impl Follower {
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.follower()?.log().info())
+        values::info(py, &self.follower()?.log().status())
     }
 
     /// Returns `FollowerStatus`: the state of the follower. Also after `close()`.
@@ -284,14 +284,14 @@ impl Follower {
     ///
     /// Does not block. Raises `ClosedError`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::stats(py, &self.follower()?.log().stats())
+        values::stats(py, &self.follower()?.log().metrics())
     }
 
     /// Returns `Backlog`: the work that waits in the copy now.
     ///
     /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::backlog(py, &self.follower()?.log().backlog())
+        values::backlog(py, &self.follower()?.log().metrics())
     }
 
     /// Returns why the copy accepts no more records, the `Error` of a failed write or sync; None: it continues.

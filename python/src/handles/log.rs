@@ -417,21 +417,21 @@ impl Log {
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.log()?.info())
+        values::info(py, &self.log()?.status())
     }
 
     /// Returns `Stats`: the log's counters since it was opened.
     ///
     /// Does not block. Raises `ClosedError`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::stats(py, &self.log()?.stats())
+        values::stats(py, &self.log()?.metrics())
     }
 
     /// Returns `Backlog`: the work that waits in the log now.
     ///
     /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::backlog(py, &self.log()?.backlog())
+        values::backlog(py, &self.log()?.metrics())
     }
 
     /// Returns the options that are set for the log, a dict of names and values.
@@ -564,11 +564,11 @@ impl Log {
 
     fn __repr__(&self) -> PyResult<String> {
         let log = self.log.any()?;
-        let info = log.info();
-        let state = match (self.log.is_closed(), info.last < info.first) {
+        let status = log.status();
+        let state = match (self.log.is_closed(), status.last_index < status.first_index) {
             (true, _) => "closed".to_owned(),
             (false, true) => "empty".to_owned(),
-            (false, false) => format!("records {} to {}", info.first, info.last),
+            (false, false) => format!("records {} to {}", status.first_index, status.last_index),
         };
         Ok(format!("<chiplog.Log {:?}, {state}>", log.path()))
     }

@@ -105,7 +105,7 @@ impl ReadOnlyLog {
     ///
     /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::info(py, &self.read_only()?.info())
+        values::info(py, &self.read_only()?.status())
     }
 
     /// Returns how many records follow the last visible one that are not proven durable.

@@ -95,7 +95,7 @@ impl WriteOptions {
     /// The options in the library's form.
     pub(crate) fn options(&self) -> Options {
         let base = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
-        Options { create: !self.no_create, capacity_bytes: self.capacity, ..base }
+        base.create(!self.no_create).capacity_bytes(self.capacity)
     }
 }
 
@@ -158,7 +158,7 @@ fn locked(dir: &Path, holder: &Holder) -> Failure {
 /// made with, and new files get the same size.
 pub(crate) fn open_as_it_is(dir: &Path) -> Result<Log> {
     let options = segment_bytes_of(dir).map_or_else(Options::default, Options::with_segment_bytes);
-    open(dir, Options { create: false, ..options })
+    open(dir, options.create(false))
 }
 
 /// The size of a log's newest segment file. None: no file can be a segment.
@@ -175,5 +175,5 @@ fn segment_bytes_of(dir: &Path) -> Option<u32> {
 
 /// Opens an existing log for writing.
 pub(crate) fn open_existing(dir: &Path) -> Result<Log> {
-    open(dir, Options { create: false, ..Options::default() })
+    open(dir, Options::default().create(false))
 }

@@ -11,7 +11,7 @@
 use super::limits::Limits;
 use super::size::Size;
 use crate::common::failure::{Failure, Result};
-use chiplog::{Bootstrap, Cluster, NodeId, Options, ReadMode};
+use chiplog::{Bootstrap, ClusterOptions, NodeId, Options, ReadMode};
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -167,7 +167,7 @@ impl Default for Listen {
 
 impl Default for ClusterConfig {
     fn default() -> Self {
-        let d = Cluster::new(NodeId(1), Bootstrap::Existing, Arc::new(Nowhere));
+        let d = ClusterOptions::new(NodeId(1), Bootstrap::Existing, Arc::new(Nowhere));
         Self {
             heartbeat_millis: d.heartbeat.as_millis() as u64,
             election_timeout_millis: d.election_timeout.as_millis() as u64,
@@ -338,7 +338,7 @@ impl Config {
         address: String,
     ) -> Result<Options> {
         let c = &self.cluster;
-        let mut cluster = Cluster::new(NodeId(self.node.max(1)), bootstrap, transport);
+        let mut cluster = ClusterOptions::new(NodeId(self.node.max(1)), bootstrap, transport);
         cluster.address = address;
         cluster.heartbeat = Duration::from_millis(c.heartbeat_millis);
         cluster.election_timeout = Duration::from_millis(c.election_timeout_millis);
@@ -355,27 +355,26 @@ impl Config {
             None => Options::default(),
         };
         let or = |key: &str, size: Option<Size>, default| size.map_or(Ok(default), |s| narrow(key, s));
-        Ok(Options {
-            capacity_bytes: l.capacity_bytes.map(|s| s.0),
-            retention_bytes: l.retention_bytes.map(|s| s.0),
-            retention_age: l.retention_seconds.map(Duration::from_secs),
-            record_bytes_max: or("log.record_bytes_max", l.record_bytes_max, base.record_bytes_max)?,
-            batch_bytes_max: or("log.batch_bytes_max", l.batch_bytes_max, base.batch_bytes_max)?,
-            block_bytes_max: or("log.block_bytes_max", l.block_bytes_max, base.block_bytes_max)?,
-            queue_bytes_max: l.queue_bytes_max.map_or(base.queue_bytes_max, wide),
-            queue_appends_max: l.queue_appends_max.map_or(base.queue_appends_max, |n| wide(Size(n))),
-            queue_timeout: l.queue_timeout_millis.map_or(base.queue_timeout, Duration::from_millis),
-            prefetch_bytes: or("log.prefetch_bytes", l.prefetch_bytes, base.prefetch_bytes)?,
-            sessions_max: l.sessions_max.unwrap_or(base.sessions_max),
-            session_window: l.session_window.unwrap_or(base.session_window),
-            session_idle_max: l.session_idle_max_seconds.map_or(base.session_idle_max, Duration::from_secs),
-            read_mode: match l.read_mode {
+        Ok(base
+            .clone()
+            .capacity_bytes(l.capacity_bytes.map(|s| s.0))
+            .retention_bytes(l.retention_bytes.map(|s| s.0))
+            .retention_age(l.retention_seconds.map(Duration::from_secs))
+            .record_bytes_max(or("log.record_bytes_max", l.record_bytes_max, base.record_bytes_max)?)
+            .batch_bytes_max(or("log.batch_bytes_max", l.batch_bytes_max, base.batch_bytes_max)?)
+            .block_bytes_max(or("log.block_bytes_max", l.block_bytes_max, base.block_bytes_max)?)
+            .queue_bytes_max(l.queue_bytes_max.map_or(base.queue_bytes_max, wide))
+            .queue_appends_max(l.queue_appends_max.map_or(base.queue_appends_max, |n| wide(Size(n))))
+            .queue_timeout(l.queue_timeout_millis.map_or(base.queue_timeout, Duration::from_millis))
+            .prefetch_bytes(or("log.prefetch_bytes", l.prefetch_bytes, base.prefetch_bytes)?)
+            .sessions_max(l.sessions_max.unwrap_or(base.sessions_max))
+            .session_window(l.session_window.unwrap_or(base.session_window))
+            .session_idle_max(l.session_idle_max_seconds.map_or(base.session_idle_max, Duration::from_secs))
+            .read_mode(match l.read_mode {
                 Some(Reading::Read) => ReadMode::Read,
                 Some(Reading::Map) | None => base.read_mode,
-            },
-            cluster: Some(cluster),
-            ..base
-        })
+            })
+            .cluster(cluster))
     }
 
     /// The size of the largest message that clients may send.

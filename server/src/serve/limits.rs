@@ -181,16 +181,15 @@ impl Limits {
     }
 
     pub(super) fn budget(&self) -> BudgetLimits {
-        BudgetLimits {
-            bytes: self.inflight_bytes_max.0 as usize,
-            connection_bytes: self.inflight_connection_bytes_max.0 as usize,
-            wait: Duration::from_millis(self.inflight_wait_millis),
-            answer_bytes: self.answer_bytes_max.0 as usize,
-            answer_connection_bytes: self.answer_connection_bytes_max.0 as usize,
-            streams: self.streams_total_max as usize,
-            connections_per_token: self.connections_per_address_max as usize,
-            share_percent: self.share_percent as u8, // bounded
-        }
+        BudgetLimits::default()
+            .bytes(self.inflight_bytes_max.0 as usize)
+            .connection_bytes(self.inflight_connection_bytes_max.0 as usize)
+            .wait(Duration::from_millis(self.inflight_wait_millis))
+            .answer_bytes(self.answer_bytes_max.0 as usize)
+            .answer_connection_bytes(self.answer_connection_bytes_max.0 as usize)
+            .streams(self.streams_total_max as usize)
+            .connections_per_token(self.connections_per_address_max as usize)
+            .share_percent(self.share_percent as u8) // bounded
     }
 }
 

@@ -6,7 +6,7 @@ use super::Config;
 use super::ready::not_ready;
 use super::reload::Reloads;
 use crate::common::failure::Result;
-use chiplog::{Log, Role, Stats};
+use chiplog::{Log, Role};
 use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::refusals::{Refusal, Refusals};
 use chiplog_net::peer::{PeerTraffic, PeerTransport};
@@ -142,22 +142,23 @@ fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
 }
 
 fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
-    let (info, status, stats) = (log.info(), log.status(), log.stats());
-    page.gauge("first_index", "index of the first record that is not discarded", info.first.get())?;
-    page.gauge("last_index", "index of the last committed record", info.last.get())?;
-    page.gauge("durable_index", "index of the last record durable here", info.durable.get())?;
-    page.gauge("committed_raft_index", "the last entry known committed", status.committed_raft.get())?;
-    page.gauge("last_raft_index", "the last entry, committed or not", status.last_raft.get())?;
-    page.gauge("term", "raft's term", status.term.get())?;
-    page.gauge("leader", "the node that leads; 0: unknown", status.leader.map_or(0, |n| n.get()))?;
-    page.gauge("used_bytes", "bytes of blocks from the first record on", info.bytes_used)?;
-    page.gauge("capacity_bytes", "their limit; 0: the disk", info.bytes_capacity.unwrap_or(0))?;
+    let (status, metrics) = (log.status(), log.metrics());
+    let replica = &status.replica;
+    page.gauge("first_index", "index of the first record that is not discarded", status.first_index.get())?;
+    page.gauge("last_index", "index of the last committed record", status.last_index.get())?;
+    page.gauge("durable_index", "index of the last record durable here", status.durable_index.get())?;
+    page.gauge("committed_raft_index", "the last entry known committed", replica.committed_entry.get())?;
+    page.gauge("last_raft_index", "the last entry, committed or not", replica.last_entry.get())?;
+    page.gauge("term", "raft's term", replica.term.get())?;
+    page.gauge("leader", "the node that leads; 0: unknown", replica.leader.map_or(0, |n| n.get()))?;
+    page.gauge("used_bytes", "bytes of blocks from the first record on", status.bytes_used)?;
+    page.gauge("capacity_bytes", "their limit; 0: the disk", status.bytes_capacity.unwrap_or(0))?;
     let disk = rustix::fs::statvfs(log.path()).ok();
     let (all, free) = disk.map_or((0, 0), |d| (d.f_blocks * d.f_frsize, d.f_bavail * d.f_frsize));
     page.gauge("disk_bytes", "size of the disk that the log is on; 0: unknown", all)?;
     page.gauge("disk_free_bytes", "free bytes of that disk", free)?;
-    page.gauge("segments", "segment files", info.segments)?;
-    page.gauge("sessions", "open sessions", info.sessions.into())?;
+    page.gauge("segments", "segment files", status.segments)?;
+    page.gauge("sessions", "open sessions", status.sessions.into())?;
     page.gauge("poisoned", "1 if a write failed", u64::from(log.poison_cause().is_some()))?;
     let roles = [
         (Role::Leader, "leader"),
@@ -167,37 +168,36 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
         (Role::Repairing, "repairing"),
         (Role::Removed, "removed"),
     ];
-    let roles = roles.map(|(role, name)| (name.to_owned(), u64::from(role == status.role)));
+    let roles = roles.map(|(role, name)| (name.to_owned(), u64::from(role == replica.role)));
     page.family("role", "1 for the current role of this replica", "role", MetricType::Gauge, &roles)?;
-    let running = stats.syncing.as_secs_f64();
+    let running = metrics.syncing.as_secs_f64();
     page.gauge_f64("sync_running_seconds", "how long the current sync has run; 0: none runs", running)?;
-    let backlog = log.backlog();
-    page.gauge("queue_appends", "appends that wait for the writer", backlog.queue_appends)?;
-    page.gauge("queue_bytes", "bytes of these appends", backlog.queue_bytes)?;
-    page.gauge("unwritten_bytes", "bytes of accepted appends that are not written yet", backlog.taken_bytes)?;
-    page.gauge("uncommitted_bytes", "bytes written but not committed yet", backlog.uncommitted_bytes)?;
-    page.counter("appends", "batches accepted", stats.appends)?;
-    page.counter("records", "records written", stats.records)?;
-    page.counter("blocks", "blocks written", stats.blocks)?;
-    page.counter("written_bytes", "bytes of blocks written", stats.bytes)?;
-    page.counter("rolls", "segments begun", stats.rolls)?;
+    page.gauge("queue_appends", "appends that wait for the writer", metrics.queue_appends)?;
+    page.gauge("queue_bytes", "bytes of these appends", metrics.queue_bytes)?;
+    page.gauge("unwritten_bytes", "bytes of accepted appends that are not written yet", metrics.taken_bytes)?;
+    page.gauge("uncommitted_bytes", "bytes written but not committed yet", metrics.uncommitted_bytes)?;
+    page.counter("appends", "batches accepted", metrics.appends)?;
+    page.counter("records", "records written", metrics.records)?;
+    page.counter("blocks", "blocks written", metrics.blocks)?;
+    page.counter("written_bytes", "bytes of blocks written", metrics.bytes)?;
+    page.counter("rolls", "segments begun", metrics.rolls)?;
     page.counter(
         "scrubbed_bytes",
         "bytes of blocks that the scrubber read and checked",
-        stats.scrubbed_bytes,
+        metrics.scrubbed_bytes,
     )?;
-    page.counter("damaged", "damaged places found", stats.damaged)?;
-    page.counter("repaired", "damaged places repaired from other replicas", stats.repaired)?;
+    page.counter("damaged", "damaged places found", metrics.damaged)?;
+    page.counter("repaired", "damaged places repaired from other replicas", metrics.repaired)?;
     page.gauge("damaged_places", "places that are damaged at present", log.damaged_places())?;
     page.counter(
         "truncated_records",
         "records truncated because another leader has other records there",
-        stats.truncated_records,
+        metrics.truncated_records,
     )?;
-    page.counter("discarded_records", "records removed by discards or retention", stats.discarded_records)?;
-    histograms(page, &stats)?;
+    page.counter("discarded_records", "records removed by discards or retention", metrics.discarded_records)?;
+    histograms(page, &metrics)?;
     let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
-        status.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
+        replica.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
     };
     let gauge = MetricType::Gauge;
     page.family(
@@ -211,15 +211,15 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
 }
 
-fn histograms(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
+fn histograms(page: &mut Page<'_>, metrics: &chiplog::Metrics) -> fmt::Result {
     let seconds = |n: usize| (2_u64 << n) as f64 / 1e6;
     let total = |micros: u64| micros as f64 / 1e6;
-    let syncs = (&stats.sync_micros_buckets[..], total(stats.sync_micros_total));
+    let syncs = (&metrics.sync_micros_buckets[..], total(metrics.sync_micros_total));
     page.histogram("sync_seconds", "how long syncs of the disk took", syncs, seconds)?;
-    let commits = (&stats.commit_micros_buckets[..], total(stats.commit_micros_total));
+    let commits = (&metrics.commit_micros_buckets[..], total(metrics.commit_micros_total));
     let help = "how long writes of the leader took to be committed";
     page.histogram("commit_seconds", help, commits, seconds)?;
-    let blocks = (&stats.block_bytes_buckets[..], stats.bytes as f64);
+    let blocks = (&metrics.block_bytes_buckets[..], metrics.bytes as f64);
     page.histogram("block_bytes", "sizes of the blocks written", blocks, |n| (256_u64 << n) as f64)
 }
 

@@ -159,8 +159,7 @@ impl Founder {
             _ => e,
         })?;
         warn_of_mode(&self.config.data);
-        let info = log.info();
-        self.transport.identify(info.log_id, info.directory);
+        self.transport.identify(log.log_id(), log.directory_id());
         Ok(log)
     }
 }
@@ -395,9 +394,9 @@ fn not_made(error: chiplog::Error) -> Failure {
 
 /// Whether this is a replica that its leader has not added yet: it knows no member, not even itself.
 pub(crate) fn awaits_its_leader(log: &Log) -> bool {
-    let status = log.status();
+    let replica = log.status().replica;
     // A replica under repair may not know its members yet, nor may a removed one.
-    status.members.is_empty() && !matches!(status.role, Role::Repairing | Role::Removed)
+    replica.members.is_empty() && !matches!(replica.role, Role::Repairing | Role::Removed)
 }
 
 /// Checks that an existing replica agrees with what the command line demands for an empty directory.
@@ -406,13 +405,13 @@ pub(crate) fn awaits_its_leader(log: &Log) -> bool {
 /// # Errors
 /// `InvalidArgument`: the command line names another log.
 fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
-    let there = to_hex(log.info().log_id.get());
+    let there = to_hex(log.log_id().get());
     let dir = dir.display();
     let what = match first {
         First::Init if awaits_its_leader(log) => format!(
             "--init makes a cluster in an empty directory, but {dir} holds an empty replica that was to join log {there} and was never added to it: leave out --init and add the replica (`chiplog member add`), or give another directory, or remove this one, which holds no record"
         ),
-        First::Join(wanted) if wanted != log.info().log_id => format!(
+        First::Join(wanted) if wanted != log.log_id() => format!(
             "--join {}: {dir} already holds log {there}: leave out --join to continue with that log, or give another directory",
             to_hex(wanted.get())
         ),
@@ -443,10 +442,10 @@ async fn off_the_runtime<T: Send + 'static>(
 fn hand_over(log: &Log, patience: Duration) {
     let begun = Instant::now();
     loop {
-        let status = log.status();
-        let votes = |node| status.members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
-        let others = || status.peers.iter().filter(|p| votes(p.node));
-        if status.role != Role::Leader || others().next().is_none() {
+        let replica = log.status().replica;
+        let votes = |node| replica.members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
+        let others = || replica.peers.iter().filter(|p| votes(p.node));
+        if replica.role != Role::Leader || others().next().is_none() {
             return;
         }
         if let Some(next) = others().filter(|p| p.active).max_by_key(|p| p.matched) {

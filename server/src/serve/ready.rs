@@ -25,15 +25,14 @@ fn plainly_not_ready(host: &LogSlot) -> Option<&'static str> {
     if log.poison_cause().is_some() {
         return Some("a write failed: no appends are accepted");
     }
-    if log.stats().syncing > SYNC_MAX {
+    if log.metrics().syncing > SYNC_MAX {
         return Some("the disk does not answer");
     }
-    let status = log.status();
-    match status.role {
+    match log.role() {
         Role::Repairing => Some("repairing damaged blocks"),
         Role::Removed => Some("removed from the cluster"),
         Role::Observer => (!host.is_fed()).then_some("no server keeps it up to date"),
-        _ if status.leader.is_none() => Some("knows no leader"),
+        _ if log.leader().is_none() => Some("knows no leader"),
         _ => None,
     }
 }

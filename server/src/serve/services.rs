@@ -56,7 +56,7 @@ pub(super) fn routes(
 ) -> Result<(Routes, HealthReporter)> {
     let (routes, reporter) = common_routes(&room.budget, NAMES)?;
     let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
-    let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
+    let limits = Limits::default().message_bytes_max(message_bytes_max).budget(budget.clone());
     let admin = budget.over(admin, message_bytes_max);
     let mut options = NativeOptions::default();
     (options.message_bytes_max, options.budget) = (message_bytes_max, budget);

@@ -342,11 +342,11 @@ fn info_shows_positions_and_sizes() {
 #[test]
 fn directory_of_a_replica_is_reported() {
     use chiplog::transport::MemoryNetwork;
-    use chiplog::{Bootstrap, Cluster, Log, LogId, NodeId, Options};
+    use chiplog::{Bootstrap, ClusterOptions, Log, LogId, NodeId, Options};
     let place = Place::empty();
     let network = MemoryNetwork::new();
-    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LogId(7)), network.transport());
-    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
+    let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Join(LogId(7)), network.transport());
+    let options = Options::with_segment_bytes(64 << 10).cluster(cluster);
     Log::open(place.log(), options).unwrap().close().unwrap();
     let info = place.run("info", &["--json"]).ok().json();
     assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0 }));

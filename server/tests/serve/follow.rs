@@ -47,7 +47,7 @@ impl Copy {
     fn has(&self, last: u64) {
         wait("the copy has the record", || {
             let viewer = ReadOnlyLog::open(&self.dir).ok()?;
-            (viewer.info().last.get() >= last).then_some(())
+            (viewer.last_index().get() >= last).then_some(())
         });
     }
 
@@ -212,7 +212,7 @@ fn mistakes_are_reported() {
         assert!(refused.err.len() > 20, "{args:?}: {}", refused.err);
     }
     assert_eq!(
-        ReadOnlyLog::open(&data).unwrap().info().first,
+        ReadOnlyLog::open(&data).unwrap().first_index(),
         Index(1),
         "a server's directory is left as it is"
     );

@@ -69,12 +69,10 @@ pub(crate) struct Plan {
 impl Plan {
     /// The options with which every process of a run opens the log.
     pub(crate) fn options(&self) -> Options {
-        Options {
-            // Everything that a dying child had in flight may be sent again.
-            session_window: self.in_flight,
-            sessions_max: self.sessions_max(),
-            ..Options::with_segment_bytes(self.segment_bytes)
-        }
+        // Everything that a dying child had in flight may be sent again.
+        Options::with_segment_bytes(self.segment_bytes)
+            .session_window(self.in_flight)
+            .sessions_max(self.sessions_max())
     }
 
     /// A few more than there are workers: a worker that was killed before it could report its session opens
@@ -142,7 +140,7 @@ fn appender() {
     let plan: Plan = serde_json::from_str(&plan).unwrap();
     let text = Text::new();
     let log = Log::open(&plan.dir, plan.options()).unwrap();
-    send(&[Report::Opened { last: log.info().last.get() }]);
+    send(&[Report::Opened { last: log.last_index().get() }]);
     thread::scope(|scope| {
         for worker in 0..plan.workers.len() {
             let (log, text, plan) = (&log, &text, &plan);

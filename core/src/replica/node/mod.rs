@@ -25,7 +25,7 @@ mod retention;
 
 pub(crate) use publish::Published;
 
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
@@ -39,7 +39,6 @@ use crate::replica::writer::slow_disk::Limping;
 use crate::replica::writer::{SyncOnce, Writer};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
-use crate::store::format::identity::Identity;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
@@ -57,14 +56,13 @@ const MARKER_DELAY: Duration = Duration::from_millis(10);
 pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) writer: Writer,
-    me: Identity,
     /// The options that it was opened with.
     options: Options,
     /// The options in force: the log's, where it sets them, else its own.
     effective: Options,
     /// The options that are set for the log.
     set: LogOptions,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) published: Arc<Published>,
@@ -143,7 +141,6 @@ impl Node {
         let mut node = Self {
             replica,
             writer,
-            me,
             effective: options.clone(),
             set: LogOptions::default(),
             options,

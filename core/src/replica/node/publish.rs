@@ -5,10 +5,10 @@
 
 use super::{Node, STATUS_AGE, counted_capacity};
 use crate::cluster::membership::Membership;
-use crate::cluster::options::{Role, Status};
+use crate::cluster::options::{ReplicaStatus, Role};
 use crate::error::{Error, Result};
+use crate::metrics::Counters;
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::stats::Counters;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, NodeId, Term};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct Published {
     pub(crate) sessions: AtomicU32,
     pub(crate) last_timestamp: AtomicU64,
     pub(crate) counters: Counters,
-    status: Mutex<Option<Status>>,
+    status: Mutex<Option<ReplicaStatus>>,
     log_options: Mutex<LogOptions>,
     /// The largest record that the log's options allow; 0: the log does not set it.
     record_bytes_max: AtomicU32,
@@ -33,13 +33,13 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// The status after the node's last step.
-    pub(crate) fn status(&self) -> Option<Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A part of the status after the node's last step. `part` runs under the lock.
+    pub(crate) fn status<T>(&self, part: impl FnOnce(&ReplicaStatus) -> T) -> Option<T> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(part)
     }
 
     /// Publishes the status.
-    pub(crate) fn show(&self, status: Status) {
+    pub(crate) fn show(&self, status: ReplicaStatus) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     }
 
@@ -201,19 +201,17 @@ impl Node {
     }
 
     /// The status of the replica.
-    pub(crate) fn status(&self, now: Moment) -> Status {
+    pub(crate) fn status(&self, now: Moment) -> ReplicaStatus {
         let sequencer = &self.replica.sequencer;
         let committed = sequencer.committed();
-        Status {
-            log_id: self.me.log,
+        ReplicaStatus {
             node: self.cluster.node,
-            directory: self.me.directory,
             role: self.replica.role(),
             term: self.replica.term(),
             leader: self.replica.live_leader(now),
-            committed: committed.next.previous(),
-            committed_raft: committed.raft,
-            last_raft: sequencer.end().raft,
+            committed_index: committed.next.previous(),
+            committed_entry: committed.raft,
+            last_entry: sequencer.end().raft,
             members: self.replica.membership().members().cloned().collect(),
             peers: self.replica.peer_statuses(now),
         }

@@ -6,7 +6,7 @@
 //! during pre-vote, when no vote is cast. The election itself waits for disks, and has a whole timeout.
 
 use super::Replica;
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random::SplitMix;
 use crate::replica::writer::Writer;
@@ -33,7 +33,7 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    pub(super) fn new(now: Moment, cluster: &Cluster, election: usize, seed: u64) -> Self {
+    pub(super) fn new(now: Moment, cluster: &ClusterOptions, election: usize, seed: u64) -> Self {
         Self {
             next: now.plus(cluster.heartbeat),
             interval: cluster.heartbeat,

@@ -36,7 +36,7 @@ mod requests;
 mod storage;
 
 use crate::cluster::membership::{Member, Membership};
-use crate::cluster::options::{Cluster, Role};
+use crate::cluster::options::{ClusterOptions, Role};
 use crate::cluster::transport::Envelope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -75,7 +75,7 @@ pub(crate) struct Replica {
     raw: RawNode<Entries>,
     pub(crate) sequencer: Sequencer,
     options: Options,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     me: Identity,
     /// The membership in force: the result of the applied entries.
     membership: Membership,
@@ -130,7 +130,7 @@ impl Replica {
     /// `Corrupt`: raft finds that the state contradicts itself.
     pub(crate) fn new(
         me: Identity,
-        cluster: Cluster,
+        cluster: ClusterOptions,
         options: Options,
         sequencer: Sequencer,
         archive: crate::store::read::entry_lookup::Archive,

@@ -26,9 +26,10 @@
 //! Must not know: elections, the network.
 
 use crate::cluster::membership::Membership;
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
+use crate::metrics::Counters;
 use crate::options::Options;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::replica::queue::proposals::ProposalQueue;
@@ -36,7 +37,6 @@ use crate::replica::raft::Replica;
 use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message::header_of;
-use crate::stats::Counters;
 use crate::store::Store;
 use crate::store::allocator::Allocator;
 use crate::store::read::entry_lookup::Archive;
@@ -69,7 +69,7 @@ pub(crate) struct Tending {
     allocator: Arc<Allocator>,
     queue: Arc<ProposalQueue>,
     options: Options,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     doing: Doing,
     /// The result of the job that was running.
     done: Arc<Mutex<Option<Done>>>,
@@ -138,7 +138,7 @@ impl Tending {
         store: &Store,
         queue: Arc<ProposalQueue>,
         options: Options,
-        cluster: Cluster,
+        cluster: ClusterOptions,
         now: Moment,
     ) -> Self {
         Self {

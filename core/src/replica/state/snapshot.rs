@@ -16,7 +16,7 @@ use bytes::Bytes;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
 /// let Some(chiplog::FollowMessage::State(state)) = log.follow(chiplog::FollowFrom::Newest)?.next(0)? else { panic!() };
-/// assert_eq!((state.log(), state.next().get()), (log.info().log_id, 2));
+/// assert_eq!((state.log(), state.next().get()), (log.log_id(), 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ pub(crate) mod plan;
 pub(crate) mod slow_disk;
 
 use crate::error::Result;
+use crate::metrics::{BLOCK_BUCKETS, block_bucket};
 use crate::replica::writer::plan::{Plan, Step};
-use crate::stats::{BLOCK_BUCKETS, block_bucket};
 use crate::store::read::entry_lookup::Archive;
 use crate::store::segment::Base;
 use crate::store::{Store, SyncJob};

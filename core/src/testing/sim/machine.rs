@@ -5,7 +5,7 @@ use super::kept::{Kept, Seal};
 use super::outbox::Outbox;
 use super::threads::{Dial, Ran, Records, Threads, body_at, header_at};
 use crate::cluster::membership::{Change, Membership};
-use crate::cluster::options::{Bootstrap, Cluster, Role};
+use crate::cluster::options::{Bootstrap, ClusterOptions, Role};
 use crate::cluster::transport::Envelope;
 use crate::disk::sim::{Call, Rng, SimDisk};
 use crate::error::{Error, ErrorKind, Result};
@@ -626,11 +626,11 @@ pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
 }
 
 pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
-    let cluster = Cluster {
+    let cluster = ClusterOptions {
         address: format!("host{}", setup.node),
         heartbeat: setup.heartbeat,
         election_timeout: setup.election_timeout,
-        ..Cluster::new(setup.node, setup.bootstrap, outbox)
+        ..ClusterOptions::new(setup.node, setup.bootstrap, outbox)
     };
     let options = Options::with_segment_bytes(SEGMENT_BYTES);
     Options {

@@ -13,8 +13,8 @@ fn main() -> Result<(), chiplog::Error> {
     let leader = Log::open("replica-1", replica(1, Bootstrap::Init))?; // on one node, once
     let mut followers = Vec::new();
     for node in [2, 3] {
-        let log = Log::open(format!("replica-{node}"), replica(node, Bootstrap::Join(leader.info().log_id)))?;
-        let directory = log.info().directory;
+        let log = Log::open(format!("replica-{node}"), replica(node, Bootstrap::Join(leader.log_id())))?;
+        let directory = log.directory_id();
         leader.change_members(
             &[Change::AddLearner { node: NodeId(node), directory, address: String::new() }],
             patience,

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn token_is_sent_in_plain_text_on_this_machine_only() {
-        let mut options = ClientOptions { token: Some("t\n".into()), ..ClientOptions::default() };
+        let mut options = ClientOptions::default().token(Secret::from("t\n"));
         for here in ["127.0.0.1:1", "[::1]:1", "localhost:1", "127.9.9.9:1"] {
             assert!(Bearer::new(&options, here).is_ok(), "{here}");
         }

@@ -2,55 +2,57 @@
 
 use super::accumulator::{BATCH_BYTES_MIN, Bounds, FRAME_BYTES};
 use crate::client::cluster::discovery::Limits;
-use chiplog::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Result, Sequence, SessionId};
+use chiplog::{
+    BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Result, Sequence, SessionId, options,
+};
 use std::time::Duration;
 
-/// Limits, deadlines and guarantees of a [`Producer`](crate::client::Producer).
-///
-/// ```
-/// use std::time::Duration;
-/// let mut options = chiplog_net::client::ProducerOptions::default();
-/// options.codec = chiplog::Codec::Lz4;
-/// options.linger = Duration::from_millis(2);
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ProducerOptions {
-    /// How long a batch that is not full waits for more records, default 0: it is sent as soon as possible. Must be
-    /// less than `delivery_timeout`.
-    pub linger: Duration,
-    /// A batch is sent when it has this size, default 256 KiB. A larger record is sent alone.
-    pub batch_bytes: usize,
-    /// A batch is sent when it has this number of records, 1 to 2^20, default 2^20.
-    pub batch_records: u32,
-    /// The compression of batches, default none. The producer's task compresses.
-    pub codec: Codec,
-    /// The limit of unacknowledged records in bytes, default 32 MiB; at the limit callers wait.
-    pub buffer_bytes: usize,
-    /// How long a caller waits for room before `Busy`, default 60 s.
-    pub block_max: Duration,
-    /// The number of batches in flight, 1 to 1,024, default 32; with `exactly_once` no more than the log remembers.
-    pub inflight_max: u16,
-    /// Whether each record is in the log exactly once, in the order of the calls, whatever is sent again. Default true.
-    /// If false, records that are sent again after a failure can be in the log twice and out of order.
-    pub exactly_once: bool,
-    /// Continues in this session instead of opening one; the first batch gets this sequence number. For programs that
-    /// keep what they sent, and send it again after a restart: batches that get the same numbers again are in the log
-    /// once. Such a program must use [`send_batch`](crate::client::Producer::send_batch): each batch takes one number.
-    /// If the numbers cannot continue, the producer fails instead of opening another session. Closing the producer, or
-    /// dropping its last clone, closes the session in the end; the program must have stored the results of its batches
-    /// by then. Default None.
-    pub session: Option<(SessionId, Sequence)>,
-    /// With batches in flight and no answer for this long, the producer closes the connection and sends them again,
-    /// default 10 s. The largest batch must be transferable in that time.
-    pub request_timeout: Duration,
-    /// A record that is not acknowledged for this long fails, default 120 s. The error is `Full`, `Busy` or
-    /// `TooManySessions` if a server rejected the record with it and the record is not in the log. Otherwise it is
-    /// `Timeout`, and the record may be in the log. Records behind it that were sent by then fail with it.
-    pub delivery_timeout: Duration,
-    /// While the log is full, records that have waited for this long fail as `Full`, default 5 s: time for an operator
-    /// or a program to discard.
-    pub full_max: Duration,
+options! {
+    /// Limits, deadlines and guarantees of a [`Producer`](crate::client::Producer).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use chiplog_net::client::ProducerOptions;
+    /// let options = ProducerOptions::default().codec(chiplog::Codec::Lz4).linger(Duration::from_millis(2));
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct ProducerOptions {
+        /// How long a batch that is not full waits for more records, default 0: it is sent as soon as possible. Must be
+        /// less than `delivery_timeout`.
+        pub linger: Duration,
+        /// A batch is sent when it has this size, default 256 KiB. A larger record is sent alone.
+        pub batch_bytes: usize,
+        /// A batch is sent when it has this number of records, 1 to 2^20, default 2^20.
+        pub batch_records: u32,
+        /// The compression of batches, default none. The producer's task compresses.
+        pub codec: Codec,
+        /// The limit of unacknowledged records in bytes, default 32 MiB; at the limit callers wait.
+        pub buffer_bytes: usize,
+        /// How long a caller waits for room before `Busy`, default 60 s.
+        pub block_max: Duration,
+        /// The number of batches in flight, 1 to 1,024, default 32; with `exactly_once` no more than the log remembers.
+        pub inflight_max: u16,
+        /// Whether each record is in the log exactly once, in the order of the calls, whatever is sent again. Default
+        /// true. If false, records that are sent again after a failure can be in the log twice and out of order.
+        pub exactly_once: bool,
+        /// Continues in this session instead of opening one; the first batch gets this sequence number. For programs
+        /// that keep what they sent, and send it again after a restart: batches that get the same numbers again are in
+        /// the log once. Such a program must use [`send_batch`](crate::client::Producer::send_batch): each batch takes
+        /// one number. If the numbers cannot continue, the producer fails instead of opening another session. Closing
+        /// the producer, or dropping its last clone, closes the session in the end; the program must have stored the
+        /// results of its batches by then. Default None.
+        pub session: Option<(SessionId, Sequence)>,
+        /// With batches in flight and no answer for this long, the producer closes the connection and sends them again,
+        /// default 10 s. The largest batch must be transferable in that time.
+        pub request_timeout: Duration,
+        /// A record that is not acknowledged for this long fails, default 120 s. The error is `Full`, `Busy` or
+        /// `TooManySessions` if a server rejected the record with it and the record is not in the log. Otherwise it is
+        /// `Timeout`, and the record may be in the log. Records behind it that were sent by then fail with it.
+        pub delivery_timeout: Duration,
+        /// While the log is full, records that have waited for this long fail as `Full`, default 5 s: time for an
+        /// operator or a program to discard.
+        pub full_max: Duration,
+    }
 }
 
 impl Default for ProducerOptions {

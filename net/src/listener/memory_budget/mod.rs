@@ -17,6 +17,7 @@ use crate::listener::auth::roles::Bearer;
 use crate::listener::auth::tokens::{Accounts, Caps, Payer, RESOURCES, Resource};
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::refusals::Refusals;
+use chiplog::options;
 use gate::Gate;
 pub(crate) use ledger::{Held, Ledger};
 use std::num::NonZero;
@@ -43,34 +44,37 @@ pub(crate) const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
 /// Practically never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The limits of a [`Budget`]. A single larger message may always be in flight alone, and a single larger answer.
-///
-/// ```
-/// let limits = chiplog_net::listener::memory_budget::BudgetLimits::default();
-/// assert_eq!((limits.bytes, limits.connection_bytes), (512 << 20, 128 << 20));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BudgetLimits {
-    /// Bytes of all messages that have arrived and are not in the log's queue, default 512 MiB; counted in pieces of 1
-    /// KiB.
-    pub bytes: usize,
-    /// Bytes of one connection's messages that have arrived and are not answered, default 128 MiB.
-    pub connection_bytes: usize,
-    /// How long a message waits for room before its stream is rejected as RESOURCE_EXHAUSTED, default 30 s.
-    pub wait: Duration,
-    /// Bytes of all answers that are not sent yet, default 512 MiB; counted in pieces of 1 KiB. Bytes that are sent
-    /// from the log's mapping take no memory and do not count.
-    pub answer_bytes: usize,
-    /// The same for one connection, default 64 MiB.
-    pub answer_connection_bytes: usize,
-    /// The limit of open calls on all connections, default 8,192. A call above it is rejected as RESOURCE_EXHAUSTED.
-    pub streams: usize,
-    /// The limit of connections on which one token is used, default 1,024. A call with the token on another connection
-    /// is rejected as RESOURCE_EXHAUSTED.
-    pub connections_per_token: usize,
-    /// The percentage of all request bytes, answer bytes and streams that one address may use, and one token, default
-    /// 25. Of the turns to read, each may use at least half; of the [`unpackings`], at least one.
-    pub share_percent: u8,
+options! {
+    /// The limits of a [`Budget`]. A single larger message may always be in flight alone, and a single larger answer.
+    ///
+    /// ```
+    /// let limits = chiplog_net::listener::memory_budget::BudgetLimits::default();
+    /// assert_eq!((limits.bytes, limits.connection_bytes), (512 << 20, 128 << 20));
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct BudgetLimits {
+        /// Bytes of all messages that have arrived and are not in the log's queue, default 512 MiB; counted in pieces
+        /// of 1 KiB.
+        pub bytes: usize,
+        /// Bytes of one connection's messages that have arrived and are not answered, default 128 MiB.
+        pub connection_bytes: usize,
+        /// How long a message waits for room before its stream is rejected as RESOURCE_EXHAUSTED, default 30 s.
+        pub wait: Duration,
+        /// Bytes of all answers that are not sent yet, default 512 MiB; counted in pieces of 1 KiB. Bytes that are sent
+        /// from the log's mapping take no memory and do not count.
+        pub answer_bytes: usize,
+        /// The same for one connection, default 64 MiB.
+        pub answer_connection_bytes: usize,
+        /// The limit of open calls on all connections, default 8,192. A call above it is rejected as
+        /// RESOURCE_EXHAUSTED.
+        pub streams: usize,
+        /// The limit of connections on which one token is used, default 1,024. A call with the token on another
+        /// connection is rejected as RESOURCE_EXHAUSTED.
+        pub connections_per_token: usize,
+        /// The percentage of all request bytes, answer bytes and streams that one address may use, and one token,
+        /// default 25. Of the turns to read, each may use at least half; of the [`unpackings`], at least one.
+        pub share_percent: u8,
+    }
 }
 
 impl Default for BudgetLimits {
@@ -136,7 +140,7 @@ pub fn unpackings() -> usize {
 ///
 /// ```
 /// use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
-/// let limits = BudgetLimits { bytes: 64 << 20, ..BudgetLimits::default() };
+/// let limits = BudgetLimits::default().bytes(64 << 20);
 /// let budget = Budget::new(limits, Default::default());
 /// let mut options = chiplog_net::service::log::NativeOptions::default();
 /// options.budget = budget;
@@ -236,8 +240,8 @@ pub(crate) fn small(inner: Body) -> Body {
 /// use chiplog_net::listener::memory_budget::{Budget, BudgetLimits};
 /// use chiplog_net::served::log_slot::LogSlot;
 /// use chiplog_net::service::logspec::{Limits, LogspecService};
-/// let budget = Budget::new(BudgetLimits { bytes: 256 << 20, ..Default::default() }, Default::default());
-/// let limits = Limits { budget, ..Limits::default() };
+/// let budget = Budget::new(BudgetLimits::default().bytes(256 << 20), Default::default());
+/// let limits = Limits::default().budget(budget);
 /// let service = LogspecService::new(LogSlot::new(), limits).into_server();
 /// let router = chiplog_net::listener::server().add_service(service);
 /// ```
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn address_has_its_share_of_turns() {
         for (percent, most) in [(100, turns()), (50, turns() / 2), (1, turns() / 2)] {
-            let limits = BudgetLimits { share_percent: percent, ..BudgetLimits::default() };
+            let limits = BudgetLimits::default().share_percent(percent);
             let caps = limits.caps()[Resource::Turns as usize];
             assert_eq!(caps, [turns(), most, most, turns()], "{percent} percent");
             let [_, address, token, all] = limits.caps()[Resource::Paced as usize];

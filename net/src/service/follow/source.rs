@@ -70,7 +70,7 @@ pub(super) fn begin(
     payer: Arc<Payer>,
 ) -> Result<Answers<Reply>, Status> {
     let log = host.log(&request.log)?.clone();
-    let from = from(request, log.info().log_id).map_err(|e| host.status_of(&e))?;
+    let from = from(request, log.log_id()).map_err(|e| host.status_of(&e))?;
     let feed = log.follow(from).map_err(|e| host.status_of(&e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
     let feeding = Feeding {
@@ -187,7 +187,7 @@ impl Feeding {
     async fn begin(&mut self, feed: Box<FollowSource>) -> chiplog::Result<Reply> {
         self.stage = Stage::Coming(self.fetch(feed, None));
         let mut reply = self.position().await;
-        reply.log = Some(self.log.info().log_id);
+        reply.log = Some(self.log.log_id());
         Ok(reply)
     }
 
@@ -245,7 +245,7 @@ impl Feeding {
                         bytes_max = bytes;
                         if let Some(place) = restart {
                             *feed = log.follow(place.map_or(from, |(raft, term)| FollowFrom::After {
-                                log: log.info().log_id,
+                                log: log.log_id(),
                                 raft,
                                 term,
                             }))?;
@@ -266,8 +266,8 @@ impl Feeding {
         if frame.is_none() || self.fed.0.elapsed() > FED_LOOK {
             self.fed = (Instant::now(), self.host.is_fed());
         }
-        let info = self.log.info();
-        let (first, last, committed) = (info.first, info.last, self.committed);
+        let (first, last) = self.log.range().into_inner();
+        let committed = self.committed;
         let is_in_memory = !self.is_mapped || matches!(frame, Some(FollowMessage::State(_)));
         Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory, is_in_memory }
     }

@@ -364,8 +364,7 @@ mod tests {
     #[tokio::test]
     async fn batch_waits_a_limited_time_to_be_decompressed() {
         for resource in [Resource::Turns, Resource::Paced] {
-            let options =
-                NativeOptions { room_timeout: Duration::from_millis(50), ..NativeOptions::default() };
+            let options = NativeOptions::default().room_timeout(Duration::from_millis(50));
             let (_dir, payer, mut stream) = appending(&options);
             let _all = payer.take(resource, 1 << 20).await;
             let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits forever");

@@ -5,7 +5,7 @@ use crate::wire::address::Address;
 use crate::wire::ids::to_hex;
 use crate::wire::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
 use crate::wire::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES, PROTOCOL};
-use chiplog::{BATCH_RECORDS_MAX, Error, ErrorKind, Log, Member, Status as Standing};
+use chiplog::{BATCH_RECORDS_MAX, Error, ErrorKind, Log, Member, ReplicaStatus};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -32,21 +32,22 @@ const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// The state of the log, as this replica knows it.
 pub(super) fn info(log: &Log) -> InfoResponse {
-    let (info, standing) = (log.info(), log.status());
+    let status = log.status();
+    let replica = &status.replica;
     InfoResponse {
-        first: info.first.get(),
-        last: info.last.get(),
-        bytes_used: info.bytes_used,
-        capacity: info.bytes_capacity.unwrap_or(0),
-        log_id: to_hex(info.log_id.get()),
-        node: standing.node.get(),
-        leader_node: standing.leader.map_or(0, |n| n.get()),
-        leader: leader(&standing).map(|(_, address)| address.client).unwrap_or_default(),
+        first: status.first_index.get(),
+        last: status.last_index.get(),
+        bytes_used: status.bytes_used,
+        capacity: status.bytes_capacity.unwrap_or(0),
+        log_id: to_hex(status.log_id.get()),
+        node: replica.node.get(),
+        leader_node: replica.leader.map_or(0, |n| n.get()),
+        leader: leader(replica).map(|(_, address)| address.client).unwrap_or_default(),
     }
 }
 
-fn leader(standing: &Standing) -> Option<(&Member, Address)> {
-    let member = standing.members.iter().find(|m| Some(m.node) == standing.leader)?;
+fn leader(replica: &ReplicaStatus) -> Option<(&Member, Address)> {
+    let member = replica.members.iter().find(|m| Some(m.node) == replica.leader)?;
     Some((member, member.address.parse().ok()?))
 }
 
@@ -61,17 +62,18 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
         ..Default::default()
     };
     let Some(log) = log else { return told };
-    let (standing, options, info) = (log.status(), log.options(), log.info());
-    told.log_id = to_hex(info.log_id.get());
-    told.follows = info.follows;
+    let (status, options) = (log.status(), log.options());
+    let replica = &status.replica;
+    told.log_id = to_hex(status.log_id.get());
+    told.follows = status.follows;
     // A client of a follower wants this follower: it must not be sent to the cluster.
-    for member in standing.members.iter().filter(|_| !info.follows) {
+    for member in replica.members.iter().filter(|_| !status.follows) {
         // A log without a cluster has no address: its clients know the address that they used.
         let Ok(address) = member.address.parse::<Address>() else { continue };
-        if member.node == standing.node {
+        if member.node == replica.node {
             told.zone.clone_from(&address.zone);
         }
-        let leader = Some(member.node) == standing.leader;
+        let leader = Some(member.node) == replica.leader;
         let Address { client, zone, .. } = address;
         told.servers.push(Server { node: member.node.get(), address: client, zone, leader });
     }
@@ -79,8 +81,8 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
     told.record_bytes_max = log.record_bytes_max();
     told.session_window = log.session_window().into();
     told.logs = vec![crate::served::log_slot::DEFAULT_LOG.to_owned()];
-    told.node = standing.node.get();
-    told.term = if info.follows { 0 } else { standing.term.get() };
+    told.node = replica.node.get();
+    told.term = if status.follows { 0 } else { replica.term.get() };
     told
 }
 

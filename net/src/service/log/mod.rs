@@ -30,7 +30,7 @@ use crate::wire::proto::v1::{
     ServerInfoResponse, WatchRequest,
 };
 use append::AppendStream;
-use chiplog::{Answer, Error, ErrorKind, Index, Log, NodeId, Sequence, SessionId};
+use chiplog::{Answer, Error, ErrorKind, Index, Log, NodeId, Sequence, SessionId, options};
 use info::WatchStream;
 use read::{ReadStream, Replies};
 pub use service::NativeServer;
@@ -39,34 +39,35 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, Streaming};
 
-/// The limits of a [`LogService`] service.
-///
-/// ```
-/// let options = chiplog_net::service::log::NativeOptions::default();
-/// assert_eq!(options.reply_bytes, 1 << 20);
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct NativeOptions {
-    /// Bytes of batches that one append stream may have in flight, default 16 MiB; at the limit the stream is not read.
-    /// The last batch can exceed it.
-    pub append_inflight_bytes: usize,
-    /// Batches that one append stream may have in flight, default 1,024.
-    pub append_inflight_max: usize,
-    /// How long a batch waits to be decompressed, if needed, and for room in the log's queue, before it is rejected as
-    /// `Busy`, default 5 s. Meanwhile nothing behind it is read.
-    pub room_timeout: Duration,
-    /// The largest message that is accepted, default 33 MiB: a batch and its frame.
-    pub message_bytes_max: usize,
-    /// The budget of all incoming messages and messages in flight; at the limit streams are not read, and are rejected
-    /// if that lasts.
-    pub budget: Budget,
-    /// The bytes of batches in one reply of a read, default 1 MiB. The last batch can exceed it.
-    pub reply_bytes: usize,
-    /// How long a linearizable `Info` waits for a majority, default 5 s.
-    pub barrier_timeout: Duration,
-    /// The limit of calls that wait for the log at a time, default 256; more are rejected as `Busy`.
-    pub calls_max: usize,
+options! {
+    /// The limits of a [`LogService`] service.
+    ///
+    /// ```
+    /// let options = chiplog_net::service::log::NativeOptions::default();
+    /// assert_eq!(options.reply_bytes, 1 << 20);
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct NativeOptions {
+        /// Bytes of batches that one append stream may have in flight, default 16 MiB; at the limit the stream is not
+        /// read. The last batch can exceed it.
+        pub append_inflight_bytes: usize,
+        /// Batches that one append stream may have in flight, default 1,024.
+        pub append_inflight_max: usize,
+        /// How long a batch waits to be decompressed, if needed, and for room in the log's queue, before it is rejected
+        /// as `Busy`, default 5 s. Meanwhile nothing behind it is read.
+        pub room_timeout: Duration,
+        /// The largest message that is accepted, default 33 MiB: a batch and its frame.
+        pub message_bytes_max: usize,
+        /// The budget of all incoming messages and messages in flight; at the limit streams are not read, and are
+        /// rejected if that lasts.
+        pub budget: Budget,
+        /// The bytes of batches in one reply of a read, default 1 MiB. The last batch can exceed it.
+        pub reply_bytes: usize,
+        /// How long a linearizable `Info` waits for a majority, default 5 s.
+        pub barrier_timeout: Duration,
+        /// The limit of calls that wait for the log at a time, default 256; more are rejected as `Busy`.
+        pub calls_max: usize,
+    }
 }
 
 impl Default for NativeOptions {

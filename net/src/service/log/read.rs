@@ -210,7 +210,7 @@ impl Reading {
         loop {
             let tail = self.log.reader(Start::Next)?;
             // A discarded record need not be awaited: the start returns the error.
-            if tail.position() > min || self.log.info().first > min {
+            if tail.position() > min || self.log.first_index() > min {
                 break;
             }
             match timeout_at(deadline, poll_fn(|context| tail.poll_more(context))).await {
@@ -334,15 +334,15 @@ impl Reading {
     }
 
     fn reply(&self, batches: Vec<StoredBatch>, next: Option<Index>, memory: Memory) -> Reply {
-        let info = self.log.info();
-        let (last, first, short) = (info.last, info.first, self.log.shortage_cause().is_some());
+        let (first, last) = self.log.range().into_inner();
+        let short = self.log.shortage_cause().is_some();
         Reply { batches, last, first, next, short, memory, is_in_memory: !self.is_mapped }
     }
 
     fn status(&self, error: &Error) -> Status {
         let mut status = self.host.status_of(error);
         if error.kind() == ErrorKind::Discarded {
-            status.metadata_mut().insert(FIRST, MetadataValue::from(self.log.info().first.get()));
+            status.metadata_mut().insert(FIRST, MetadataValue::from(self.log.first_index().get()));
         }
         status
     }

@@ -49,7 +49,7 @@ impl Fullness {
         if refused.by_disk.is_some_and(|at| at.elapsed() < DISK_MEMORY) {
             return Err(Error::new(ErrorKind::Full, "the disk was full less than a second ago; try again"));
         }
-        let capacity = log.info().bytes_capacity.unwrap_or(u64::MAX);
+        let capacity = log.status().bytes_capacity.unwrap_or(u64::MAX);
         let bytes = (refused.bytes as u64).min(capacity / CAPACITY_SHARE).max(1);
         log.check_room(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         self.change(|refused| *refused = Refused::default());
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn probe_is_about_the_rejected_request() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { capacity_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+        let options = Options::with_segment_bytes(1 << 20).capacity_bytes(4 << 20);
         let log = Log::open(dir.path(), options).unwrap();
         let fullness = Fullness::default();
         for _ in 0..7 {

@@ -40,12 +40,12 @@ impl LogspecService {
         // A log that is being repaired looks empty, and is not: it rejects readers.
         let reader = log.reader(Start::Next);
         reader.map_err(|error| self.host.status_of(&error))?;
-        let info = log.info();
+        let status = log.status();
         Ok(Stand {
-            first_index: info.first.get(),
-            last_index: info.last.get(),
-            bytes_used: info.bytes_used,
-            bytes_total: info.bytes_capacity.unwrap_or_else(|| info.bytes_used + free_bytes(log)),
+            first_index: status.first_index.get(),
+            last_index: status.last_index.get(),
+            bytes_used: status.bytes_used,
+            bytes_total: status.bytes_capacity.unwrap_or_else(|| status.bytes_used + free_bytes(log)),
         })
     }
 }

@@ -22,14 +22,14 @@ pub(super) enum Answered {
 
 /// Whether this replica leads, as far as it knows.
 pub(super) fn leads(log: &Log) -> bool {
-    let status = log.status();
-    status.leader == Some(status.node)
+    let replica = log.status().replica;
+    replica.leader == Some(replica.node)
 }
 
 impl LogspecService {
     /// Waits until a leader is known, for up to `leader_wait`.
     pub(super) async fn await_leader(&self, log: &Log) {
-        self.hold(|| log.status().leader).await;
+        self.hold(|| log.leader()).await;
     }
 
     /// Returns the client address of another replica that leads, if one becomes known within `leader_wait`. This

@@ -31,7 +31,7 @@ use crate::listener::memory_budget::Budget;
 use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::LogSlot;
 use crate::wire::proto::logspec as proto;
-use chiplog::{ErrorKind, Index, Log};
+use chiplog::{ErrorKind, Index, Log, options};
 use fullness::Fullness;
 use futures_util::StreamExt as _;
 use leader::Answered;
@@ -41,37 +41,39 @@ use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The limits of the service.
-///
-/// ```
-/// use chiplog_net::service::logspec::Limits;
-/// let limits = Limits { message_bytes_max: 16 << 20, ..Limits::default() };
-/// assert!(limits.stream_bytes_max >= limits.message_bytes_max);
-/// ```
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// The largest request, default 64 MiB; above it OUT_OF_RANGE.
-    pub message_bytes_max: usize,
-    /// The limit of proposals in a request, default 4 Mi; above it INVALID_ARGUMENT.
-    pub proposals_max: u32,
-    /// Bytes of requests in flight on one stream, default 64 MiB; at the limit the stream is not read. One request may
-    /// always be in flight.
-    pub stream_bytes_max: usize,
-    /// Requests in flight on one stream, default 4,096; at the limit the stream is not read.
-    pub stream_requests_max: usize,
-    /// The budget of all incoming requests and requests in flight; at the limit streams are not read, and are rejected
-    /// if that lasts.
-    pub budget: Budget,
-    /// A reply to a reader ends at this size, default 1 MiB. A larger record is sent alone.
-    pub reply_bytes: usize,
-    /// A reply to a reader ends at this number of records, default 8,192.
-    pub reply_entries: usize,
-    /// How long a request waits while no leader is known, default 500 ms.
-    pub leader_wait: Duration,
-    /// How long an info that is not stale waits for a majority, default 2 s.
-    pub info_timeout: Duration,
-    /// The minimal interval between replies of an info stream, default 20 ms.
-    pub info_interval: Duration,
+options! {
+    /// The limits of the service.
+    ///
+    /// ```
+    /// use chiplog_net::service::logspec::Limits;
+    /// let limits = Limits::default().message_bytes_max(16 << 20);
+    /// assert!(limits.stream_bytes_max >= limits.message_bytes_max);
+    /// ```
+    #[derive(Clone, Debug)]
+    pub struct Limits {
+        /// The largest request, default 64 MiB; above it OUT_OF_RANGE.
+        pub message_bytes_max: usize,
+        /// The limit of proposals in a request, default 4 Mi; above it INVALID_ARGUMENT.
+        pub proposals_max: u32,
+        /// Bytes of requests in flight on one stream, default 64 MiB; at the limit the stream is not read. One request
+        /// may always be in flight.
+        pub stream_bytes_max: usize,
+        /// Requests in flight on one stream, default 4,096; at the limit the stream is not read.
+        pub stream_requests_max: usize,
+        /// The budget of all incoming requests and requests in flight; at the limit streams are not read, and are
+        /// rejected if that lasts.
+        pub budget: Budget,
+        /// A reply to a reader ends at this size, default 1 MiB. A larger record is sent alone.
+        pub reply_bytes: usize,
+        /// A reply to a reader ends at this number of records, default 8,192.
+        pub reply_entries: usize,
+        /// How long a request waits while no leader is known, default 500 ms.
+        pub leader_wait: Duration,
+        /// How long an info that is not stale waits for a majority, default 2 s.
+        pub info_timeout: Duration,
+        /// The minimal interval between replies of an info stream, default 20 ms.
+        pub info_interval: Duration,
+    }
 }
 
 impl Default for Limits {

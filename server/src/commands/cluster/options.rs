@@ -262,10 +262,11 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)], ui: &
         return Ok(open_log::view(dir)?.log_options());
     }
     let log = open_log::open_as_it_is(dir)?;
-    let info = log.info();
-    let records = info.last.next().get().saturating_sub(info.first.get());
-    let times = [info.first, info.last].map(|index| log.read(index).ok().map(|record| record.timestamp));
-    let held = Held { bytes: info.bytes_used, records, times, now: now() };
+    let status = log.status();
+    let records = status.last_index.next().get().saturating_sub(status.first_index.get());
+    let times = [status.first_index, status.last_index]
+        .map(|index| log.read(index).ok().map(|record| record.timestamp));
+    let held = Held { bytes: status.bytes_used, records, times, now: now() };
     let loss = check_loss(args, changes, &held, ui)?;
     let timeout = Duration::from_secs(args.timeout.into());
     log.set_log_options(changes, timeout).map_err(|e| refused(e.into(), args))?;

@@ -104,8 +104,8 @@ fn check(args: &Discard, last: Index) -> Result<()> {
 fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
     let log = open_log::open_existing(dir)?;
     let extent = |log: &Log| {
-        let info = log.info();
-        Extent { first: info.first, last: info.last, bytes_used: info.bytes_used }
+        let status = log.status();
+        Extent { first: status.first_index, last: status.last_index, bytes_used: status.bytes_used }
     };
     let before = extent(&log);
     check(args, before.last)?;

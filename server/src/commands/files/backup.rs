@@ -157,7 +157,7 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
 fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
     let read_only = open_log::view(dir)?;
     let left = unproven_in(&read_only, dir);
-    let bar = ui.progress(Some(read_only.info().bytes_used), "backing up");
+    let bar = ui.progress(Some(read_only.status().bytes_used), "backing up");
     let backup = Backup::make(&read_only, &args.dest, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);

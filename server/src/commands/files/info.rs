@@ -196,26 +196,26 @@ pub(crate) fn describe(holder: &Holder) -> String {
 
 fn local(dir: &Path) -> Result<Shown> {
     let read_only = open_log::view(dir)?;
-    let info = read_only.info();
-    let newest = (info.last_timestamp.get() > 0).then_some(info.last_timestamp);
+    let status = read_only.status();
+    let newest = (status.last_timestamp.get() > 0).then_some(status.last_timestamp);
     Ok(Shown {
         directory: Some(dir.to_path_buf()),
-        log_id: format!("{:032x}", info.log_id.get()),
-        first: info.first.get(),
-        last: info.last.get(),
-        records: info.last.next().get().saturating_sub(info.first.get()),
-        durable: info.durable.get(),
-        bytes_used: info.bytes_used,
-        bytes_capacity: info.bytes_capacity,
-        segments: Some(info.segments),
-        sessions: Some(info.sessions),
+        log_id: format!("{:032x}", status.log_id.get()),
+        first: status.first_index.get(),
+        last: status.last_index.get(),
+        records: status.last_index.next().get().saturating_sub(status.first_index.get()),
+        durable: status.durable_index.get(),
+        bytes_used: status.bytes_used,
+        bytes_capacity: status.bytes_capacity,
+        segments: Some(status.segments),
+        sessions: Some(status.sessions),
         last_timestamp: newest.map(chiplog::Timestamp::get),
         last_time: newest.map(format::time),
         writer: locks::holder(dir),
         unproven: unproven_in(&read_only, dir),
         bytes_on_disk: Some(bytes_on_disk(dir)?),
         replica: read_only.members().map(|members| Replica {
-            node: members.iter().find(|m| m.directory == info.directory).map(|m| m.node.get()),
+            node: members.iter().find(|m| m.directory == status.directory_id).map(|m| m.node.get()),
             members: members.len(),
         }),
         leader: None,

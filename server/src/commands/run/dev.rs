@@ -126,7 +126,7 @@ async fn assemble(servers: &[Server]) -> Result<()> {
     if first.host.opened().is_none() {
         first.found(Founding::Init { force: true }).await?;
     }
-    let Some(log_id) = first.host.opened().map(|log| log.info().log_id) else { return Ok(()) };
+    let Some(log_id) = first.host.opened().map(|log| log.log_id()) else { return Ok(()) };
     for server in others {
         if server.host.opened().is_none() {
             server.found(Founding::Join(log_id)).await?;
@@ -146,18 +146,17 @@ async fn assemble(servers: &[Server]) -> Result<()> {
 
 /// Adds a server and lets it vote, step by step.
 async fn take_in(servers: &[Server], server: &Server) -> chiplog::Result<()> {
-    let leads = |log: &&Log| log.status().role == Role::Leader;
+    let leads = |log: &&Log| log.role() == Role::Leader;
     let leader = servers.iter().filter_map(|s| s.host.opened()).find(leads);
     let (Some(leader), Some(log)) = (leader, server.host.opened()) else {
         return Err(chiplog::Error::new(ErrorKind::Unavailable, "there is no leader"));
     };
     let node = NodeId(server.config.node);
-    let add =
-        Change::AddLearner { node, directory: log.info().directory, address: server.address.to_string() };
+    let add = Change::AddLearner { node, directory: log.directory_id(), address: server.address.to_string() };
     let (leader, promote) = (leader.clone(), Change::Promote(node));
     let steps = move || {
         let timeout = Duration::from_secs(30);
-        let known = |log: &Log| log.status().members.into_iter().find(|m| m.node == node);
+        let known = |log: &Log| log.status().replica.members.into_iter().find(|m| m.node == node);
         if known(&leader).is_none() {
             leader.change_members(&[add], timeout)?;
         }
@@ -172,7 +171,7 @@ async fn take_in(servers: &[Server], server: &Server) -> chiplog::Result<()> {
 }
 
 fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
-    let log_id = servers.first().and_then(|s| s.host.opened()).map(|log| log.info().log_id.get());
+    let log_id = servers.first().and_then(|s| s.host.opened()).map(|log| log.log_id().get());
     let log_id = chiplog_net::wire::ids::to_hex(log_id.unwrap_or(0));
     let list: Vec<_> = servers
         .iter()

@@ -169,11 +169,9 @@ impl Follow {
     fn options(&self) -> Result<FollowerOptions> {
         let mut options = FollowerOptions::default();
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
-        options.files = Options {
-            retention_bytes: self.retention_bytes,
-            retention_age: self.retention_seconds.map(Duration::from_secs),
-            ..files
-        };
+        options.files = files
+            .retention_bytes(self.retention_bytes)
+            .retention_age(self.retention_seconds.map(Duration::from_secs));
         options.zone.clone_from(&self.zone);
         let client = self.connect.options()?;
         (options.tls, options.token) = (client.tls, client.token);
@@ -275,12 +273,12 @@ fn stopped(error: chiplog::Error) -> Failure {
 }
 
 fn opened(follower: &Follower, server: Option<&CopyServer>) -> Value {
-    let info = follower.log().info();
+    let status = follower.log().status();
     json!({
         "event": "opened",
-        "log_id": to_hex(info.log_id.get()),
-        "first": info.first.get(),
-        "last": info.last.get(),
+        "log_id": to_hex(status.log_id.get()),
+        "first": status.first_index.get(),
+        "last": status.last_index.get(),
         "listen": server.map(|s| s.at.to_string()),
     })
 }

@@ -225,7 +225,7 @@ pub(crate) fn run(args: &Serve, whole: fn() -> clap::Command, ui: &Ui) -> Result
 }
 
 fn log_name(log: &Log) -> String {
-    format!("log {}", chiplog_net::wire::ids::to_hex(log.info().log_id.get()))
+    format!("log {}", chiplog_net::wire::ids::to_hex(log.log_id().get()))
 }
 
 /// Reports the addresses and the replica on standard error.
@@ -252,15 +252,15 @@ async fn warn_if_moved(host: Arc<LogSlot>, here: Address) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let Some(log) = host.opened() else { continue };
-        let status = log.status();
-        let Some(member) = status.members.iter().find(|m| m.node == status.node) else { continue };
+        let replica = log.status().replica;
+        let Some(member) = replica.members.iter().find(|m| m.node == replica.node) else { continue };
         let Ok(known) = member.address.parse::<Address>() else { return };
         if (&known.client, &known.peer) == (&here.client, &here.peer) {
             return;
         }
         let begun = *since.get_or_insert_with(Instant::now);
         if begun.elapsed() > LEARNS {
-            let node = status.node;
+            let node = replica.node;
             tracing::warn!(
                 %node,
                 "this server is at {} (peers: {}), but its cluster has it at {} (peers: {}), so the others cannot reach it. Announce the new address with `chiplog member set-address {node} --client {0} --peer {1} --cluster HOST:PORT`, or start the server at the old one",

@@ -150,7 +150,7 @@ fn read_part(shared: &Shared, from: Index, count: u64) -> Result<u64> {
 /// Keeps a copy of the log in this process, and reads it. Returns the number of records that it read.
 pub(crate) fn follow(shared: &Shared, dir: &Path, copied: &AtomicU64) -> Result<u64> {
     let mut options = FollowerOptions::default();
-    options.files = Options { retention_bytes: Some(32 << 20), ..Options::with_segment_bytes(4 << 20) };
+    options.files = Options::with_segment_bytes(4 << 20).retention_bytes(32 << 20);
     options.open_timeout = PATIENCE;
     let follower = Follower::open(dir, shared.addresses.clone(), Start::First, options)?;
     let mut reader = follower.reader(Start::First)?;

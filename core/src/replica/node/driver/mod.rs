@@ -24,7 +24,7 @@
 //! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
 //! The models run the threads themselves, over a stub of a node.
 
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::positions::closed;
 use crate::replica::node::{Node, fail, unknown};
@@ -180,7 +180,7 @@ pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
     /// The number of threads: in a replica one continues while the other syncs.
     threads: usize,
     queue: Arc<ProposalQueue>,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     watch: W,
     guarded: Mutex<Guarded<N>>,
     /// A sync that has ended. The next thread that holds the lock records it; that need not be the thread that ran it.
@@ -225,7 +225,7 @@ pub(crate) enum Next<J> {
 }
 
 impl<N: Steered, W: Watch<N>> Driver<N, W> {
-    pub(crate) fn new(node: N, cluster: Cluster, watch: W, replicated: bool) -> Self {
+    pub(crate) fn new(node: N, cluster: ClusterOptions, watch: W, replicated: bool) -> Self {
         let threads = if replicated { 2 } else { 1 };
         let queue = node.queue().clone();
         let guarded = Guarded { node, syncing: false, ending: None, ended: None, silent: false };

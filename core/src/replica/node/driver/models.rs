@@ -131,7 +131,7 @@ fn model(alone: bool, fails: bool, callers: fn(&Arc<ProposalQueue>)) {
         let queue = Arc::new(ProposalQueue::new(limits, 0));
         let stub =
             Stub { queue: queue.clone(), alone, fails, written: Vec::new(), syncing: false, answered: 0 };
-        let cluster = Cluster::new(NodeId(1), Bootstrap::Init, Arc::new(Silence));
+        let cluster = ClusterOptions::new(NodeId(1), Bootstrap::Init, Arc::new(Silence));
         let driver = Arc::new(Driver::new(stub, cluster, Still, true));
         let threads = [0, 1].map(|_| {
             let driver = driver.clone();

@@ -64,7 +64,7 @@ fn snapshot_with_another_configuration_than_its_opening_is_refused() {
 fn entries_that_do_not_fit_the_start_of_the_log_are_refused() {
     let mut node = joining();
     step(&mut node, &snapshot());
-    assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
+    assert_eq!(node.status(Moment::START).committed_entry, EntryIndex(50));
     let mut next = append(50, vec![entry_at(51)]);
     next.log_term = 0;
     assert!(node.replica.check_message(&next).is_err(), "it follows an entry of an older term");
@@ -91,7 +91,7 @@ fn member_is_accepted_only_from_its_own_directory() {
 #[test]
 fn only_a_leader_decides_which_directory_is_the_members() {
     let mut node = joining();
-    let own = node.status(Moment::default()).directory;
+    let own = node.replica.me.directory;
     let told = |kind, to_directory| {
         let head = raft_message::encode_message(&message(kind, 1)).unwrap();
         Envelope { to_directory, ..from_leader(head) }

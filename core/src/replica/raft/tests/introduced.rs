@@ -87,7 +87,7 @@ fn sole_voter_needs_no_introduction() {
 #[test]
 fn learner_without_a_leader_asks_in_each_election_timeout() {
     let mut node = joining();
-    let directory = node.status(Moment::default()).directory;
+    let directory = node.replica.me.directory;
     let (leader, itself) = (Member::voter(LEADER, DIRECTORY, ""), Member::learner(NodeId(2), directory, ""));
     let joins = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
     let members = [leader, itself];

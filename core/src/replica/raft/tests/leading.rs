@@ -323,7 +323,7 @@ fn change_that_times_out_names_what_it_waits_for() {
     step(&mut node, &acknowledged(4, 4));
     let first = add(&mut node, 3);
     step(&mut node, &acknowledged(5, 4));
-    assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(5));
+    assert_eq!(node.status(Moment::START).committed_entry, EntryIndex(5));
     let next = add(&mut node, 4);
     node.replica.advance(Moment::START.plus(second), &mut node.writer).unwrap();
     let why = |ticket: Ticket| ticket.poll().unwrap().map(drop).unwrap_err().to_string();

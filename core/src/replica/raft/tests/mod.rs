@@ -10,7 +10,7 @@ mod without_room;
 use super::fixtures::snapshot_of;
 use crate::cluster::membership::{Change, Member, Membership};
 use crate::cluster::memory_transport::MemoryNetwork;
-use crate::cluster::options::{Bootstrap, Cluster, Role};
+use crate::cluster::options::{Bootstrap, ClusterOptions, Role};
 use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::disk::sim::SimDisk;
 use crate::error::ErrorKind;
@@ -46,13 +46,13 @@ fn joining_over(transport: Arc<dyn Transport>) -> Node {
 }
 
 fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
-    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
+    let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Join(LOG), transport);
     node_on(&SimDisk::default(), Options { cluster: Some(cluster), ..options })
 }
 
 /// Node 2 on this disk, started with `bootstrap`.
 pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
-    let cluster = Cluster::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
+    let cluster = ClusterOptions::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
     node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
 }
 
@@ -178,7 +178,7 @@ fn entries_beyond_any_log_are_refused() {
 fn sender_without_our_own_entry_cannot_know_of_our_removal() {
     let mut node = joining();
     let member = |n: u64, directory| Member::voter(NodeId(n), directory, "");
-    let directory = node.status(Moment::default()).directory;
+    let directory = node.replica.me.directory;
     let promotion = change_at(2, Change::Promote(NodeId(2)), &[member(1, DIRECTORY), member(2, directory)]);
     deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1), promotion])).unwrap());
     assert_eq!(node.replica.sequencer.pending_membership(), Some(EntryIndex(2)));
@@ -219,7 +219,7 @@ fn skipped_records_are_discarded_before_their_segments_are_removed() {
     node.write(Moment::START).unwrap();
     assert_eq!(oldest(&node), Some(Index(100)));
     assert_eq!(node.positions.first(), Index(100), "and not published yet");
-    assert_eq!(node.status(Moment::START).committed_raft, EntryIndex(50));
+    assert_eq!(node.status(Moment::START).committed_entry, EntryIndex(50));
 
     // The leader's statement that its log begins there is still stored: it may discard more.
     node.step(Moment::START, Work::default()).unwrap();
@@ -289,7 +289,7 @@ pub(crate) fn message(kind: MessageType, term: u64) -> Message {
 
 /// Makes node 2 a voter with node 1, and with those from 3 on if there are more voters. All entries are committed.
 pub(crate) fn become_voter(node: &mut Node, voters: usize) {
-    let directory = node.status(Moment::default()).directory;
+    let directory = node.replica.me.directory;
     let voter = |node: NodeId| {
         Member::voter(node, if node == NodeId(2) { directory } else { directory_of(node) }, "")
     };
@@ -352,7 +352,7 @@ fn heartbeat_answer_of_a_lagging_follower_sends_nothing_more() {
     let mut all = message(MessageType::MsgAppendResponse, 2);
     all.index = 4;
     step(&mut node, &all);
-    assert_eq!(node.status(Moment::default()).committed_raft, EntryIndex(4));
+    assert_eq!(node.status(Moment::default()).committed_entry, EntryIndex(4));
 }
 
 /// Barriers whose callers had given up stayed until their timeout, and nothing bounded their number.

@@ -21,7 +21,7 @@ mod terms;
 mod treatment;
 
 use crate::cluster::membership::Membership;
-use crate::cluster::options::{Role, Status};
+use crate::cluster::options::{ReplicaStatus, Role};
 use crate::cluster::transport::Envelope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Malformed, u64_at};
@@ -136,18 +136,15 @@ impl Repairing {
     }
 
     /// The status of the replica.
-    pub(crate) fn status(&self) -> Status {
-        let DamagedLog { identity, cluster, .. } = &self.damaged;
-        Status {
-            log_id: identity.log,
-            node: cluster.node,
-            directory: identity.directory,
+    pub(crate) fn status(&self) -> ReplicaStatus {
+        ReplicaStatus {
+            node: self.damaged.cluster.node,
             role: if self.out.is_some() { Role::Removed } else { Role::Repairing },
             term: self.terms.highest(),
             leader: self.terms.leader(),
-            committed: Index(0),
-            committed_raft: EntryIndex(0),
-            last_raft: EntryIndex(0),
+            committed_index: Index(0),
+            committed_entry: EntryIndex(0),
+            last_entry: EntryIndex(0),
             members: self.members.newest().0.members().cloned().collect(),
             peers: Vec::new(),
         }

@@ -20,7 +20,7 @@
 //!
 //! Must not know: time, who is asked.
 
-use crate::cluster::options::Cluster;
+use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, Result};
 use crate::record::batch::Malformed;
 use crate::replica::open::DamagedLog;
@@ -48,7 +48,7 @@ pub(super) struct Doubt {
 
 impl Doubt {
     /// Starts to ask whether other entries were committed in the gap.
-    pub(super) fn of(gap: &Gap, why: Option<Malformed>, cluster: &Cluster) -> Self {
+    pub(super) fn of(gap: &Gap, why: Option<Malformed>, cluster: &ClusterOptions) -> Self {
         let rivals = Fetcher::new(gap.rivals(), cluster.heartbeat * 4, cluster.message_bytes_max);
         Self { rivals, why, contradiction: None }
     }

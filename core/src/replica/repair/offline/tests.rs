@@ -5,7 +5,7 @@ use super::members::voters_of;
 use super::*;
 use crate::cluster::membership::{Change, Member};
 use crate::cluster::memory_transport::MemoryNetwork;
-use crate::cluster::options::{Bootstrap, Cluster};
+use crate::cluster::options::{Bootstrap, ClusterOptions};
 use crate::disk::sim::{Damage, Fault, Landed, SimDisk, Trouble};
 use crate::options::Options;
 use crate::replica::node::Node;
@@ -66,7 +66,7 @@ fn hurt(disk: &SimDisk, choose: impl Fn(usize, &BlockHeader) -> bool) {
 }
 
 fn begun(disk: &SimDisk) -> Result<Begun> {
-    let cluster = Cluster::new(ME, Bootstrap::Existing, MemoryNetwork::new().transport());
+    let cluster = ClusterOptions::new(ME, Bootstrap::Existing, MemoryNetwork::new().transport());
     let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
     let Directory::DamagedLog(damaged) = open_or_find_damage(Arc::new(disk.clone()), &options).unwrap()
     else {

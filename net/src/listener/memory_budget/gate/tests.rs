@@ -27,8 +27,8 @@ fn budget(pieces: usize) -> Budget {
 
 fn limited(all: usize, connection: usize) -> Budget {
     let (bytes, connection_bytes) = (all * PIECE_BYTES, connection * PIECE_BYTES);
-    let limits = BudgetLimits { bytes, connection_bytes, wait: WAIT, ..Default::default() };
-    Budget::new(BudgetLimits { share_percent: 100, ..limits }, Arc::default())
+    let limits = BudgetLimits::default().bytes(bytes).connection_bytes(connection_bytes).wait(WAIT);
+    Budget::new(limits.share_percent(100), Arc::default())
 }
 
 fn connection(budget: &Budget) -> Arc<Payer> {

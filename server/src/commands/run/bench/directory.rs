@@ -30,7 +30,7 @@ pub(super) fn measure(dir: &Path, load: &Load, ui: &Ui) -> Result<Measured> {
     let stopped = Arc::clone(&load.stopped);
     signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
     let scratch = Scratch::make(dir, PREFIX)?;
-    let options = Options { retention_bytes: Some(RETENTION_BYTES), ..Options::default() };
+    let options = Options::default().retention_bytes(RETENTION_BYTES);
     let log = Log::open(scratch.dir().join("log"), options)?;
     let mut appends = Vec::new();
     for case in &load.cases {

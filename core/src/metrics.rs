@@ -1,23 +1,24 @@
-//! Counters of what the log did since it was opened, for metrics and benchmarks.
+//! Metrics: counters of what the log did since it was opened, and gauges of what waits in it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Counters of what a log did since it was opened. All only increase, except `syncing`.
+/// Counters of what a log did since it was opened, and gauges of what it does now. Counters only increase.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let stats = log.stats();
-/// assert_eq!((stats.appends, stats.records), (1, 1));
-/// assert!(stats.syncs >= 1);
+/// let metrics = log.metrics();
+/// assert_eq!((metrics.appends, metrics.records), (1, 1));
+/// assert!(metrics.syncs >= 1);
+/// assert_eq!((metrics.queue_appends, metrics.queue_bytes), (0, 0)); // nothing waits
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct Metrics {
     /// Batches accepted, including duplicates within sessions.
     pub appends: u64,
     /// Records written.
@@ -55,36 +56,22 @@ pub struct Stats {
     /// Histogram of blocks by bytes in the file: up to 256, 512, 1,024 …, each counted once. The last bucket counts all
     /// others.
     pub block_bytes_buckets: [u64; BLOCK_BUCKETS],
-    /// How long the current sync has run; zero if none is running. A disk that hangs shows here and nowhere else.
+    /// Gauge: how long the current sync has run; zero if none is running. A disk that hangs shows here and nowhere
+    /// else.
     pub syncing: Duration,
-}
-
-/// The appends that a log has accepted and not committed yet.
-///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// log.append(b"x")?;
-/// let backlog = log.backlog();
-/// assert_eq!((backlog.queue_appends, backlog.queue_bytes), (0, 0));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Backlog {
-    /// Appends that wait for the writer.
+    /// Gauge: appends that wait for the writer.
     pub queue_appends: u64,
-    /// Bytes of these appends.
+    /// Gauge: bytes of these appends.
     pub queue_bytes: u64,
-    /// Bytes of appends that the writer has taken and not written yet.
+    /// Gauge: bytes of appends that the writer has taken and not written yet.
     pub taken_bytes: u64,
-    /// Bytes that are written and not committed yet.
+    /// Gauge: bytes that are written and not committed yet.
     pub uncommitted_bytes: u64,
 }
 
-/// How many buckets [`Stats::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
+/// How many buckets [`Metrics::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
 pub const SYNC_BUCKETS: usize = 24;
-/// How many buckets [`Stats::block_bytes_buckets`] has: the last but one ends at 16 MiB.
+/// How many buckets [`Metrics::block_bytes_buckets`] has: the last but one ends at 16 MiB.
 pub const BLOCK_BUCKETS: usize = 18;
 /// The first bucket of block sizes ends at 2 to this power.
 const BLOCK_BUCKET_FIRST: u32 = 8;
@@ -103,15 +90,15 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl Stats {
-    /// The latency that the fraction `part` (0 to 1) of all syncs stayed below, in microseconds, rounded up to a power
-    /// of two. 0 if there was no sync.
+impl Metrics {
+    /// The latency that the fraction `quantile` (0 to 1) of all syncs stayed below, rounded up to a power of two
+    /// microseconds. Zero if there was no sync.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
     /// log.append(b"x")?;
-    /// assert!(log.stats().sync_latency(0.5) <= log.stats().sync_latency(0.99));
+    /// assert!(log.metrics().sync_latency(0.5) <= log.metrics().sync_latency(0.99));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sync_latency(&self, quantile: f64) -> Duration {
@@ -182,9 +169,10 @@ impl Counters {
         self.sync_buckets[micros_bucket(micros)].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Stats {
+    /// All but what waits in the queue.
+    pub(crate) fn snapshot(&self) -> Metrics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
+        Metrics {
             appends: get(&self.appends),
             records: get(&self.records),
             blocks: get(&self.blocks),
@@ -207,6 +195,8 @@ impl Counters {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .map_or(Duration::ZERO, |at| at.elapsed()),
+            uncommitted_bytes: get(&self.uncommitted_bytes),
+            ..Metrics::default()
         }
     }
 }
