@@ -170,7 +170,7 @@ impl Node {
         };
         node.tending.learn(&node.replica);
         if node.replica.membership().is_alone(node.cluster.node) {
-            node.replica.campaign(now, &mut node.writer)?;
+            node.replica.campaign(now, &mut node.writer.plan)?;
             while let Some(why) = node.replica.is_held() {
                 if let Some(why) = why {
                     return Err(why.clone());
@@ -234,21 +234,40 @@ impl Node {
         for event in work.events {
             match event {
                 InboxEvent::Message(envelope) => {
-                    self.replica.receive(envelope, now, &mut self.writer)?;
+                    self.replica.receive(envelope, now, &mut self.writer.plan)?;
+                    self.settle_before_truncation()?;
                     self.leave_what_is_jumped_over(); // the next message can cause a write
                 }
                 InboxEvent::AdminRequest(ask, wait_limit, completer) => {
-                    self.replica.ask(ask, wait_limit, completer, now, &mut self.writer)?;
+                    self.replica.ask(ask, wait_limit, completer, now, &mut self.writer.plan)?;
                 }
                 InboxEvent::BackgroundJob => {}
             }
         }
-        self.replica.advance(now, &mut self.writer)?;
+        self.replica.advance(now, &mut self.writer.plan)?;
+        self.resume_settled(now)?;
         self.order(now)?;
         self.prove(now)?;
         self.finish(now)?;
         self.retain(now)?;
         self.tend(now)
+    }
+
+    /// Carries out the plan, and syncs, if raft's next ready truncates entries. True: it did, and the replica can
+    /// continue. Blocks on the disk: this is rare.
+    pub(crate) fn settle_before_truncation(&mut self) -> Result<bool> {
+        let is_awaited = self.replica.awaits_settling(&self.writer.plan);
+        if is_awaited {
+            self.writer.settle()?;
+        }
+        Ok(is_awaited)
+    }
+
+    fn resume_settled(&mut self, now: Moment) -> Result<()> {
+        while self.settle_before_truncation()? {
+            self.replica.resume(now, &mut self.writer.plan)?;
+        }
+        Ok(())
     }
 
     /// Makes a step of the scrubber.
@@ -306,7 +325,7 @@ impl Node {
                         return Ok(());
                     }
                     bytes += size;
-                    if self.replica.propose(gathered, now, &mut self.writer)? {
+                    if self.replica.propose(gathered, now, &mut self.writer.plan)? {
                         self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
                         self.published.counters.records.fetch_add(records, Ordering::Relaxed);
                         self.gathered += size;
@@ -315,7 +334,7 @@ impl Node {
                     }
                 }
                 Some(Proposal::Command(command, completer)) => {
-                    self.replica.command(command, Some(completer), now, &mut self.writer)?;
+                    self.replica.command(command, Some(completer), now, &mut self.writer.plan)?;
                 }
                 None => return Ok(()),
             }
@@ -404,7 +423,8 @@ impl Node {
         self.writer.end_sync(job);
         let synced = self.writer.synced();
         self.positions.durable_to(synced.end.next.previous());
-        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writer)?;
+        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writer.plan)?;
+        self.resume_settled(now)?;
         self.drop_files();
         self.finish(now)?;
         self.mind_the_disk(now);
