@@ -9,6 +9,7 @@
 use crate::cluster::membership::{ALONE, Member, Membership};
 use crate::cluster::options::{Bootstrap, Cluster};
 use crate::cluster::transport::{Envelope, Inbox, Transport};
+use crate::disk::linux::RealDisk;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -333,6 +334,21 @@ fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
     let what =
         format!("the log's identity is missing, but {name} holds data; restore {IDENTITY_FILE} from a copy");
     Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// The disk of the log in `dir`. Makes the directory if `create` is true.
+pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
+    check_name(dir)?;
+    match RealDisk::open(dir, create) {
+        Ok(disk) => Ok(Arc::new(disk)),
+        // `dir` exists but is no directory, or it could not be made.
+        Err(e) if create && !dir.exists() => Err(Error::io("make directory", dir, e)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let what = format!("there is no log at {}: the directory does not exist", dir.display());
+            Err(Error::new(ErrorKind::NotFound, what))
+        }
+        Err(e) => Err(cannot_open(dir, e)),
+    }
 }
 
 /// Fails if `dir` is empty.

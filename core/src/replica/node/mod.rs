@@ -20,8 +20,10 @@
 
 pub(crate) mod driver;
 mod publish;
-pub(crate) mod repair_thread;
+mod repair_thread;
 mod retention;
+pub(crate) mod runtime;
+pub(crate) mod shared;
 
 pub(crate) use publish::Published;
 
@@ -45,6 +47,7 @@ use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index};
+use shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -104,27 +107,10 @@ impl Node {
     ///
     /// # Errors
     /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the first entry of its term could not be written.
-    pub(crate) fn new(
-        opened: RecoveredLog,
-        options: Options,
-        queue: Arc<ProposalQueue>,
-        positions: Arc<Positions>,
-        seed: u64,
-        now: Moment,
-    ) -> Result<Self> {
-        Self::with(opened, options, queue, positions, Arc::default(), seed, now)
-    }
-
-    /// As [`Self::new`], with handles that exist already.
-    pub(crate) fn with(
-        opened: RecoveredLog,
-        options: Options,
-        queue: Arc<ProposalQueue>,
-        positions: Arc<Positions>,
-        published: Arc<Published>,
-        seed: u64,
-        now: Moment,
-    ) -> Result<Self> {
+    pub(crate) fn new(opened: RecoveredLog, shared: &Shared, seed: u64, now: Moment) -> Result<Self> {
+        let Shared { options, queue, view, published, .. } = shared;
+        let (options, queue) = (options.clone(), queue.clone());
+        let (positions, published) = (view.positions.clone(), published.clone());
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);

@@ -15,11 +15,11 @@ use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::disk::sim::SimDisk;
 use crate::error::ErrorKind;
 use crate::options::Options;
-use crate::read::positions::Positions;
 use crate::replica::node::Node;
+use crate::replica::node::shared::Shared;
 use crate::replica::open::open;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{ProposalQueue, QueueLimits, Work};
+use crate::replica::queue::proposals::{QueueLimits, Work};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::sync::clock::Moment;
@@ -28,6 +28,7 @@ use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestam
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -66,8 +67,9 @@ fn node_on(disk: &SimDisk, options: Options) -> Node {
         capacity: None,
         inbox_bytes: 1 << 20,
     };
-    let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-    Node::new(opened, options, Arc::new(ProposalQueue::new(limits, 0)), positions, 1, Moment::START).unwrap()
+    let segments = opened.segments.clone();
+    let shared = Shared::new(Path::new("node"), opened.identity, options, segments, limits);
+    Node::new(opened, &shared, 1, Moment::START).unwrap()
 }
 
 /// An envelope for node 2 with this head.
