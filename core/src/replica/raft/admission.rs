@@ -15,7 +15,7 @@
 use super::Replica;
 use crate::error::{Error, Result};
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::{COMMAND_BYTES, parse_command};
+use crate::replica::state::command::{COMMAND_BYTES, parse_command};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{Arrived, EntryKind, body_bytes};
 use crate::replica::writer::plan::{Fit, Plan};

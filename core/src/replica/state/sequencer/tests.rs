@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
+use crate::options::log_options::LOG_OPTION_BYTES;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
+use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, parse_command};
 use crate::types::Sequence;
 use proptest::prelude::*;
 
