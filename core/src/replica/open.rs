@@ -23,9 +23,8 @@ use crate::store::read::segment_files::SegmentFile;
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::whole_segments::is_aside;
-use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store, block_bytes};
+use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store};
 use crate::types::{DirectoryId, EntryIndex, NodeId};
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -241,7 +240,7 @@ fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
 
 /// Fails if a segment has no room for this opening.
 fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
-    let needed = block_bytes(opening.body.iter().map(Bytes::len).sum()) + PROOF_BYTES_MAX;
+    let needed = opening.header.stride() + PROOF_BYTES_MAX;
     let room = room_of(options.segment_bytes as usize);
     if needed <= room {
         return Ok(());

@@ -10,7 +10,6 @@ use crate::replica::queue::proposals::{BlockBuilder, Command};
 use crate::replica::state::command::SET_OPTIONS_BYTES;
 use crate::replica::state::sequencer::{Decision, SequencedBlock};
 use crate::replica::wire::raft_message;
-use crate::replica::wire::raft_message::header_of;
 use crate::replica::writer::plan::Plan;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
@@ -182,8 +181,7 @@ impl Replica {
     }
 
     fn order(&mut self, block: NewBlock) -> Result<()> {
-        let header = header_of(&block);
-        let entry = raft_message::entry(&header, Bytes::new);
+        let entry = raft_message::entry(&block.header, Bytes::new);
         self.staged.push_back(block);
         self.propose_entry(entry)
     }

@@ -28,7 +28,7 @@ use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message;
-use crate::replica::wire::raft_message::{EntryKind, header_of};
+use crate::replica::wire::raft_message::EntryKind;
 use crate::replica::writer::plan::{Plan, Room};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
@@ -163,7 +163,7 @@ impl Replica {
 
     /// The index of the next entry of raft's readies, if it does not truncate the log.
     fn next_in_lockstep(&self) -> u64 {
-        self.staged.front().map_or(self.sequencer.end().raft.next(), |block| block.raft_index).0
+        self.staged.front().map_or(self.sequencer.end().raft.next(), |block| block.header.raft_index).0
     }
 
     /// Whether raft's next ready truncates entries, or skips entries by a snapshot.
@@ -319,7 +319,7 @@ impl Replica {
     fn take_entry(&mut self, entry: Entry, plan: &mut Plan) -> Result<()> {
         let malformed = |why| Error::new(ErrorKind::Corrupt, format!("raft's entry {}: {why}", entry.index));
         let at = (EntryIndex(entry.index), Term(entry.term));
-        let own = self.staged.pop_front_if(|b| (b.raft_index, b.term) == at);
+        let own = self.staged.pop_front_if(|b| (b.header.raft_index, b.header.term) == at);
         let block = match own {
             // Room for it was made before it was proposed.
             Some(block) => block,
@@ -344,8 +344,12 @@ impl Replica {
                 block.map_err(malformed)?
             }
         };
-        assert_eq!((block.raft_index, block.term), at, "sequencer and raft differ in their last entry");
-        self.raw.mut_store().push(header_of(&block), &block.body);
+        assert_eq!(
+            (block.header.raft_index, block.header.term),
+            at,
+            "sequencer and raft differ in their last entry"
+        );
+        self.raw.mut_store().push(block.header, &block.body);
         plan.push(block);
         Ok(())
     }

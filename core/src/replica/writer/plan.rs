@@ -21,7 +21,6 @@ use crate::store::allocator::{Allocator, PreparedSegment, Purpose};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, data_limit, room_of};
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Store, block_bytes};
 use crate::types::EntryIndex;
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -144,7 +143,7 @@ impl Plan {
     /// # Errors
     /// As [`Self::make_room`].
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
-        let opening_bytes = block_bytes(opening.body.iter().map(Bytes::len).sum());
+        let opening_bytes = opening.header.stride();
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
             self.allocator.keep_one_ready()?; // records do not use the last file
@@ -252,7 +251,7 @@ impl Plan {
 
     /// Plans a block. There has to be room for it.
     pub(crate) fn push(&mut self, block: NewBlock) {
-        self.at += block_bytes(block.body.iter().map(Bytes::len).sum());
+        self.at += block.header.stride();
         assert!(self.at <= self.limit, "a block was planned that does not fit in the segment");
         self.add(Step::Block(block));
     }

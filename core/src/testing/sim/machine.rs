@@ -16,7 +16,7 @@ use crate::options::{Clock, Options};
 use crate::read::reader::{LogView, Reader, Start};
 use crate::record::batch::Batch;
 use crate::replica::node::Node;
-use crate::replica::node::driver::{Driver, Guarded};
+use crate::replica::node::driver::{Driver, Guarded, Steered as _};
 use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};

@@ -1,12 +1,11 @@
 //! The callers' side of the queue: appends and commands are admitted, wait for room, or are refused.
 
-use super::block_builder::{BlockBuilder, Entry, Parts};
+use super::block_builder::{BlockBuilder, Parts};
 use super::{Command, Inner, Proposal, ProposalQueue};
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::batch::{Batch, SingleFrame, Stamp};
+use crate::record::batch::{Batch, BatchHeader, SingleFrame, Stamp};
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
-use bytes::BytesMut;
 #[cfg(loom)]
 use loom::sync::MutexGuard;
 #[cfg(not(loom))]
@@ -30,62 +29,53 @@ pub(crate) enum WaitLimit {
     For(Duration),
 }
 
+/// A small batch is copied into the block's buffer; a large one is shared.
+fn parts_of(batch: &Batch) -> Parts<'_> {
+    let bytes = batch.as_bytes();
+    if bytes.len() > COPIED_BYTES_MAX { Parts::Own(bytes) } else { Parts::Copy([bytes, &[], &[]]) }
+}
+
 impl ProposalQueue {
     /// Admits one record, whose size the caller has checked.
     pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
-        let frame = SingleFrame::new(record, stamp);
-        let length = frame.head.len() + record.len() + frame.tail.len();
-        let entry = Entry { stamp, crc: frame.crc, length: length as u32, count: 1 };
-        if length > COPIED_BYTES_MAX {
-            let mut own = BytesMut::with_capacity(length);
-            own.extend_from_slice(&frame.head);
-            own.extend_from_slice(record);
-            own.extend_from_slice(&frame.tail);
-            return self.push(&Parts::Own(&own.freeze()), entry, wait_limit);
+        let SingleFrame { head, tail, header } = SingleFrame::new(record, stamp);
+        let parts = [&head[..], record, &tail];
+        if header.length as usize > COPIED_BYTES_MAX {
+            return self.push(&Parts::Own(&parts.concat().into()), &header, wait_limit);
         }
-        self.push(&Parts::Copy(&[&frame.head, record, &frame.tail]), entry, wait_limit)
+        self.push(&Parts::Copy(parts), &header, wait_limit)
     }
 
     /// Admits a ready-made batch, whose size the caller has checked.
     pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
-        let header = batch.header();
-        let entry =
-            Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
-        let bytes = batch.as_bytes();
-        if bytes.len() > COPIED_BYTES_MAX {
-            return self.push(&Parts::Own(bytes), entry, wait_limit);
-        }
-        self.push(&Parts::Copy(&[bytes]), entry, wait_limit)
-    }
-
-    pub(super) fn push(&self, parts: &Parts<'_>, entry: Entry, wait_limit: WaitLimit) -> Result<Ticket> {
-        let inner = self.admit(entry.length as usize, wait_limit)?;
-        Ok(self.place(inner, parts, entry))
+        self.push(&parts_of(batch), batch.header(), wait_limit)
     }
 
     /// As [`Self::push_batch`], for callers that must not block. `Err` is a ticket to wait for before trying again. It
     /// succeeds when the writer next takes the queue, and fails when the queue is closed.
     pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
-        let header = batch.header();
-        let entry =
-            Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
         let mut inner = self.lock();
-        if !self.is_admitted(&inner, entry.length as usize)? {
+        if !self.is_admitted(&inner, batch.header().length as usize)? {
             let room = inner.room_hooks.get_or_insert_with(Completer::new);
             return Ok(Err(room.ticket(0, 0, 0)));
         }
-        let bytes = batch.as_bytes();
-        if bytes.len() > COPIED_BYTES_MAX {
-            return Ok(Ok(self.place(inner, &Parts::Own(bytes), entry)));
-        }
-        Ok(Ok(self.place(inner, &Parts::Copy(&[bytes]), entry)))
+        Ok(Ok(self.place(inner, &parts_of(batch), batch.header())))
+    }
+
+    pub(super) fn push(
+        &self,
+        parts: &Parts<'_>,
+        header: &BatchHeader,
+        wait_limit: WaitLimit,
+    ) -> Result<Ticket> {
+        let inner = self.admit(header.length as usize, wait_limit)?;
+        Ok(self.place(inner, parts, header))
     }
 
     /// Adds an admitted batch to the block that is being filled.
-    fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, entry: Entry) -> Ticket {
-        let length = entry.length as usize;
+    fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, header: &BatchHeader) -> Ticket {
         let gathering = match inner.items.back_mut() {
-            Some(Proposal::Data(g)) if g.has_room(entry, self.limits.block_bytes) => g,
+            Some(Proposal::Data(g)) if g.has_room(header, self.limits.block_bytes) => g,
             _ => {
                 let buffer = inner.spare.pop().unwrap_or_default();
                 inner.items.push_back(Proposal::Data(BlockBuilder::new(buffer)));
@@ -95,8 +85,8 @@ impl ProposalQueue {
                 }
             }
         };
-        let ticket = gathering.push(parts, entry);
-        inner.bytes += length;
+        let ticket = gathering.push(parts, header);
+        inner.bytes += header.length as usize;
         inner.appends += 1;
         self.signal(inner);
         ticket

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::admit::COMMANDS_MAX;
-use super::block_builder::{Entry, Parts};
+use super::block_builder::Parts;
 use super::*;
 use crate::cluster::transport::Envelope;
 use crate::error::ErrorKind;
-use crate::record::batch::Stamp;
+use crate::record::batch::{BatchHeader, SingleFrame, Stamp};
 use crate::types::{DirectoryId, LogId, NodeId};
 
 fn queue(capacity: Option<u64>) -> ProposalQueue {
@@ -30,7 +30,7 @@ fn appends_fill_blocks_of_bounded_size_in_order() {
     for item in items {
         let Proposal::Data(g) = item else { panic!() };
         assert!(g.bytes <= 1000);
-        let lengths: usize = g.entries.iter().map(|e| e.length as usize).sum();
+        let lengths: usize = g.batches.iter().map(|e| e.length as usize).sum();
         assert_eq!(lengths, g.bytes);
         let bytes: Vec<u8> = g.into_pieces(None).0.concat();
         seen.extend(bytes.chunks(244).map(|b| b[50]));
@@ -131,12 +131,12 @@ fn block_never_overflows_its_record_count() {
         inbox_bytes: 0,
     };
     let q = ProposalQueue::new(limits, 0);
-    let entry = Entry { stamp: Stamp::default(), crc: 0, length: 40, count: 1 << 20 };
+    let header = BatchHeader { length: 40, count: 1 << 20, ..SingleFrame::new(&[], Stamp::default()).header };
     for _ in 0..4097 {
-        let _ticket = q.push(&Parts::Copy(&[&[0; 40]]), entry, WaitLimit::None).unwrap();
+        let _ticket = q.push(&Parts::Copy([&[0; 40], &[], &[]]), &header, WaitLimit::None).unwrap();
     }
     let counts: Vec<usize> =
-        take(&q).iter().map(|item| if let Proposal::Data(g) = item { g.entries.len() } else { 0 }).collect();
+        take(&q).iter().map(|item| if let Proposal::Data(g) = item { g.batches.len() } else { 0 }).collect();
     assert_eq!(counts, [4095, 2]);
 }
 

@@ -16,6 +16,7 @@ use crate::disk::sim::SimDisk;
 use crate::error::ErrorKind;
 use crate::options::Options;
 use crate::replica::node::Node;
+use crate::replica::node::driver::Steered as _;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::open;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};

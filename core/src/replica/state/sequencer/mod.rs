@@ -35,7 +35,7 @@ use crate::replica::state::command::encode_command;
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
-use crate::store::format::block::{Kind, digest_of_batches};
+use crate::store::format::block::{BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
 use crate::store::segment::Base;
@@ -301,18 +301,20 @@ impl Sequencer {
     }
 
     fn position_block(&self, kind: Kind, body: Vec<u8>) -> NewBlock {
-        NewBlock {
-            kind,
+        let header = BlockHeader {
+            length: 0,
+            batch_count: 0,
             raft_index: self.end.raft,
             term: self.end.term,
             first: self.end.next,
             timestamp: self.last_timestamp,
             record_count: 0,
-            batch_count: 0,
+            durable_upto: 0,
             body_digest: digest_of_bytes(&[&body]),
-            body: if body.is_empty() { Vec::new() } else { vec![Bytes::from(body)] },
-            end: self.end,
-        }
+            kind,
+        };
+        let body = if body.is_empty() { Vec::new() } else { vec![Bytes::from(body)] };
+        NewBlock::new(header, body, self.end)
     }
 
     /// Advances the log's time to that of an entry, and expires sessions by it.
@@ -335,18 +337,19 @@ impl Sequencer {
         self.end.raft = self.end.raft.next();
         self.end.term = self.hard_state.term;
         self.end.next = first.plus(u64::from(record_count));
-        NewBlock {
-            kind,
+        let header = BlockHeader {
+            length: 0,
+            batch_count,
             raft_index: self.end.raft,
             term: self.end.term,
             first,
             timestamp,
             record_count,
-            batch_count,
+            durable_upto: 0,
             body_digest,
-            body,
-            end: self.end,
-        }
+            kind,
+        };
+        NewBlock::new(header, body, self.end)
     }
 
     fn pend(&mut self, effect: Option<Effect>) {
@@ -359,8 +362,8 @@ impl Sequencer {
         let timestamp = now.max(self.last_timestamp);
         let first = self.end.next;
         if !gathered.has_sessions {
-            let digest = digest_of_batches(gathered.entries.iter().map(|e| e.crc));
-            let counts = (gathered.entries.len() as u32, gathered.records);
+            let digest = digest_of_batches(gathered.batches.iter().map(|e| e.crc));
+            let counts = (gathered.batches.len() as u32, gathered.records);
             let (pieces, completer) = gathered.into_pieces(None);
             let block = self.entry(Kind::Data, timestamp, counts, digest, pieces);
             self.pend(None);
@@ -368,7 +371,7 @@ impl Sequencer {
         }
         let mut next = first;
         let results: Vec<(bool, Result<Appended>)> = gathered
-            .entries
+            .batches
             .iter()
             .map(|e| {
                 let here = Appended { first: next, count: e.count };
@@ -380,7 +383,7 @@ impl Sequencer {
                 (fresh, placed.map(|earlier| earlier.filter(|_| !planted!(23)).unwrap_or(here)))
             })
             .collect();
-        let kept = || gathered.entries.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
+        let kept = || gathered.batches.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
         let counts = (kept().count() as u32, kept().map(|e| e.count).sum());
         let digest = digest_of_batches(kept().map(|e| e.crc));
         let (pieces, completer) = gathered.into_pieces(Some(&mut |n| results[n].0));
@@ -442,7 +445,7 @@ impl Sequencer {
         self.take_effect(command);
         block.end = self.end;
         let result = match command {
-            Command::OpenSession { .. } => Index(block.raft_index.0),
+            Command::OpenSession { .. } => Index(block.header.raft_index.0),
             Command::Discard { first } => first,
             Command::CloseSession { .. } | Command::SetOptions(_) => Index(0),
         };
@@ -482,7 +485,7 @@ impl Sequencer {
         let pieces = if body.is_empty() { Vec::new() } else { vec![body] };
         let mut block = self.entry(kind, self.last_timestamp, (0, 0), digest, pieces);
         self.end.term = term;
-        (block.term, block.end) = (term, self.end);
+        (block.header.term, block.end) = (term, self.end);
         self.pend(effect);
         Ok(block)
     }

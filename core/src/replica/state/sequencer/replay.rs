@@ -26,18 +26,7 @@ impl Sequencer {
     /// The block does not follow the last one.
     pub(crate) fn follow(&mut self, header: &BlockHeader, body: Vec<Bytes>) -> Result<NewBlock, Malformed> {
         self.replay_entry(header, &mut body.iter().map(|b| &b[..]))?;
-        Ok(NewBlock {
-            kind: header.kind,
-            raft_index: header.raft_index,
-            term: header.term,
-            first: header.first,
-            timestamp: header.timestamp,
-            record_count: header.record_count,
-            batch_count: header.batch_count,
-            body_digest: header.body_digest,
-            body,
-            end: self.end,
-        })
+        Ok(NewBlock::new(*header, body, self.end))
     }
 
     /// Replays a block that was read back. Checks that it follows the last one.
