@@ -40,7 +40,7 @@ RESULTS = ROOT / "tools" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
 CARGO = os.environ.get("CARGO", "cargo")
 
-WHERE = ["core/src/replica/raft/mod.rs", "core/src/replica/raft/*.rs", "core/src/replica/state/sequencer/mod.rs", "core/src/replica/state/session_table/mod.rs"]
+WHERE = ["core/src/replica/raft/mod.rs", "core/src/replica/raft/*.rs", "core/src/replica/state/command.rs", "core/src/replica/state/sequencer/*.rs", "core/src/replica/state/session_table/mod.rs"]
 WHERE += ["core/src/store/recovery.rs"]
 WITHOUT = ["**/tests.rs", "**/tests/**", "**/fixtures.rs"]
 FOR_TESTS = re.compile(r"^\s*#\[cfg\(any\(test,", re.MULTILINE)

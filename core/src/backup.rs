@@ -22,7 +22,6 @@ pub(crate) mod manifest;
 pub(crate) mod still;
 
 use crate::api::follower::FollowerLog;
-use crate::api::log::disk_at;
 use crate::api::read_only::ReadOnlyLog;
 use crate::disk::linux::remove_directory;
 use crate::disk::{Disk, Lock};
@@ -31,6 +30,7 @@ use crate::follower::message::{FollowFrom, FollowMessage};
 use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::record::crc::Crc;
+use crate::replica::open::disk_at;
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;

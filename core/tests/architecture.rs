@@ -65,6 +65,7 @@ const CORE: House = House {
         "replica::raft",
         "replica::raft::peers",
         "replica::raft::requests",
+        "replica::state::sequencer",
         "replica::state::session_table",
         "testing::sim",
         "testing::sim::world",

@@ -16,23 +16,21 @@
 //!
 //! Must not know: raft, the network.
 
-use crate::api::log::{Log, Parts, disk_at, limits};
-use crate::disk::mmap::ForkGuard;
-use crate::disk::{Disk, Lock};
+use crate::api::log::Log;
+use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::applier::{Applier, Jumped};
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
 use crate::read::positions::{Positions, closed};
-use crate::read::reader::LogView;
+use crate::replica::node::runtime::{Runtime, Work};
+use crate::replica::node::shared::Shared as LogShared;
 use crate::replica::node::{Published, poisoned};
-use crate::replica::open::{RecoveredLog, create_followed, open_followed, reset_followed};
-use crate::replica::queue::proposals::ProposalQueue;
+use crate::replica::open::{RecoveredLog, create_followed, disk_at, open_followed, reset_followed};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::store::allocator::Allocator;
 use crate::store::segment::damage::Helpers;
-use crate::sync::threads::{spawn, spawn_writer};
 use crate::types::LogId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -195,60 +193,23 @@ impl FollowerLog {
         reset_followed(disk)
     }
 
-    fn start(disk: &dyn Disk, mut opened: RecoveredLog, options: Options) -> Result<Self> {
-        let path = disk.path().to_path_buf();
-        let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
-        let (identity, segments) = (opened.identity, opened.segments.clone());
-        let cluster = opened.cluster.clone();
-        let committed = opened.sequencer.committed();
-        let (first, last) = (committed.first, committed.next.previous());
-        let positions = Arc::new(Positions::new(first, last, last));
-        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), segments.bytes_from(first)));
-        queue.refuse(takes_no_appends(&path, identity.log));
-        let published: Arc<Published> = Arc::default();
+    fn start(disk: &dyn Disk, opened: RecoveredLog, options: Options) -> Result<Self> {
         let allocator = opened.store.allocator.clone();
-        let lock: Arc<dyn Lock> = opened.take_lock().into();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(
-                Applier::new(opened, options.clone(), queue.clone(), positions.clone(), published.clone()),
-                Instant::now(),
-            )),
-            work: Condvar::new(),
-            positions: positions.clone(),
-            published: published.clone(),
-            allocator: allocator.clone(),
-        });
-        let helper = spawn("chiplog-helper", &path, {
-            let (allocator, lock) = (allocator.clone(), lock.clone());
-            move || {
-                allocator.run();
-                drop(lock);
-            }
-        })?;
-        let writer = spawn_writer(&path, &queue, {
-            let shared = shared.clone();
-            move || {
-                shared.run();
-                drop(lock);
-            }
-        });
-        let writer = match writer {
-            Ok(writer) => writer,
-            Err(error) => {
-                allocator.stop();
-                let _ = helper.join();
-                return Err(error);
-            }
+        let make = |opened, log: &LogShared| {
+            log.queue.refuse(takes_no_appends(&log.path, log.identity.log));
+            log.view.segments.damage().set_helpers(Helpers::Source);
+            Ok(Shared {
+                state: Mutex::new(State::new(Applier::new(opened, log), Instant::now())),
+                work: Condvar::new(),
+                positions: log.view.positions.clone(),
+                published: log.published.clone(),
+                allocator,
+            })
         };
-        let stop = Box::new({
-            let shared = shared.clone();
-            move || shared.end()
-        });
-        segments.damage().set_helpers(Helpers::Source);
-        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let threads = vec![writer, helper];
-        let parts = Parts { path, identity, options, queue, view, published, fork, threads, stop };
-        Ok(Self { log: Log::assemble(parts), shared })
+        let (mut runtime, shared) = Runtime::start(disk.path(), opened, options, make)?;
+        let stopped = shared.clone();
+        runtime.stopped_by(move || stopped.end());
+        Ok(Self { log: Log::of(runtime), shared })
     }
 
     /// The position at which the next feed has to begin to continue this log.
@@ -431,6 +392,21 @@ impl State {
     }
 }
 
+impl Work for Shared {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn run(&self) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
+        if let Err(cause) = outcome.unwrap_or_else(|_| Err(panicked())) {
+            self.poison(&cause);
+        }
+        self.allocator.settle();
+        self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
+    }
+}
+
 impl Shared {
     /// Locks the state, unless the log is poisoned or closed.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
@@ -463,17 +439,6 @@ impl Shared {
         });
         self.work.notify_one();
         error.clone()
-    }
-
-    /// The thread's main function. Returns when the handle is closed or the log is poisoned.
-    fn run(&self) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
-        if let Err(cause) = outcome.unwrap_or_else(|_| Err(panicked())) {
-            self.poison(&cause);
-        }
-        self.allocator.settle();
-        self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
-        self.allocator.stop();
     }
 
     fn work(&self) -> Result<()> {

@@ -1,5 +1,4 @@
-//! Log: the handle that a program holds. It opens a directory, starts the writer thread and the helper thread, and
-//! passes appends, reads and commands to the parts that process them.
+//! Log: the handle that a program holds. It passes appends, reads and commands to the parts that process them.
 //!
 //! ```text
 //! Log ── submit ──> ProposalQueue ─> writer thread ──> store ──> disk
@@ -13,40 +12,32 @@
 
 use crate::api::status::Status;
 use crate::cluster::membership::{ALONE, Change};
-use crate::cluster::options::{ClusterOptions, ReplicaStatus, Role};
-use crate::cluster::transport::Inbox;
-use crate::disk::linux::RealDisk;
-use crate::disk::mmap::ForkGuard;
-use crate::disk::{Disk, Lock};
+use crate::cluster::options::{ReplicaStatus, Role};
+use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::read::positions::Positions;
-use crate::read::reader::{LogView, Reader, Start};
+use crate::read::reader::{Reader, Start};
 use crate::read::records::OwnedRecord;
 use crate::record::batch::{Batch, Stamp};
-use crate::replica::node::driver::{Driver, Stopwatch};
-use crate::replica::node::repair_thread::Shared;
-use crate::replica::node::{Node, Published, counted_capacity};
-use crate::replica::open::{Directory, cannot_open, check_name, open_or_find_damage};
+use crate::replica::node::runtime::Runtime;
+use crate::replica::node::shared::Shared;
+use crate::replica::open::disk_at;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
-use crate::replica::repair::offline::{Begun, Repairing};
+use crate::replica::queue::proposals::{Command, WaitLimit};
 use crate::replica::state::sequencer::Owner;
-use crate::store::format::identity::Identity;
 use crate::store::segment::file_name;
 use crate::sync::completer::Completer;
 use crate::sync::completion::{Answer, Appended, Ticket};
-use crate::sync::threads::{is_writer_of, spawn, spawn_writer};
+use crate::sync::threads::is_writer_of;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share its threads. The log is closed when
@@ -71,39 +62,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct Log {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    path: PathBuf,
-    identity: Identity,
-    options: Options,
-    queue: Arc<ProposalQueue>,
-    view: LogView,
-    published: Arc<Published>,
-    fork: ForkGuard,
-    /// Notifies the writer that the log is closed. `None` if the queue notifies it.
-    stop: Option<Stop>,
-    /// The threads, until they are joined.
-    running: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Notifies a log's writer that the log is closed.
-pub(crate) type Stop = Box<dyn Fn() + Send + Sync>;
-
-/// The parts of the handle of a log that is not written through it, such as a follower's.
-pub(crate) struct Parts {
-    pub(crate) path: PathBuf,
-    pub(crate) identity: Identity,
-    pub(crate) options: Options,
-    /// It refuses everything that is pushed.
-    pub(crate) queue: Arc<ProposalQueue>,
-    pub(crate) view: LogView,
-    pub(crate) published: Arc<Published>,
-    pub(crate) fork: ForkGuard,
-    /// They end once `stop` has been called.
-    pub(crate) threads: Vec<JoinHandle<()>>,
-    pub(crate) stop: Stop,
+    inner: Arc<Runtime>,
 }
 
 impl Log {
@@ -126,103 +85,12 @@ impl Log {
     /// As [`Log::open`].
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
         options.check()?;
-        let path = disk.path().to_path_buf();
-        let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
-        let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
-        let opened = match open_or_find_damage(disk, &options)? {
-            Directory::Ready(opened) => *opened,
-            Directory::DamagedLog(damaged) => match Repairing::begin(*damaged)? {
-                Begun::RecoveredLog(opened) => *opened,
-                Begun::Repairing(repairing) => return Self::open_repairing(repairing, path, fork, seed),
-            },
-        };
-        let (identity, cluster, segments) =
-            (opened.identity, opened.cluster.clone(), opened.segments.clone());
-        let committed = opened.sequencer.committed();
-        let first = committed.first;
-        let last = opened.sequencer.end().next.previous();
-        let positions = Arc::new(Positions::new(first, committed.next.previous().min(last), last));
-        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), segments.bytes_from(first)));
-        let allocator = opened.store.allocator.clone();
-        let mut opened = opened;
-        let lock: Arc<dyn Lock> = opened.take_lock().into();
-        // The helper prepares files that the opening may need already.
-        let helper = spawn("chiplog-helper", &path, {
-            let (allocator, lock) = (allocator.clone(), lock.clone());
-            move || {
-                allocator.run();
-                drop(lock);
-            }
-        })?;
-        let mut threads = vec![helper];
-        let watch = Stopwatch::start();
-        let started = Node::new(opened, options.clone(), queue.clone(), positions.clone(), seed, watch.now())
-            .and_then(|node| {
-                let published = node.published.clone();
-                let driver = Driver::new(node, cluster.clone(), watch, options.cluster.is_some());
-                let driver = Arc::new(driver);
-                for _ in 0..driver.threads() {
-                    let (driver, allocator, lock) = (driver.clone(), allocator.clone(), lock.clone());
-                    threads.push(spawn_writer(&path, &queue, move || {
-                        driver.run();
-                        allocator.stop();
-                        drop(lock);
-                    })?);
-                }
-                Ok(published)
-            });
-        let published = match started {
-            Ok(published) => published,
-            Err(error) => {
-                // The threads hold the lock. They have to end first, so that the log can be opened again.
-                queue.close();
-                allocator.stop();
-                threads.into_iter().for_each(|thread| _ = thread.join());
-                return Err(error);
-            }
-        };
-        attach(&cluster, &queue);
-        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let (running, stop) = (Mutex::new(threads), None);
-        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self::of(Runtime::open(disk, options)?))
     }
 
-    /// The handle of a replica's log that has to be repaired before it opens.
-    fn open_repairing(repairing: Box<Repairing>, path: PathBuf, fork: ForkGuard, seed: u64) -> Result<Self> {
-        let damaged = repairing.damaged();
-        let (identity, cluster, options) =
-            (damaged.identity, damaged.cluster.clone(), damaged.options.clone());
-        let segments = damaged.segments.clone();
-        let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-        let queue = Arc::new(ProposalQueue::new(limits(&options, &cluster), 0));
-        let published: Arc<Published> = Arc::default();
-        published.show(repairing.status());
-        published.hold(Some(repairing.refusal()));
-        let shared = Shared {
-            path: path.clone(),
-            options: options.clone(),
-            queue: queue.clone(),
-            positions: positions.clone(),
-            published: published.clone(),
-            segments: segments.clone(),
-            seed,
-            watch: Stopwatch::start(),
-        };
-        attach(&cluster, &queue);
-        let writer = spawn_writer(&path, &queue, move || shared.rescue(repairing))?;
-        let view = LogView { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let (running, stop) = (Mutex::new(vec![writer]), None);
-        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
-        Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// The handle of a log that is not written through it.
-    pub(crate) fn assemble(parts: Parts) -> Self {
-        let Parts { path, identity, options, queue, view, published, fork, threads, stop } = parts;
-        let (running, stop) = (Mutex::new(threads), Some(stop));
-        let inner = Inner { path, identity, options, queue, view, published, fork, stop, running };
-        Self { inner: Arc::new(inner) }
+    /// The handle of a log that is running.
+    pub(crate) fn of(runtime: Runtime) -> Self {
+        Self { inner: Arc::new(runtime) }
     }
 
     /// Appends one record and blocks until it is durable; in a replica of a cluster, until it is durable on a
@@ -377,7 +245,7 @@ impl Log {
     }
 
     pub(crate) fn check_fork(&self) -> Result<()> {
-        if self.inner.fork.is_child() {
+        if self.inner.is_child() {
             let what = "this handle was made before fork(); open the log again in the child once the parent has closed it";
             return Err(Error::new(ErrorKind::Forked, what));
         }
@@ -404,7 +272,7 @@ impl Log {
     /// either end of the log. `Unavailable` while the log is being repaired; `Forked`.
     pub fn follow(&self, from: FollowFrom) -> Result<FollowSource> {
         self.check_fork()?;
-        let Inner { published, view, options, identity, .. } = &*self.inner;
+        let Shared { published, view, options, identity, .. } = &**self.inner;
         published.check_held()?;
         let me = match &options.cluster {
             _ if identity.follows => Owner::Follower,
@@ -549,7 +417,7 @@ impl Log {
     /// and term are those of the replica's last step; `peers` is up to 20 ms old. After the log was closed or poisoned
     /// it is the last state, without a leader. Never blocks.
     pub fn status(&self) -> Status {
-        let Inner { view, published, queue, identity, .. } = &*self.inner;
+        let Shared { view, published, queue, identity, .. } = &**self.inner;
         let (first_index, last_index) = view.positions.range();
         Status {
             log_id: identity.log,
@@ -759,7 +627,7 @@ impl Log {
     pub fn report_damage(&self, index: Index) -> Result<()> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        let Inner { view, .. } = &*self.inner;
+        let view = &self.inner.view;
         view.check(index)?;
         // The page cache can differ from the disk: the segment is checked whatever the read returns. Where no repair
         // runs, the read counts the damage that it meets.
@@ -789,7 +657,7 @@ impl Log {
     /// `Forked`.
     pub fn report_damage_at(&self, file: &str, offset: u64, what: &str) -> Result<()> {
         self.check_fork()?;
-        let Inner { view, path, .. } = &*self.inner;
+        let Shared { view, path, .. } = &**self.inner;
         if view.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
             view.segments.met(Error::corrupt(&path.join(file), offset, what), None);
             self.look_at_damage();
@@ -823,7 +691,7 @@ impl Log {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn damaged_places(&self) -> u64 {
-        let Inner { view, published, .. } = &*self.inner;
+        let Shared { view, published, .. } = &**self.inner;
         if published.check_held().is_err() {
             let metrics = published.counters.snapshot();
             return metrics.damaged.saturating_sub(metrics.repaired); // the log is being repaired before it opens
@@ -843,7 +711,7 @@ impl Log {
     /// Counters of the log since it was opened, and the appends that wait in it now. Holds the queue's lock for a
     /// moment.
     pub fn metrics(&self) -> Metrics {
-        let Inner { view, published, queue, .. } = &*self.inner;
+        let Shared { view, published, queue, .. } = &**self.inner;
         let metrics = published.counters.snapshot();
         let (queue_appends, queue_bytes, taken_bytes) = queue.waiting();
         Metrics {
@@ -897,82 +765,8 @@ impl Log {
     }
 }
 
-/// The disk of the log in `dir`. Makes the directory if `create` is true.
-pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
-    check_name(dir)?;
-    match RealDisk::open(dir, create) {
-        Ok(disk) => Ok(Arc::new(disk)),
-        // `dir` exists but is no directory, or it could not be made.
-        Err(e) if create && !dir.exists() => Err(Error::io("make directory", dir, e)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let what = format!("there is no log at {}: the directory does not exist", dir.display());
-            Err(Error::new(ErrorKind::NotFound, what))
-        }
-        Err(e) => Err(cannot_open(dir, e)),
-    }
-}
-
-/// The queue's limits.
-pub(crate) fn limits(options: &Options, cluster: &ClusterOptions) -> QueueLimits {
-    QueueLimits {
-        block_bytes: options.block_bytes_max as usize,
-        bytes: options.queue_bytes_max,
-        appends: options.queue_appends_max,
-        capacity: counted_capacity(options),
-        inbox_bytes: cluster.inbox_bytes_max,
-    }
-}
-
-/// Passes messages of other replicas to the queue.
-fn attach(cluster: &ClusterOptions, queue: &Arc<ProposalQueue>) {
-    let queue = queue.clone();
-    let inbox = Inbox::new(move |envelope| queue.push_event(InboxEvent::Message(envelope)));
-    cluster.transport.attach(cluster.node, inbox);
-}
-
-/// The seed of the random election time-outs.
-fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
-    if let Some(cluster) = options.cluster.as_ref().filter(|c| c.seed != 0) {
-        return Ok(cluster.seed ^ cluster.node.0);
-    }
-    let mut seed = [0; 8];
-    disk.random(&mut seed)?;
-    Ok(u64::from_le_bytes(seed))
-}
-
 /// Every index is below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
-
-impl Inner {
-    fn close(&self) {
-        self.queue.close();
-        if let Some(stop) = &self.stop {
-            stop();
-        }
-        if is_writer_of(&self.queue) {
-            return; // A callback holds the last handle: the thread cannot wait for its own end, but will end after the callback.
-        }
-        // Held until the threads have ended, so that a second call waits as well.
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended: Vec<_> = running.drain(..).map(JoinHandle::join).collect();
-        if ended.iter().any(std::result::Result::is_err) {
-            tracing::error!(log = %self.path.display(), "a thread of the log panicked");
-            let _ =
-                self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if self.fork.is_child() {
-            // The threads and the queue's contents belong to the parent.
-            std::mem::forget(std::mem::take(&mut self.running));
-            return;
-        }
-        self.close();
-    }
-}
 
 impl std::fmt::Debug for Log {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -31,7 +31,7 @@ use crate::follower::message::{FollowEntries, FollowEntry, FollowMessage};
 use crate::record::batch::Malformed;
 use crate::replica::open::check_name;
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::parse_command;
+use crate::replica::state::command::parse_command;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;

@@ -27,10 +27,12 @@ use crate::options::Options;
 use crate::read::positions::Positions;
 use crate::record::batch::Malformed;
 use crate::replica::node::Published;
+use crate::replica::node::shared::Shared;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::proposals::{Command, ProposalQueue};
+use crate::replica::state::command::parse_command;
 use crate::replica::state::log_clock::LogClock;
-use crate::replica::state::sequencer::{Owner, Replayed, Sequencer, parse_command};
+use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::{SyncOnce, Writer, Written};
 use crate::store::allocator::Purpose;
@@ -88,13 +90,8 @@ pub(crate) struct Applier {
 
 impl Applier {
     /// Follows on with a log that was just opened.
-    pub(crate) fn new(
-        opened: RecoveredLog,
-        options: Options,
-        queue: Arc<ProposalQueue>,
-        positions: Arc<Positions>,
-        published: Arc<Published>,
-    ) -> Self {
+    pub(crate) fn new(opened: RecoveredLog, shared: &Shared) -> Self {
+        let options = shared.options.clone();
         let RecoveredLog { identity: me, store, sequencer, .. } = opened;
         let writer = Writer::new(store, sequencer.end(), sequencer.committed().raft);
         let time = options.clock.now();
@@ -103,9 +100,9 @@ impl Applier {
             writer,
             me,
             options,
-            queue,
-            positions,
-            published,
+            queue: shared.queue.clone(),
+            positions: shared.view.positions.clone(),
+            published: shared.published.clone(),
             marks: 0,
             to_drop: VecDeque::new(),
             planned: 0,

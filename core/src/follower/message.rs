@@ -31,7 +31,7 @@ use crate::options::log_options::LogOptions;
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::parse_command;
+use crate::replica::state::command::parse_command;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::{Pieces, body_bytes};
 use crate::replica::wire::repair_message::BLOCKS_MAX;
@@ -540,8 +540,7 @@ mod tests {
     #[test]
     fn items_with_log_options_need_version_1() {
         let FollowMessage::Entries(mut fed) = entries() else { unreachable!() };
-        let body =
-            crate::replica::state::sequencer::encode_command(Command::SetOptions(LogOptions::default()));
+        let body = crate::replica::state::command::encode_command(Command::SetOptions(LogOptions::default()));
         fed.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };
         fed.entries[2].body = vec![body.into()];
         let FollowMessage::State(state) = state() else { unreachable!() };

@@ -25,7 +25,7 @@ use crate::read::positions::{HookOwner, or_wake};
 use crate::read::reader::{LogView, Start};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
-use crate::replica::wire::raft_message::{body_bytes, header_of};
+use crate::replica::wire::raft_message::body_bytes;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::read::block_reader::Located;
@@ -357,7 +357,7 @@ impl FollowSource {
         let opening = replayed.sequencer.opening();
         let body = Bytes::from(opening.body.concat());
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
-        Ok(Some(FollowSnapshot { log, committed, kept, header: header_of(&opening), body }))
+        Ok(Some(FollowSnapshot { log, committed, kept, header: opening.header, body }))
     }
 
     /// Returns the state at this log's beginning: the follower's next entry was discarded.

@@ -4,7 +4,7 @@
 
 use crate::record::batch::Malformed;
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::parse_command;
+use crate::replica::state::command::parse_command;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::segment::Footer;
 use crate::types::{EntryIndex, Index, Term, Timestamp};

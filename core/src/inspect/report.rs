@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
 use crate::record::batch::Batch;
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::parse_command;
+use crate::replica::state::command::parse_command;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
 use crate::store::format::segment::{HardState, Opening};
 use crate::types::{EntryIndex, Index, LogId, SegmentId, SessionId, Term, Timestamp};

@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::options::log_options::LogOptions;
 use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::parse_command;
+use crate::replica::state::command::parse_command;
 use crate::replica::state::session_table::Sessions;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};

@@ -185,7 +185,7 @@ pub(crate) fn body<'a>(bytes: &'a [u8], header: &BatchHeader) -> Result<Cow<'a, 
 pub(crate) struct SingleFrame {
     pub(crate) head: [u8; BATCH_HEADER_BYTES],
     pub(crate) tail: [u8; RECORD_OVERHEAD_BYTES],
-    pub(crate) crc: u32,
+    pub(crate) header: BatchHeader,
 }
 
 impl SingleFrame {
@@ -199,7 +199,7 @@ impl SingleFrame {
         let mut head = header.encode();
         let crc = Crc::new().add(&head[4..]).add(record).add(&tail).sum();
         head[..4].copy_from_slice(&crc.to_le_bytes());
-        Self { head, tail, crc }
+        Self { head, tail, header: BatchHeader { crc, ..header } }
     }
 }
 
@@ -589,7 +589,7 @@ mod tests {
         let mut b = BatchBuilder::new();
         b.session(SessionId(5), Sequence(1), 0).push(b"record").unwrap();
         assert_eq!(b.build().unwrap().as_bytes(), &bytes);
-        assert_eq!(frame.crc, verify(&bytes).unwrap().crc);
+        assert_eq!(frame.header.crc, verify(&bytes).unwrap().crc);
     }
 
     /// Every flipped bit of a batch is detected, and never causes a panic.

@@ -9,6 +9,7 @@
 use crate::cluster::membership::{ALONE, Member, Membership};
 use crate::cluster::options::{Bootstrap, ClusterOptions};
 use crate::cluster::transport::{Envelope, Inbox, Transport};
+use crate::disk::linux::RealDisk;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -22,9 +23,8 @@ use crate::store::read::segment_files::SegmentFile;
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::whole_segments::is_aside;
-use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store, block_bytes};
+use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store};
 use crate::types::{DirectoryId, EntryIndex, NodeId};
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -240,7 +240,7 @@ fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
 
 /// Fails if a segment has no room for this opening.
 fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
-    let needed = block_bytes(opening.body.iter().map(Bytes::len).sum()) + PROOF_BYTES_MAX;
+    let needed = opening.header.stride() + PROOF_BYTES_MAX;
     let room = room_of(options.segment_bytes as usize);
     if needed <= room {
         return Ok(());
@@ -333,6 +333,21 @@ fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
     let what =
         format!("the log's identity is missing, but {name} holds data; restore {IDENTITY_FILE} from a copy");
     Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// The disk of the log in `dir`. Makes the directory if `create` is true.
+pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
+    check_name(dir)?;
+    match RealDisk::open(dir, create) {
+        Ok(disk) => Ok(Arc::new(disk)),
+        // `dir` exists but is no directory, or it could not be made.
+        Err(e) if create && !dir.exists() => Err(Error::io("make directory", dir, e)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let what = format!("there is no log at {}: the directory does not exist", dir.display());
+            Err(Error::new(ErrorKind::NotFound, what))
+        }
+        Err(e) => Err(cannot_open(dir, e)),
+    }
 }
 
 /// Fails if `dir` is empty.

@@ -32,7 +32,7 @@ pub(crate) mod whole_segments;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
-use crate::types::{EntryIndex, Index, Term, Timestamp};
+use crate::types::{EntryIndex, Index};
 use allocator::{Allocator, PreparedSegment, Purpose};
 use bytes::Bytes;
 use format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
@@ -47,32 +47,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use truncate::Truncation;
 
-/// A block to be written: its header without the fields that depend on the file, and its body in pieces.
+/// A block to be written.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
-    pub(crate) kind: Kind,
-    pub(crate) raft_index: EntryIndex,
-    pub(crate) term: Term,
-    pub(crate) first: Index,
-    pub(crate) timestamp: Timestamp,
-    pub(crate) record_count: u32,
-    pub(crate) batch_count: u32,
-    pub(crate) body_digest: u32,
+    /// Its `durable_upto` is 0 until the block has its place in a file.
+    pub(crate) header: BlockHeader,
+    /// Its body, in pieces.
     pub(crate) body: Vec<Bytes>,
     /// The position after it.
     pub(crate) end: Base,
 }
 
 impl NewBlock {
-    /// The length of header and body.
-    fn length(&self) -> usize {
-        BLOCK_HEADER_BYTES + self.body.iter().map(Bytes::len).sum::<usize>()
+    /// A block with this header, except for the length, which is that of `body`, and `durable_upto`.
+    pub(crate) fn new(header: BlockHeader, body: Vec<Bytes>, end: Base) -> Self {
+        let length = (BLOCK_HEADER_BYTES + body.iter().map(Bytes::len).sum::<usize>()) as u32;
+        Self { header: BlockHeader { length, durable_upto: 0, ..header }, body, end }
     }
 }
 
 /// The version that readers of the block must support.
 fn version_of_new(block: &NewBlock) -> u32 {
-    version_of(block.kind, block.body.first().map_or(&[], |piece| &piece[..]))
+    version_of(block.header.kind, block.body.first().map_or(&[], |piece| &piece[..]))
 }
 
 /// The bytes that a block with a body of `body` bytes takes in a file.
@@ -237,10 +233,11 @@ impl Store {
         opening: NewBlock,
     ) -> Result<Self> {
         let next = allocator.take(Purpose::Metadata)?;
-        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        let segment =
+            Segment::growing(next.number, next.id, next.bytes, opening.end, opening.header.timestamp);
         let active = Active::new(&*disk, Arc::new(segment), next.file);
         let mut store = Self::with(disk, segments, allocator, active);
-        let base = opening.raft_index;
+        let base = opening.header.raft_index;
         store.push(opening);
         store.raise_version()?;
         store.write()?;
@@ -299,7 +296,8 @@ impl Store {
     pub(crate) fn roll_into(&mut self, next: PreparedSegment, opening: NewBlock) -> Result<()> {
         assert!(self.is_synced(), "a roll with unsynced blocks");
         let truncation = Truncation::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
-        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        let segment =
+            Segment::growing(next.number, next.id, next.bytes, opening.end, opening.header.timestamp);
         self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
         debug_assert!(self.truncation.is_none(), "two truncations wait for one sync");
         self.truncation = Some(truncation);
@@ -314,7 +312,7 @@ impl Store {
     /// `roll_into`. Nothing has changed then.
     #[cfg(test)]
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
-        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
+        let needed = opening.header.stride() + block_bytes(body) + PROOF_BYTES_MAX;
         assert!(needed <= format::geometry::room_of(self.allocator.segment_bytes() as usize));
         let next = self.allocator.take(purpose)?;
         self.roll_into(next, opening)
@@ -324,31 +322,19 @@ impl Store {
     pub(crate) fn push(&mut self, block: NewBlock) -> usize {
         let active = &mut self.active;
         let version = version_of_new(&block);
-        let length = block.length();
-        let stride = padded(length);
+        let header = BlockHeader { durable_upto: active.synced as u32, ..block.header };
+        let stride = header.stride();
         assert!(active.end + stride <= active.limit, "a block that does not fit was pushed");
-        let header = BlockHeader {
-            length: length as u32,
-            batch_count: block.batch_count,
-            raft_index: block.raft_index,
-            term: block.term,
-            first: block.first,
-            timestamp: block.timestamp,
-            record_count: block.record_count,
-            durable_upto: active.synced as u32,
-            body_digest: block.body_digest,
-            kind: block.kind,
-        };
         let entry = IndexEntry {
-            first: block.first,
-            raft_index: block.raft_index,
-            timestamp: block.timestamp,
+            first: header.first,
+            raft_index: header.raft_index,
+            timestamp: header.timestamp,
             offset: active.end as u32,
         };
         active.pending.push(Pending {
             header: header.encode(active.segment.id),
             body: block.body,
-            padding: stride - length,
+            padding: stride - header.length as usize,
             entry,
             stride,
             end: block.end,
@@ -359,7 +345,7 @@ impl Store {
             active.wants_successor = true;
             self.allocator.want();
         }
-        active.unproven = block.kind != Kind::Marker;
+        active.unproven = header.kind != Kind::Marker;
         stride
     }
 

@@ -14,7 +14,7 @@ use crate::error::ErrorKind;
 use crate::inspect::{Event, Inspector};
 use crate::record::batch::{BatchBuilder, Malformed};
 use crate::store::segment::ReadMode;
-use crate::types::{DirectoryId, LogId};
+use crate::types::{DirectoryId, LogId, Term, Timestamp};
 use format::block::digest_of_batches;
 use format::identity::{IDENTITY_FILE, Identity};
 use format::segment::{HardState, Opening, digest_of_bytes};
@@ -212,18 +212,19 @@ impl Rig {
             self.sync();
             self.roll(before);
         }
-        self.store.push(NewBlock {
-            kind,
+        let header = BlockHeader {
+            length: 0,
+            batch_count: u32::from(kind == Kind::Data),
             raft_index: raft,
             term: self.term,
             first: before.next,
             timestamp: Timestamp(raft.0 * 10),
             record_count: records,
-            batch_count: u32::from(kind == Kind::Data),
+            durable_upto: 0,
             body_digest: digest,
-            body: vec![Bytes::from(body.clone())],
-            end,
-        });
+            kind,
+        };
+        self.store.push(NewBlock::new(header, vec![Bytes::from(body.clone())], end));
         self.now.entries.push(Entry { raft, term: self.term, kind, first: before.next, body, end });
     }
 
@@ -393,18 +394,19 @@ pub(super) fn opening(base: Base, term: Term, first: Index, commit: EntryIndex) 
 }
 
 fn position(kind: Kind, end: Base, body: Vec<u8>) -> NewBlock {
-    NewBlock {
-        kind,
+    let header = BlockHeader {
+        length: 0,
+        batch_count: 0,
         raft_index: end.raft,
         term: end.term,
         first: end.next,
         timestamp: Timestamp(end.raft.0 * 10),
         record_count: 0,
-        batch_count: 0,
+        durable_upto: 0,
         body_digest: digest_of_bytes(&[&body]),
-        body: vec![Bytes::from(body)],
-        end,
-    }
+        kind,
+    };
+    NewBlock::new(header, vec![Bytes::from(body)], end)
 }
 
 /// The operand of a discard.

@@ -11,7 +11,7 @@ use crate::options::log_options::LOG_OPTION_BYTES;
 use crate::record::batch;
 use crate::record::batch::{BATCH_HEADER_BYTES, Batch, BatchHeader, Body};
 use crate::record::crc;
-use crate::replica::state::sequencer::{COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command};
+use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command};
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;

@@ -20,8 +20,10 @@
 
 pub(crate) mod driver;
 mod publish;
-pub(crate) mod repair_thread;
+mod repair_thread;
 mod retention;
+pub(crate) mod runtime;
+pub(crate) mod shared;
 
 pub(crate) use publish::Published;
 
@@ -44,6 +46,8 @@ use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index};
+use driver::Steered;
+use shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -102,27 +106,10 @@ impl Node {
     ///
     /// # Errors
     /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the first entry of its term could not be written.
-    pub(crate) fn new(
-        opened: RecoveredLog,
-        options: Options,
-        queue: Arc<ProposalQueue>,
-        positions: Arc<Positions>,
-        seed: u64,
-        now: Moment,
-    ) -> Result<Self> {
-        Self::with(opened, options, queue, positions, Arc::default(), seed, now)
-    }
-
-    /// As [`Self::new`], with handles that exist already.
-    pub(crate) fn with(
-        opened: RecoveredLog,
-        options: Options,
-        queue: Arc<ProposalQueue>,
-        positions: Arc<Positions>,
-        published: Arc<Published>,
-        seed: u64,
-        now: Moment,
-    ) -> Result<Self> {
+    pub(crate) fn new(opened: RecoveredLog, shared: &Shared, seed: u64, now: Moment) -> Result<Self> {
+        let Shared { options, queue, view, published, .. } = shared;
+        let (options, queue) = (options.clone(), queue.clone());
+        let (positions, published) = (view.positions.clone(), published.clone());
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
@@ -167,7 +154,7 @@ impl Node {
         };
         node.tending.learn(&node.replica);
         if node.replica.membership().is_alone(node.cluster.node) {
-            node.replica.campaign(now, &mut node.writer)?;
+            node.replica.campaign(now, &mut node.writer.plan)?;
             while let Some(why) = node.replica.is_held() {
                 if let Some(why) = why {
                     return Err(why.clone());
@@ -186,66 +173,27 @@ impl Node {
         Ok(node)
     }
 
-    /// Whether no other replica has a part in this log: then the sync may run under the node lock.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.replica.is_alone()
-    }
-
-    /// Whether appends may be taken from the queue: there is room for more uncommitted bytes.
-    pub(crate) fn accepts_proposals(&self) -> bool {
-        self.items.is_empty() && self.has_appetite()
-    }
-
     /// A replica that does not lead always takes appends, to refuse them at once: they must not wait for room that may
     /// never exist.
     fn has_appetite(&self) -> bool {
         self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
-    /// When [`Self::step`] has to be called at the latest. None: when there is an event.
-    pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
-        let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
-        if can_order || self.writer.can_write() {
-            return Some(now);
+    /// Carries out the plan, and syncs, if raft's next ready truncates entries. True: it did, and the replica can
+    /// continue. Blocks on the disk: this is rare.
+    pub(crate) fn settle_before_truncation(&mut self) -> Result<bool> {
+        let is_awaited = self.replica.awaits_settling(&self.writer.plan);
+        if is_awaited {
+            self.writer.settle()?;
         }
-        // Only a leader can discard, and not before the files of the last discard are removed.
-        let retains = self.replica.is_leader() && self.to_drop.is_none();
-        let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
-            let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
-            let left = Duration::from_millis(due.saturating_sub(self.replica.time(now).0));
-            now.plus(left).max(self.retain_at)
-        });
-        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
-            .into_iter()
-            .flatten()
-            .min()
+        Ok(is_awaited)
     }
 
-    /// Makes one step: everything that there is to do except syncing.
-    ///
-    /// # Errors
-    /// A fatal error, which the caller passes to [`Self::poison`].
-    pub(crate) fn step(&mut self, now: Moment, work: Work) -> Result<()> {
-        self.writer.store.allocator.pass(now);
-        self.items.extend(work.items);
-        for event in work.events {
-            match event {
-                InboxEvent::Message(envelope) => {
-                    self.replica.receive(envelope, now, &mut self.writer)?;
-                    self.leave_what_is_jumped_over(); // the next message can cause a write
-                }
-                InboxEvent::AdminRequest(ask, wait_limit, completer) => {
-                    self.replica.ask(ask, wait_limit, completer, now, &mut self.writer)?;
-                }
-                InboxEvent::BackgroundJob => {}
-            }
+    fn resume_settled(&mut self, now: Moment) -> Result<()> {
+        while self.settle_before_truncation()? {
+            self.replica.resume(now, &mut self.writer.plan)?;
         }
-        self.replica.advance(now, &mut self.writer)?;
-        self.order(now)?;
-        self.prove(now)?;
-        self.finish(now)?;
-        self.retain(now)?;
-        self.tend(now)
+        Ok(())
     }
 
     /// Makes a step of the scrubber.
@@ -296,14 +244,14 @@ impl Node {
             }
             match self.items.pop_front() {
                 Some(Proposal::Data(gathered)) => {
-                    let appends = gathered.entries.len() as u64;
+                    let appends = gathered.batches.len() as u64;
                     let (size, records) = (gathered.bytes, u64::from(gathered.records));
                     if bytes > 0 && bytes + size > self.options.block_bytes_max as usize {
                         self.items.push_front(Proposal::Data(gathered));
                         return Ok(());
                     }
                     bytes += size;
-                    if self.replica.propose(gathered, now, &mut self.writer)? {
+                    if self.replica.propose(gathered, now, &mut self.writer.plan)? {
                         self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
                         self.published.counters.records.fetch_add(records, Ordering::Relaxed);
                         self.gathered += size;
@@ -312,7 +260,7 @@ impl Node {
                     }
                 }
                 Some(Proposal::Command(command, completer)) => {
-                    self.replica.command(command, Some(completer), now, &mut self.writer)?;
+                    self.replica.command(command, Some(completer), now, &mut self.writer.plan)?;
                 }
                 None => return Ok(()),
             }
@@ -381,33 +329,6 @@ impl Node {
         self.positions.discarded(self.replica.sequencer.committed().first);
     }
 
-    /// Starts a sync. None: everything is synced, or a sync is running already.
-    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
-        self.sync_began = now;
-        let sync = self.writer.begin_sync()?;
-        self.published.counters.syncing(true);
-        Some(sync)
-    }
-
-    /// The sync that was running has succeeded.
-    ///
-    /// # Errors
-    /// As [`Self::step`].
-    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<SyncOnce>) -> Result<()> {
-        let took = now.since(self.sync_began);
-        self.published.counters.syncing(false);
-        self.published.counters.synced(took);
-        self.limping.synced(took);
-        self.writer.end_sync(job);
-        let synced = self.writer.synced();
-        self.positions.durable_to(synced.end.next.previous());
-        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writer)?;
-        self.drop_files();
-        self.finish(now)?;
-        self.mind_the_disk(now);
-        Ok(())
-    }
-
     /// A leader whose disk is slow transfers leadership.
     fn mind_the_disk(&mut self, now: Moment) {
         if self.replica.is_leader() && self.limping.is_reason_to_step_aside(now) {
@@ -446,21 +367,122 @@ impl Node {
         }
         Ok(())
     }
+}
 
-    /// Whether work is in progress that will end by itself: blocks to be synced, appends to be committed.
-    pub(crate) fn is_busy(&self, now: Moment) -> bool {
+impl Steered for Node {
+    type Job = Arc<SyncOnce>;
+
+    fn run(job: &Arc<SyncOnce>) -> Result<()> {
+        job.run()
+    }
+
+    fn queue(&self) -> &Arc<ProposalQueue> {
+        &self.queue
+    }
+
+    fn is_leader(&self) -> bool {
+        self.replica.is_leader()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.replica.is_alone()
+    }
+
+    fn accepts_proposals(&self) -> bool {
+        self.items.is_empty() && self.has_appetite()
+    }
+
+    fn committed(&self) -> EntryIndex {
+        self.replica.committed()
+    }
+
+    fn is_busy(&self, now: Moment) -> bool {
         !self.writer.is_settled() || self.awaits_commit(now)
     }
 
-    /// Whether appends wait that a quorum can still commit: in the queue, taken from it, or proposed.
-    pub(crate) fn awaits_commit(&self, now: Moment) -> bool {
+    fn awaits_commit(&self, now: Moment) -> bool {
         let waits = !self.items.is_empty() || self.replica.has_waiting() || self.queue.has_items();
         waits && self.replica.can_commit(now)
     }
 
-    /// Fails everything that is left, when the log is closed. Appends that were not proposed are certainly not in the
-    /// log.
-    pub(crate) fn end(&mut self) {
+    fn step(&mut self, now: Moment, work: Work) -> Result<()> {
+        self.writer.store.allocator.pass(now);
+        self.items.extend(work.items);
+        for event in work.events {
+            match event {
+                InboxEvent::Message(envelope) => {
+                    self.replica.receive(envelope, now, &mut self.writer.plan)?;
+                    self.settle_before_truncation()?;
+                    self.leave_what_is_jumped_over(); // the next message can cause a write
+                }
+                InboxEvent::AdminRequest(ask, wait_limit, completer) => {
+                    self.replica.ask(ask, wait_limit, completer, now, &mut self.writer.plan)?;
+                }
+                InboxEvent::BackgroundJob => {}
+            }
+        }
+        self.replica.advance(now, &mut self.writer.plan)?;
+        self.resume_settled(now)?;
+        self.order(now)?;
+        self.prove(now)?;
+        self.finish(now)?;
+        self.retain(now)?;
+        self.tend(now)
+    }
+
+    fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
+        self.sync_began = now;
+        let sync = self.writer.begin_sync()?;
+        self.published.counters.syncing(true);
+        Some(sync)
+    }
+
+    fn end_sync(&mut self, now: Moment, job: &Arc<SyncOnce>) -> Result<()> {
+        let took = now.since(self.sync_began);
+        self.published.counters.syncing(false);
+        self.published.counters.synced(took);
+        self.limping.synced(took);
+        self.writer.end_sync(job);
+        let synced = self.writer.synced();
+        self.positions.durable_to(synced.end.next.previous());
+        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writer.plan)?;
+        self.resume_settled(now)?;
+        self.drop_files();
+        self.finish(now)?;
+        self.mind_the_disk(now);
+        Ok(())
+    }
+
+    fn deadline(&self, now: Moment) -> Option<Moment> {
+        let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
+        if can_order || self.writer.can_write() {
+            return Some(now);
+        }
+        // Only a leader can discard, and not before the files of the last discard are removed.
+        let retains = self.replica.is_leader() && self.to_drop.is_none();
+        let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
+            let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
+            let left = Duration::from_millis(due.saturating_sub(self.replica.time(now).0));
+            now.plus(left).max(self.retain_at)
+        });
+        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn prove_now(&mut self, now: Moment) {
+        if self.writer.store.is_unproven() {
+            self.prove_at = Some(now);
+        }
+    }
+
+    fn abdicate(&mut self) {
+        self.replica.abdicate();
+        self.send();
+    }
+
+    fn end(&mut self) {
         self.show_end();
         let what = "outcome unknown: the log was closed before a majority was known to have the append";
         self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
@@ -469,21 +491,7 @@ impl Node {
         }
     }
 
-    /// Before the log is closed: has the tail proven now, if it is not.
-    pub(crate) fn prove_now(&mut self, now: Moment) {
-        if self.writer.store.is_unproven() {
-            self.prove_at = Some(now);
-        }
-    }
-
-    /// Transfers leadership, of a leader that is closed or poisoned.
-    pub(crate) fn abdicate(&mut self) {
-        self.replica.abdicate();
-        self.send();
-    }
-
-    /// Ends appends and writes for good, for this cause. Readers continue.
-    pub(crate) fn poison(&mut self, cause: &Error) {
+    fn poison(&mut self, cause: &Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
         let error = self.published.poison.get_or_init(|| poisoned(cause)).clone();
         self.show_end();
@@ -493,6 +501,16 @@ impl Node {
         for item in self.items.drain(..) {
             fail(item, &unknown);
         }
+    }
+
+    fn settle(&mut self) {
+        self.writer.store.allocator.settle();
+    }
+
+    fn dismiss(&mut self) {
+        let why = self.published.poison.get().cloned().unwrap_or_else(closed);
+        self.replica.fail_asks(&why);
+        self.positions.close(why);
     }
 }
 

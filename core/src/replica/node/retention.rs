@@ -77,7 +77,7 @@ impl Node {
             self.retain_at = now.plus(RETRY_DELAY); // no file is available
             return Ok(());
         }
-        self.replica.command(command, None, now, &mut self.writer)?;
+        self.replica.command(command, None, now, &mut self.writer.plan)?;
         let [bytes, age] =
             [LogOption::RetentionBytes, LogOption::RetentionAge].map(|o| o.words_of(&self.effective));
         let (node, used) = (self.cluster.node, self.queue.used());

@@ -15,11 +15,10 @@
 use super::Replica;
 use crate::error::{Error, Result};
 use crate::replica::queue::proposals::Command;
-use crate::replica::state::sequencer::{COMMAND_BYTES, parse_command};
+use crate::replica::state::command::{COMMAND_BYTES, parse_command};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::{Arrived, EntryKind, body_bytes};
-use crate::replica::writer::Writer;
-use crate::replica::writer::plan::Fit;
+use crate::replica::writer::plan::{Fit, Plan};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::block::{BlockHeader, Kind};
@@ -52,7 +51,7 @@ pub(super) enum Admitted {
     /// There is room for the message, as it is now.
     Yes,
     No,
-    /// A file for it is being prepared.
+    /// A file for it is being prepared, or the plan has to be settled before.
     Later,
 }
 
@@ -65,13 +64,13 @@ impl Replica {
         &mut self,
         checked: (Message, Vec<Arrived>),
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<()> {
         if !self.admission.held.is_empty() && is_to_write(&checked.0) {
             self.hold(checked);
             return Ok(());
         }
-        if let Some(checked) = self.try_step(checked, now, writer)? {
+        if let Some(checked) = self.try_step(checked, now, plan)? {
             self.hold(checked);
         }
         Ok(())
@@ -81,7 +80,7 @@ impl Replica {
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub(super) fn step_held(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(super) fn step_held(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         while !planted!(66)
             && let Some((message, arrived)) = self.admission.held.pop_front()
         {
@@ -90,7 +89,7 @@ impl Replica {
             if self.out.is_some() || self.check_message(&message).is_err() {
                 continue;
             }
-            if let Some(checked) = self.try_step((message, arrived), now, writer)? {
+            if let Some(checked) = self.try_step((message, arrived), now, plan)? {
                 self.admission.held_bytes += bytes_of(&checked.0, &checked.1);
                 self.admission.held.push_front(checked);
                 break;
@@ -113,12 +112,12 @@ impl Replica {
         &mut self,
         (mut message, arrived): (Message, Vec<Arrived>),
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<Option<(Message, Vec<Arrived>)>> {
         if self.is_held().is_some() {
             return Ok(None); // raft would answer, and keep the answers in memory
         }
-        match self.admit(&mut message, &arrived, now, writer)? {
+        match self.admit(&mut message, &arrived, now, plan)? {
             Admitted::Yes => {}
             Admitted::No => return Ok(None),
             Admitted::Later => return Ok(Some((message, arrived))),
@@ -152,14 +151,14 @@ impl Replica {
         message: &mut Message,
         arrived: &[Arrived],
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<Admitted> {
         let current = message.term >= self.raw.raft.term;
         match message.get_msg_type() {
             MessageType::MsgAppend if current && !message.get_entries().is_empty() => {}
             // Its state begins a new file, and makes room.
             MessageType::MsgSnapshot if current => {
-                return Ok(match writer.plan.take_ahead(1, Purpose::Metadata) {
+                return Ok(match plan.take_ahead(1, Purpose::Metadata) {
                     Ok(true) => {
                         self.admission.is_ahead = true;
                         Admitted::Yes
@@ -176,13 +175,16 @@ impl Replica {
         let bytes: usize = message.get_entries().iter().map(|e| block_bytes(body_of(e))).sum();
         let terms = block_bytes(HARD_STATE_BYTES);
         let follows = message.index == self.raw.raft.raft_log.last_index();
-        if follows && !self.admission.is_ahead && writer.plan.is_roomy(self.admission.bytes + bytes + terms) {
+        if follows && !self.admission.is_ahead && plan.is_roomy(self.admission.bytes + bytes + terms) {
             self.admission.bytes += bytes;
             return Ok(Admitted::Yes);
         }
-        self.process(now, writer)?;
+        self.process(now, plan)?;
         if self.is_held().is_some() {
             return Ok(Admitted::No);
+        }
+        if self.awaits_settling(plan) {
+            return Ok(Admitted::Later);
         }
         let log = &self.raw.raft.raft_log;
         if message.index < log.committed || !log.match_term(message.index, message.log_term) {
@@ -204,7 +206,7 @@ impl Replica {
         let terms = usize::from(term.is_some());
         let mut room = |entries: &mut dyn Iterator<Item = (Purpose, usize)>| {
             let blocks = term.into_iter().chain(entries).chain([state]);
-            writer.plan.make_room_ahead(blocks, opening, truncates)
+            plan.make_room_ahead(blocks, opening, truncates)
         };
         let fit = room(&mut fresh.iter().map(of));
         if fit.is_coming {
@@ -415,8 +417,8 @@ mod tests {
         while node.writer.plan.has_space(both + word) {
             let message = term_1(vec![entry(last(&node) + 1)], last(&node));
             let before = last(&node);
-            node.replica.step((message, Vec::new()), now, &mut node.writer).unwrap();
-            node.replica.advance(now, &mut node.writer).unwrap();
+            node.replica.step((message, Vec::new()), now, &mut node.writer.plan).unwrap();
+            node.replica.advance(now, &mut node.writer.plan).unwrap();
             assert_eq!(last(&node), before + 1);
         }
         assert!(node.writer.plan.has_space(both));
@@ -424,14 +426,14 @@ mod tests {
         let before = last(&node);
         let arrived = vec![command(before + 1, 2, 1000), command(before + 2, 1, 1)];
         let entries = arrived.iter().map(|(h, _)| raft_message::entry(h, Bytes::new)).collect();
-        node.replica.step((term_1(entries, before), arrived), now, &mut node.writer).unwrap();
-        node.replica.advance(now, &mut node.writer).unwrap();
+        node.replica.step((term_1(entries, before), arrived), now, &mut node.writer.plan).unwrap();
+        node.replica.advance(now, &mut node.writer.plan).unwrap();
         assert!(node.replica.is_held().is_none());
         assert_eq!((last(&node), node.replica.is_short()), (before, true));
         // As many entries as there is room for are admitted, and no more.
         let many = (1..=20).map(|n| entry(before + n)).collect();
-        node.replica.step((term_1(many, before), Vec::new()), now, &mut node.writer).unwrap();
-        node.replica.advance(now, &mut node.writer).unwrap();
+        node.replica.step((term_1(many, before), Vec::new()), now, &mut node.writer.plan).unwrap();
+        node.replica.advance(now, &mut node.writer.plan).unwrap();
         assert!(node.replica.is_held().is_none());
         assert!(last(&node) > before);
         assert!(!node.writer.plan.has_space(word + block_bytes(body_of(&entry(1)))), "room for one more");

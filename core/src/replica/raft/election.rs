@@ -9,7 +9,7 @@ use super::Replica;
 use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random::SplitMix;
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::sync::clock::Moment;
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
@@ -105,10 +105,10 @@ impl Replica {
     }
 
     /// Starts an election at once, in the only voter.
-    pub(crate) fn campaign(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(crate) fn campaign(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         self.raw.campaign().map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         self.steady();
-        self.process(now, writer)
+        self.process(now, plan)
     }
 
     /// Updates this voter's position after a change of the voters.

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::batch::Malformed;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::sync::clock::Moment;
 use crate::types::NodeId;
 use std::collections::BTreeSet;
@@ -80,13 +80,13 @@ impl Replica {
     }
 
     /// Answers if there is room for the records that the leader has no room for. Never waits for a file.
-    pub(super) fn answer_room(&mut self, writer: &mut Writer) {
+    pub(super) fn answer_room(&mut self, plan: &mut Plan) {
         let Some((from, bytes)) = self.handover.question.take() else { return };
         let may = self.membership.get(self.node()).is_some_and(may_lead)
             && self.exclusion().is_none()
             && self.may_vote();
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if may && !self.is_short() && writer.plan.has_room(size) {
+        if may && !self.is_short() && plan.has_room(size) {
             self.post(from, raft_message::head(HeadKind::HasRoom, &bytes.to_le_bytes()));
         }
     }

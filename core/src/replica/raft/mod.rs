@@ -19,7 +19,8 @@
 //!   unknown;
 //! - no input from a peer panics: everything that raft asserts is checked before.
 //!
-//! It accesses the disk only in `rollback` and `jump`: the plan has to be in the files before the state is replaced.
+//! It writes nothing but the plan. It reads the log's files: old entries for peers, and in a rollback the state before
+//! the truncated entries.
 
 mod admission;
 mod election;
@@ -44,7 +45,7 @@ use crate::random::SplitMix;
 use crate::replica::state::log_clock::LogClock;
 use crate::replica::state::sequencer::Sequencer;
 use crate::replica::wire::raft_message;
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::store::NewBlock;
 use crate::store::format::identity::Identity;
 use crate::store::segment::Base;
@@ -336,13 +337,13 @@ impl Replica {
     // ---- inputs ----
 
     /// Advances the time.
-    pub(crate) fn advance(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(crate) fn advance(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         if now >= self.ticks.next {
             // Keeps the clock corrected, so that it agrees with the wall clock when this replica becomes leader.
             self.clock.look(now, self.options.clock.now());
         }
-        self.step_held(now, writer)?;
-        self.answer_room(writer);
+        self.step_held(now, plan)?;
+        self.answer_room(plan);
         let alone = self.is_alone() && self.is_leader();
         if self.needs_no_clock() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Without peers there is nothing to tick for. After a sleep of this process, the inbox is newer than the
@@ -359,25 +360,25 @@ impl Replica {
         self.report_snapshots(now);
         self.ask_again(now);
         self.ask_newcomers(now);
-        self.change_when_caught_up(now, writer);
-        self.set_options_once_known(now, writer)?;
+        self.change_when_caught_up(now, plan);
+        self.set_options_once_known(now, plan)?;
         if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {
             self.give_up_waiting();
         }
-        self.process(now, writer)
+        self.process(now, plan)
     }
 
     /// Receives a message of another replica, or drops it.
     ///
     /// # Errors
     /// A fatal error of this replica. The message is not its cause.
-    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, plan: &mut Plan) -> Result<()> {
         if self.out.is_some() && !self.answers_on {
             return Ok(());
         }
         match self.open_envelope(envelope, now) {
             Ok(Some((message, _))) if self.out.is_some() => self.tell_commit(&message),
-            Ok(Some(checked)) => self.step(checked, now, writer)?,
+            Ok(Some(checked)) => self.step(checked, now, plan)?,
             Ok(None) => {}
             Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),
         }

@@ -29,7 +29,7 @@ use crate::replica::queue::proposals::Command;
 use crate::replica::raft::propose::body_bytes_of;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
@@ -84,7 +84,7 @@ impl Replica {
         until: Moment,
         completer: Completer,
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<()> {
         if self.option_changes.pending.len() >= CHANGES_MAX {
             let what = format!("{CHANGES_MAX} changes of the log's options already wait; try again");
@@ -92,11 +92,11 @@ impl Replica {
             return Ok(());
         }
         self.option_changes.pending.push(Pending { changes, until, completer });
-        self.set_options_once_known(now, writer)
+        self.set_options_once_known(now, plan)
     }
 
     /// Proposes the waiting changes once every member is known to know the options, and refuses those that timed out.
-    pub(super) fn set_options_once_known(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(super) fn set_options_once_known(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         if self.option_changes.pending.is_empty() {
             return Ok(());
         }
@@ -111,7 +111,7 @@ impl Replica {
         }
         self.ask_versions(now);
         let waits_for = self.those_who_may_not_know();
-        let Some(node) = waits_for.first() else { return self.order_options(now, writer) };
+        let Some(node) = waits_for.first() else { return self.order_options(now, plan) };
         let first = self.option_changes.asked.map_or(now, |(first, _)| first);
         let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
         let is_there = waits_for.iter().find(|node| self.is_heard(**node, now));
@@ -145,14 +145,14 @@ impl Replica {
     }
 
     /// Proposes the changes: all members have answered.
-    fn order_options(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    fn order_options(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         while !self.option_changes.pending.is_empty() {
-            self.lockstep(now, writer)?;
+            self.lockstep(now, plan)?;
             // The lockstep before it can refuse the changes.
             let Some(pending) = self.option_changes.pending.first() else { break };
             let set = self.sequencer.options_at_end().with(&pending.changes);
             let command = Command::SetOptions(set);
-            if writer.plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
+            if plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
                 // The preparer notifies the node when the file is ready.
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
@@ -160,7 +160,7 @@ impl Replica {
             let Pending { changes, completer, .. } = self.option_changes.pending.remove(0);
             let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
             match set.check(&self.options).and_then(|()| self.check_room_of_members(&set, &changed)) {
-                Ok(()) => self.command(command, Some(completer), now, writer)?,
+                Ok(()) => self.command(command, Some(completer), now, plan)?,
                 Err(refusal) => completer.answer(Outcome::Failed(refusal)),
             }
         }

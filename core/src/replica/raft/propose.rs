@@ -7,10 +7,10 @@ use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LOG_OPTION_BYTES, LogOption};
 use crate::replica::queue::proposals::{BlockBuilder, Command};
-use crate::replica::state::sequencer::{Decision, SET_OPTIONS_BYTES, SequencedBlock};
+use crate::replica::state::command::SET_OPTIONS_BYTES;
+use crate::replica::state::sequencer::{Decision, SequencedBlock};
 use crate::replica::wire::raft_message;
-use crate::replica::wire::raft_message::header_of;
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::store::{NewBlock, block_bytes};
@@ -46,16 +46,11 @@ pub(super) struct Waiting {
 
 impl Replica {
     /// Proposes a block of appends, or refuses it. No part of a refused block is in the log.
-    pub(crate) fn propose(
-        &mut self,
-        gathered: BlockBuilder,
-        now: Moment,
-        writer: &mut Writer,
-    ) -> Result<bool> {
-        self.lockstep(now, writer)?;
+    pub(crate) fn propose(&mut self, gathered: BlockBuilder, now: Moment, plan: &mut Plan) -> Result<bool> {
+        self.lockstep(now, plan)?;
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writer.plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
+            None => plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
         };
         if let Err(refusal) = room {
             self.has_refused(gathered.bytes, &refusal, now);
@@ -69,7 +64,7 @@ impl Replica {
             self.order(block)?;
         }
         self.wait(completer, outcome);
-        self.process(now, writer)?;
+        self.process(now, plan)?;
         Ok(true)
     }
 
@@ -97,18 +92,18 @@ impl Replica {
         command: Command,
         completer: Option<Completer>,
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<()> {
-        self.lockstep(now, writer)?;
+        self.lockstep(now, plan)?;
         let time = self.look_at_clock(now);
         if let Command::OpenSession { .. } = command
             && self.refusal().is_none()
             && let Some(id) = self.sequencer.session_to_go(time)
             // Only if there is room for both, so that no session is closed without effect.
-            && writer.plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
+            && plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
         {
-            self.command(Command::CloseSession { id }, None, now, writer)?;
-            self.lockstep(now, writer)?;
+            self.command(Command::CloseSession { id }, None, now, plan)?;
+            self.lockstep(now, plan)?;
         }
         let room = match command {
             Command::Discard { .. } | Command::SetOptions(_) => body_bytes_of(&command),
@@ -116,7 +111,7 @@ impl Replica {
         };
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writer.plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
+            None => plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
         };
         let decision = match room {
             Ok(_) => self.sequencer.command(command, time),
@@ -138,7 +133,7 @@ impl Replica {
         if let Some(completer) = completer {
             self.wait(completer, outcome);
         }
-        self.process(now, writer)
+        self.process(now, plan)
     }
 
     /// The timestamp of an entry that is proposed now.
@@ -178,16 +173,15 @@ impl Replica {
     }
 
     /// Gives the sequencer all entries that raft added by itself. Required before the sequencer orders anything.
-    pub(super) fn lockstep(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(super) fn lockstep(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         if self.raw.raft.raft_log.last_index() != self.sequencer.end().raft.0 {
-            self.process(now, writer)?;
+            self.process(now, plan)?;
         }
         Ok(())
     }
 
     fn order(&mut self, block: NewBlock) -> Result<()> {
-        let header = header_of(&block);
-        let entry = raft_message::entry(&header, Bytes::new);
+        let entry = raft_message::entry(&block.header, Bytes::new);
         self.staged.push_back(block);
         self.propose_entry(entry)
     }

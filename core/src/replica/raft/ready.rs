@@ -12,6 +12,12 @@
 //! it, because a discard needs that record before its files can be removed. Without that room raft keeps the ready, and
 //! this replica neither processes nor sends raft messages until there is room ([`Replica::make_room_for_ready`]). To
 //! the others it looks unreachable.
+//!
+//! Invariant: entries are truncated, or skipped by a snapshot, only if everything that was planned before is written
+//! and synced. A rollback replays the log from its files, because the effects of uncommitted entries on sessions,
+//! options and membership cannot be undone one by one. After a snapshot, the next write has to begin the new segment,
+//! so that the committed position is never ahead of the files. Raft keeps a ready that truncates until the node has
+//! settled the plan ([`Replica::awaits_settling`]).
 
 use super::Replica;
 use super::admission::{body_of, options_in};
@@ -22,9 +28,8 @@ use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message;
-use crate::replica::wire::raft_message::{EntryKind, header_of};
-use crate::replica::writer::Writer;
-use crate::replica::writer::plan::Room;
+use crate::replica::wire::raft_message::EntryKind;
+use crate::replica::writer::plan::{Plan, Room};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::block::Kind;
@@ -66,13 +71,13 @@ impl Replica {
         number: u64,
         known: EntryIndex,
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<()> {
         self.durability.commit = self.durability.commit.max(known);
         // Later readies that write nothing are then durable as well.
         let number = if number >= self.durability.planned { self.durability.last } else { number };
         self.on_persisted(number);
-        self.process(now, writer)
+        self.process(now, plan)
     }
 
     fn on_persisted(&mut self, number: u64) {
@@ -98,13 +103,23 @@ impl Replica {
         }
     }
 
-    /// Processes raft's readies until there are none.
-    pub(super) fn process(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    /// Continues after the node has settled the plan ([`Self::awaits_settling`]).
+    pub(crate) fn resume(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
+        self.step_held(now, plan)?;
+        self.process(now, plan)
+    }
+
+    /// Processes raft's readies until there are none, or until one has to wait: for room ([`Self::is_held`]), or for
+    /// the plan ([`Self::awaits_settling`]).
+    pub(super) fn process(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         self.note_lead();
         loop {
-            while self.raw.has_ready() && self.make_room_for_ready(writer) {
+            while self.raw.has_ready() && self.make_room_for_ready(plan) {
+                if self.awaits_settling(plan) {
+                    return Ok(());
+                }
                 let ready = self.raw.ready();
-                self.take_ready(ready, writer)?;
+                self.take_ready(ready, plan)?;
                 self.steady();
                 self.note_lead();
             }
@@ -119,15 +134,14 @@ impl Replica {
         }
         self.arrived.clear();
         self.admitted_is_planned();
-        self.confirm_self(now, writer)
+        self.confirm_self(now, plan)
     }
 
     /// Makes room for everything that raft's next ready writes: a term and vote or a roll, its entries, and a commit
     /// record. Never waits for a file.
-    fn make_room_for_ready(&mut self, writer: &mut Writer) -> bool {
+    fn make_room_for_ready(&mut self, plan: &mut Plan) -> bool {
         let log = &self.raw.raft.raft_log.unstable;
-        let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
-        let truncates = log.snapshot.is_some() || log.entries.first().is_some_and(|e| e.index < ordered.0);
+        let truncates = self.truncates_next();
         let state = self.sequencer.hard_state();
         let votes = (self.raw.raft.term, self.raw.raft.vote) != (state.term.0, state.vote);
         // An opening holds the vote as well.
@@ -136,15 +150,35 @@ impl Replica {
         let word = writes.then_some(HARD_STATE_BYTES);
         let bodies = vote.into_iter().chain(log.entries.iter().map(body_of)).chain(word);
         let bytes: usize = bodies.clone().map(block_bytes).sum();
-        let short = if !truncates && writer.plan.has_space(bytes) {
+        let short = if !truncates && plan.has_space(bytes) {
             None
         } else {
             let opening = self.sequencer.opening_bytes_max() + options_in(&log.entries);
-            let fit = writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, truncates);
+            let fit = plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, truncates);
             if fit.is_coming { Some(None) } else { fit.why.map(Some) }
         };
         self.note_held(short);
         self.short.is_none() || planted!(65)
+    }
+
+    /// The index of the next entry of raft's readies, if it does not truncate the log.
+    fn next_in_lockstep(&self) -> u64 {
+        self.staged.front().map_or(self.sequencer.end().raft.next(), |block| block.header.raft_index).0
+    }
+
+    /// Whether raft's next ready truncates entries, or skips entries by a snapshot.
+    fn truncates_next(&self) -> bool {
+        let log = &self.raw.raft.raft_log.unstable;
+        let conflicts = |first: &Entry| first.index < self.next_in_lockstep();
+        log.snapshot.is_some() || log.entries.first().is_some_and(conflicts)
+    }
+
+    /// Whether raft's next ready waits until everything in the plan is written and synced. The node does that, and
+    /// calls [`Self::resume`].
+    pub(crate) fn awaits_settling(&self, plan: &Plan) -> bool {
+        let has_room = self.short.is_none() || planted!(65);
+        let jumps = self.raw.raft.raft_log.unstable.snapshot.is_some();
+        !plan.is_settled() && has_room && self.truncates_next() && !(jumps && planted!(19))
     }
 
     /// Logs once when a ready finds no room, and once when it has found some. `Some(None)`: a file is being prepared.
@@ -177,7 +211,7 @@ impl Replica {
         self.led = leads;
     }
 
-    fn take_ready(&mut self, mut ready: Ready, writer: &mut Writer) -> Result<()> {
+    fn take_ready(&mut self, mut ready: Ready, plan: &mut Plan) -> Result<()> {
         let number = ready.number();
         self.durability.last = number;
         let mut writes = false;
@@ -189,15 +223,15 @@ impl Replica {
             .filter(|(term, vote)| (*term, *vote) != (state.term, state.vote));
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
-            self.jump(&snapshot, writer)?;
+            self.jump(&snapshot, plan)?;
             self.durability.jump = Some((number, EntryIndex(snapshot.get_metadata().index)));
             rolled = true;
         }
         let entries = ready.take_entries();
         // The sequencer already has the entries that this leader proposed itself.
-        let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
-        if let Some(first) = entries.first().filter(|e| e.index < ordered.0) {
-            self.rollback(EntryIndex(first.index - 1), writer)?;
+        let next = self.next_in_lockstep();
+        if let Some(first) = entries.first().filter(|e| e.index < next) {
+            self.rollback(EntryIndex(first.index - 1), plan)?;
             rolled = true;
         }
         if let Some((term, vote)) = turned {
@@ -209,27 +243,27 @@ impl Replica {
             writes = true;
             // An opening holds it too.
             if !rolled {
-                let room = writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
+                let room = plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
                 if room == Room::Here {
-                    writer.plan.push(block);
+                    plan.push(block);
                 }
             }
         }
         if rolled {
             let opening = self.sequencer.opening();
-            writer.plan.roll(opening, 0, Purpose::Metadata)?;
+            plan.roll(opening, 0, Purpose::Metadata)?;
             writes = true;
         }
         for entry in entries {
             if entry.get_entry_type() == EntryType::EntryConfChangeV2 && !planted!(36) {
-                self.keep_commit_before(&entry, writer)?;
+                self.keep_commit_before(&entry, plan)?;
             }
-            self.take_entry(entry, writer)?;
+            self.take_entry(entry, plan)?;
             writes = true;
         }
         if writes {
             self.durability.planned = number;
-            writer.plan.ready(number);
+            plan.ready(number);
         }
         let free = ready.take_messages();
         // Pre-votes and their answers promise only the term that they are sent in.
@@ -271,21 +305,21 @@ impl Replica {
     /// that the previous change is committed. Reason: a leader proposes a change only after the previous one is
     /// committed, and majorities of memberships two changes apart need not intersect. The record is written first, so a
     /// torn write cannot keep the change and lose the record.
-    fn keep_commit_before(&mut self, change: &Entry, writer: &mut Writer) -> Result<()> {
+    fn keep_commit_before(&mut self, change: &Entry, plan: &mut Plan) -> Result<()> {
         let committed = self.raw.raft.raft_log.committed.min(change.index - 1);
         self.sequencer.note_committed(EntryIndex(committed));
-        if writer.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)? == Room::Here {
+        if plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)? == Room::Here {
             let HardState { term, vote, .. } = self.sequencer.hard_state();
-            writer.plan.push(self.sequencer.hard_state_block(term, vote));
+            plan.push(self.sequencer.hard_state_block(term, vote));
         }
         Ok(())
     }
 
     /// Plans the block of an entry that raft has accepted into the log.
-    fn take_entry(&mut self, entry: Entry, writer: &mut Writer) -> Result<()> {
+    fn take_entry(&mut self, entry: Entry, plan: &mut Plan) -> Result<()> {
         let malformed = |why| Error::new(ErrorKind::Corrupt, format!("raft's entry {}: {why}", entry.index));
         let at = (EntryIndex(entry.index), Term(entry.term));
-        let own = self.staged.pop_front_if(|b| (b.raft_index, b.term) == at);
+        let own = self.staged.pop_front_if(|b| (b.header.raft_index, b.header.term) == at);
         let block = match own {
             // Room for it was made before it was proposed.
             Some(block) => block,
@@ -296,7 +330,7 @@ impl Replica {
                     EntryKind::Block(header) => raft_message::body_bytes(header),
                     _ => entry.data.len(),
                 };
-                writer.plan.make_room(bytes, Purpose::Metadata, &mut self.sequencer)?;
+                plan.make_room(bytes, Purpose::Metadata, &mut self.sequencer)?;
                 let block = match kind {
                     EntryKind::NoOp => self.sequencer.raft_entry(Kind::NoOp, at.1, Bytes::new()),
                     EntryKind::Configuration => {
@@ -310,24 +344,28 @@ impl Replica {
                 block.map_err(malformed)?
             }
         };
-        assert_eq!((block.raft_index, block.term), at, "sequencer and raft differ in their last entry");
-        self.raw.mut_store().push(header_of(&block), &block.body);
-        writer.plan.push(block);
+        assert_eq!(
+            (block.header.raft_index, block.header.term),
+            at,
+            "sequencer and raft differ in their last entry"
+        );
+        self.raw.mut_store().push(block.header, &block.body);
+        plan.push(block);
         Ok(())
     }
 
     /// Truncates the entries after `to`: another leader has replaced them.
-    fn rollback(&mut self, to: EntryIndex, writer: &mut Writer) -> Result<()> {
+    fn rollback(&mut self, to: EntryIndex, plan: &Plan) -> Result<()> {
         let committed = self.sequencer.committed().raft;
         assert!(to >= committed, "a committed entry would be truncated");
+        assert!(plan.is_settled(), "entries that are not written would be replayed");
         let was = self.sequencer.end();
-        writer.settle()?;
         let state = self.sequencer.hard_state();
         let mut replayed = Replayed {
             sequencer: Sequencer::new(Owner::Node(self.node()), Membership::default(), &self.options),
             options: &self.options,
         };
-        if !writer.archive.replay(committed, to, &mut replayed)? {
+        if !self.raw.store().archive().replay(committed, to, &mut replayed)? {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!("entry {committed} or {to} is not in the files"),
@@ -361,11 +399,9 @@ impl Replica {
     }
 
     /// Installs a snapshot: the leader has discarded entries that this replica lacks. The log continues after it.
-    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writer: &mut Writer) -> Result<()> {
-        // So that the next write begins the new segment: the committed position must not be ahead of the files.
-        if !planted!(19) {
-            writer.settle()?;
-        }
+    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, plan: &Plan) -> Result<()> {
+        // The next write begins the new segment: the committed position must not be ahead of the files.
+        assert!(plan.is_settled() || planted!(19), "a snapshot would take effect before earlier entries");
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;

@@ -20,7 +20,7 @@ use super::Replica;
 use crate::cluster::membership::Change;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::inbox::{AdminRequest, Forced};
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
@@ -205,7 +205,7 @@ impl Replica {
         wait_limit: Duration,
         completer: Completer,
         now: Moment,
-        writer: &mut Writer,
+        plan: &mut Plan,
     ) -> Result<()> {
         let until = now.plus(wait_limit);
         match ask {
@@ -236,18 +236,18 @@ impl Replica {
                             joint: false,
                         };
                         self.requests.changes.push(pending);
-                        self.lockstep(now, writer)?;
-                        self.change_when_caught_up(now, writer);
+                        self.lockstep(now, plan)?;
+                        self.change_when_caught_up(now, plan);
                     }
                     Err(refusal) => completer.answer(Outcome::Failed(refusal)),
                 }
             }
             AdminRequest::Transfer(to) => self.transfer(to, until, completer),
             AdminRequest::SetOptions(changes) => {
-                self.ask_to_set_options(changes, until, completer, now, writer)?
+                self.ask_to_set_options(changes, until, completer, now, plan)?
             }
         }
-        self.process(now, writer)
+        self.process(now, plan)
     }
 
     /// Sends new barriers, and those without an answer again.

@@ -11,7 +11,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::replica::open::{DamagedLog, RecoveredLog};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::wire::raft_message;
-use crate::replica::wire::raft_message::header_of;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::SEGMENT_BYTES_MAX;
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
@@ -94,7 +93,7 @@ pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
         let opening = match gap.is_opening() {
             true => {
                 let block = state_before(damaged, &gap)?.ok_or(why)?.opening();
-                Some((header_of(&block), block.body))
+                Some((block.header, block.body))
             }
             false => None,
         };

@@ -36,7 +36,6 @@ use crate::replica::queue::proposals::ProposalQueue;
 use crate::replica::raft::Replica;
 use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
-use crate::replica::wire::raft_message::header_of;
 use crate::store::Store;
 use crate::store::allocator::Allocator;
 use crate::store::read::entry_lookup::Archive;
@@ -534,6 +533,6 @@ impl Maker {
             return Ok(None);
         }
         let block = replayed.sequencer.opening();
-        Ok((replayed.sequencer.end() == segment.base).then(|| (header_of(&block), block.body)))
+        Ok((replayed.sequencer.end() == segment.base).then(|| (block.header, block.body)))
     }
 }

@@ -1,5 +1,6 @@
 //! The replicated state: the result of applying the log's entries, and its encoding. Pure.
 
+pub(crate) mod command;
 pub(crate) mod log_clock;
 pub(crate) mod sequencer;
 pub(crate) mod session_table;

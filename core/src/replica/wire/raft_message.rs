@@ -28,7 +28,6 @@
 use crate::cluster::membership::{Change, Membership};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
-use crate::store::NewBlock;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_pieces};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::store::format::segment::FORMAT_VERSION;
@@ -145,22 +144,6 @@ pub(crate) fn parse_reads_version(body: &[u8]) -> Result<(u32, u32), Malformed> 
         return Err("version answer has an impossible segment size");
     }
     Ok((u32_at(body, 0), segment_bytes))
-}
-
-/// The header of a new block as it is sent. Fields that depend on a file are left out.
-pub(crate) fn header_of(block: &NewBlock) -> BlockHeader {
-    BlockHeader {
-        length: (BLOCK_HEADER_BYTES + block.body.iter().map(Bytes::len).sum::<usize>()) as u32,
-        batch_count: block.batch_count,
-        raft_index: block.raft_index,
-        term: block.term,
-        first: block.first,
-        timestamp: block.timestamp,
-        record_count: block.record_count,
-        durable_upto: 0,
-        body_digest: block.body_digest,
-        kind: block.kind,
-    }
 }
 
 /// An entry for raft to order. The `body` of a configuration is raft's own encoding.

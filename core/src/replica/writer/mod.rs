@@ -184,7 +184,7 @@ impl Writer {
         }
     }
 
-    /// Writes and syncs everything. Blocks until it is done.
+    /// Writes and syncs everything that is planned. Blocks until it is done.
     ///
     /// # Errors
     /// As [`Self::write`]; or the sync failed.
@@ -192,6 +192,7 @@ impl Writer {
         loop {
             self.write()?;
             if !self.sync()? {
+                self.plan.has_settled();
                 return Ok(());
             }
         }

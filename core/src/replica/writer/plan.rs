@@ -21,7 +21,6 @@ use crate::store::allocator::{Allocator, PreparedSegment, Purpose};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, data_limit, room_of};
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Store, block_bytes};
 use crate::types::EntryIndex;
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -58,6 +57,8 @@ pub(crate) struct Plan {
     ahead: VecDeque<PreparedSegment>,
     /// The last segment began with the last available file.
     is_last_resort: bool,
+    /// Set by [`Self::has_settled`], cleared by the next step that is planned.
+    is_settled: bool,
 }
 
 /// How many of the coming blocks have room.
@@ -76,7 +77,8 @@ impl Plan {
     pub(crate) fn new(store: &Store) -> Self {
         let (at, limit) = store.end();
         let allocator = store.allocator.clone();
-        Self { steps: VecDeque::new(), allocator, at, limit, ahead: VecDeque::new(), is_last_resort: false }
+        let (steps, ahead) = (VecDeque::new(), VecDeque::new());
+        Self { steps, allocator, at, limit, ahead, is_last_resort: false, is_settled: true }
     }
 
     /// Makes room for a block with a body of `body` bytes and for the markers that prove it. Plans a roll if necessary.
@@ -141,7 +143,7 @@ impl Plan {
     /// # Errors
     /// As [`Self::make_room`].
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
-        let opening_bytes = block_bytes(opening.body.iter().map(Bytes::len).sum());
+        let opening_bytes = opening.header.stride();
         self.check_size(opening_bytes, body)?;
         if purpose == Purpose::Data && self.ahead.len() == 1 {
             self.allocator.keep_one_ready()?; // records do not use the last file
@@ -153,7 +155,7 @@ impl Plan {
         self.is_last_resort = self.ahead.is_empty() && !self.allocator.has_one_ready();
         self.at = SEGMENT_HEADER_BYTES + opening_bytes;
         self.limit = data_limit(into.bytes as usize);
-        self.steps.push_back(Step::Roll { opening, into });
+        self.add(Step::Roll { opening, into });
         Ok(())
     }
 
@@ -249,9 +251,9 @@ impl Plan {
 
     /// Plans a block. There has to be room for it.
     pub(crate) fn push(&mut self, block: NewBlock) {
-        self.at += block_bytes(block.body.iter().map(Bytes::len).sum());
+        self.at += block.header.stride();
         assert!(self.at <= self.limit, "a block was planned that does not fit in the segment");
-        self.steps.push_back(Step::Block(block));
+        self.add(Step::Block(block));
     }
 
     /// Whether a block with a body of `body` bytes fits after the planned ones, with its proof.
@@ -271,12 +273,29 @@ impl Plan {
 
     /// Marks that everything that raft's ready `number` wants on the disk is planned before this point.
     pub(crate) fn ready(&mut self, number: u64) {
-        self.steps.push_back(Step::Ready(number));
+        self.add(Step::Ready(number));
     }
 
     /// Marks that a block planned before this point records the commit index `raft`.
     pub(crate) fn says_committed(&mut self, raft: EntryIndex) {
-        self.steps.push_back(Step::Commit(raft));
+        self.add(Step::Commit(raft));
+    }
+
+    fn add(&mut self, step: Step) {
+        self.is_settled = false;
+        self.steps.push_back(step);
+    }
+
+    /// All steps are carried out, and what they wrote is synced.
+    pub(crate) fn has_settled(&mut self) {
+        assert!(self.steps.is_empty(), "a settled plan has no steps left");
+        self.is_settled = true;
+    }
+
+    /// Whether everything that was ever planned is known to be written and synced. False can mean that only a call of
+    /// the writer's `settle` is missing.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -319,7 +338,8 @@ mod tests {
         allocator.keep_one_ready().unwrap();
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
         let clock = allocator.clone();
-        let mut plan = Plan { steps, allocator, at: 0, limit: 0, ahead, is_last_resort: false };
+        let mut plan =
+            Plan { steps, allocator, at: 0, limit: 0, ahead, is_last_resort: false, is_settled: true };
         let mut look = |purpose, blocks| {
             let fit = plan.make_room_ahead(std::iter::repeat_n((purpose, 40_000), blocks), 100, false);
             (fit.blocks, fit.why.is_some())
@@ -343,7 +363,8 @@ mod tests {
         disk.limit_space(Some(0));
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
         let clock = allocator.clone();
-        let mut plan = Plan { steps, allocator, at: 4096, limit: LIMIT, ahead, is_last_resort: false };
+        let mut plan =
+            Plan { steps, allocator, at: 4096, limit: LIMIT, ahead, is_last_resort: false, is_settled: true };
         let mut look = |purpose| plan.make_room_ahead(std::iter::repeat_n((purpose, 100), 1_000), 100, false);
         let records = look(Purpose::Data);
         let (blocks, why) = (records.blocks, records.why.map(|e| e.kind()));

@@ -6,22 +6,21 @@
 use super::machine::SetClock;
 use super::threads::Records;
 use crate::api::follower::{Next, State};
-use crate::api::log::limits;
 use crate::disk::sim::SimDisk;
 use crate::error::Result;
 use crate::follower::applier::Applier;
 use crate::follower::message::{FollowFrom, FollowMessage};
 use crate::follower::source::FollowSource;
 use crate::options::Options;
-use crate::read::positions::Positions;
 use crate::read::reader::{LogView, Reader, Start};
+use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, create_followed, open_followed};
-use crate::replica::queue::proposals::ProposalQueue;
 use crate::replica::state::sequencer::Owner;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, LogId};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,14 +90,10 @@ impl Copy {
 
     fn start(opened: RecoveredLog, options: Options, now: Moment) -> Result<Self> {
         opened.store.allocator.go_unaided();
-        let (log, segments) = (opened.identity.log, opened.segments.clone());
-        let committed = opened.sequencer.committed();
-        let (first, last) = (committed.first, committed.next.previous());
-        let positions = Arc::new(Positions::new(first, last, last));
-        let queue =
-            Arc::new(ProposalQueue::new(limits(&options, &opened.cluster), segments.bytes_from(first)));
-        let applier = Applier::new(opened, options.clone(), queue, positions.clone(), Arc::default());
-        let view = LogView { segments, positions, prefetch: 0, outside: false };
+        let log = opened.identity.log;
+        let shared = Shared::of(Path::new("copy"), options.clone(), &opened);
+        let applier = Applier::new(opened, &shared);
+        let view = LogView { prefetch: 0, ..shared.view };
         let reader = view.reader(Start::First)?;
         let epoch = Instant::now();
         let state = State::new(applier, epoch + Duration::from_nanos(now.0));

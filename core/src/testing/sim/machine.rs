@@ -13,15 +13,16 @@ use crate::follower::message::FollowFrom;
 use crate::follower::source::FollowSource;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::options::{Clock, Options};
-use crate::read::positions::Positions;
 use crate::read::reader::{LogView, Reader, Start};
 use crate::record::batch::Batch;
 use crate::replica::node::Node;
-use crate::replica::node::driver::{Driver, Guarded};
+use crate::replica::node::driver::{Driver, Guarded, Steered as _};
+use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, ProposalQueue, QueueLimits, WaitLimit};
-use crate::replica::state::sequencer::{Owner, parse_command};
+use crate::replica::state::command::parse_command;
+use crate::replica::state::sequencer::Owner;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
@@ -35,6 +36,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::DerefMut;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -201,10 +203,6 @@ impl Machine {
     ) -> Result<Self> {
         opened.store.allocator.go_unaided();
         let (identity, segments) = (opened.identity, opened.segments.clone());
-        let committed = opened.sequencer.committed();
-        let last = opened.sequencer.end().next.previous();
-        let readable = committed.next.previous().min(last);
-        let positions = Arc::new(Positions::new(committed.first, readable, last));
         let limits = QueueLimits {
             block_bytes: options.block_bytes_max as usize,
             bytes: options.queue_bytes_max,
@@ -212,12 +210,14 @@ impl Machine {
             capacity: options.capacity_bytes,
             inbox_bytes: QUEUED_MAIL_MAX,
         };
-        let queue = Arc::new(ProposalQueue::new(limits, segments.bytes_from(committed.first)));
-        let (cluster, kept) = (opened.cluster.clone(), options.clone());
-        let node = Node::new(opened, options, queue.clone(), positions.clone(), setup.seed, now)?;
+        let cluster = opened.cluster.clone();
+        let shared = Shared::new(Path::new("machine"), identity, options, segments, limits);
+        shared.begin(&opened);
+        let node = Node::new(opened, &shared, setup.seed, now)?;
         let dial = Dial::default();
         let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
-        let view = LogView { segments, positions, prefetch: 0, outside: false };
+        let Shared { queue, options, view, .. } = shared;
+        let view = LogView { prefetch: 0, ..view };
         let reader = view.reader(Start::First)?;
         Ok(Self {
             threads,
@@ -225,7 +225,7 @@ impl Machine {
             queue,
             disk: disk.clone(),
             node: setup.node,
-            options: kept,
+            options,
             identity,
             view,
             outbox,

@@ -30,7 +30,6 @@ use crate::read::positions::closed;
 use crate::replica::node::{Node, fail, unknown};
 use crate::replica::queue::inbox::InboxEvent;
 use crate::replica::queue::proposals::{ProposalQueue, Work};
-use crate::replica::writer::SyncOnce;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Outcome;
 use crate::types::EntryIndex;
@@ -78,101 +77,42 @@ pub(crate) trait Steered {
     fn run(job: &Self::Job) -> Result<()>;
     fn queue(&self) -> &Arc<ProposalQueue>;
     fn is_leader(&self) -> bool;
+    /// Whether no other replica has a part in this log: then the sync may run under the node lock.
     fn is_alone(&self) -> bool;
+    /// Whether appends may be taken from the queue: there is room for more uncommitted bytes.
     fn accepts_proposals(&self) -> bool;
     fn committed(&self) -> EntryIndex;
+    /// Whether work is in progress that will end by itself: blocks to be synced, appends to be committed.
     fn is_busy(&self, now: Moment) -> bool;
+    /// Whether appends wait that a quorum can still commit: in the queue, taken from it, or proposed.
     fn awaits_commit(&self, now: Moment) -> bool;
+    /// Makes one step: everything that there is to do except syncing.
+    ///
+    /// # Errors
+    /// A fatal error, which the caller passes to [`Self::poison`].
     fn step(&mut self, now: Moment, work: Work) -> Result<()>;
+    /// Starts a sync. None: everything is synced, or a sync is running already.
     fn begin_sync(&mut self, now: Moment) -> Option<Self::Job>;
+    /// The sync that was running has succeeded.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
     fn end_sync(&mut self, now: Moment, job: &Self::Job) -> Result<()>;
+    /// When [`Self::step`] has to be called at the latest. None: when there is an event.
     fn deadline(&self, now: Moment) -> Option<Moment>;
+    /// Before the log is closed: has the tail proven now, if it is not.
     fn prove_now(&mut self, now: Moment);
+    /// Transfers leadership, of a leader that is closed or poisoned.
     fn abdicate(&mut self);
+    /// Fails everything that is left, when the log is closed. Appends that were not proposed are certainly not in the
+    /// log.
     fn end(&mut self);
+    /// Ends appends and writes for good, for this cause. Readers continue.
     fn poison(&mut self, cause: &Error);
     /// Waits until the helper thread has sealed and removed the files that are left to it.
     fn settle(&mut self);
     /// Fails all pending requests and wakes all waiting readers: the log is closed, or poisoned.
     fn dismiss(&mut self);
-}
-
-impl Steered for Node {
-    type Job = Arc<SyncOnce>;
-
-    fn run(job: &Arc<SyncOnce>) -> Result<()> {
-        job.run()
-    }
-
-    fn queue(&self) -> &Arc<ProposalQueue> {
-        &self.queue
-    }
-
-    fn is_leader(&self) -> bool {
-        self.replica.is_leader()
-    }
-
-    fn is_alone(&self) -> bool {
-        self.is_alone()
-    }
-
-    fn accepts_proposals(&self) -> bool {
-        self.accepts_proposals()
-    }
-
-    fn committed(&self) -> EntryIndex {
-        self.replica.committed()
-    }
-
-    fn is_busy(&self, now: Moment) -> bool {
-        self.is_busy(now)
-    }
-
-    fn awaits_commit(&self, now: Moment) -> bool {
-        self.awaits_commit(now)
-    }
-
-    fn step(&mut self, now: Moment, work: Work) -> Result<()> {
-        Self::step(self, now, work)
-    }
-
-    fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
-        self.begin_sync(now)
-    }
-
-    fn end_sync(&mut self, now: Moment, job: &Arc<SyncOnce>) -> Result<()> {
-        self.end_sync(now, job)
-    }
-
-    fn deadline(&self, now: Moment) -> Option<Moment> {
-        self.deadline(now)
-    }
-
-    fn prove_now(&mut self, now: Moment) {
-        self.prove_now(now);
-    }
-
-    fn abdicate(&mut self) {
-        self.abdicate();
-    }
-
-    fn end(&mut self) {
-        self.end();
-    }
-
-    fn poison(&mut self, cause: &Error) {
-        self.poison(cause);
-    }
-
-    fn settle(&mut self) {
-        self.writer.store.allocator.settle();
-    }
-
-    fn dismiss(&mut self) {
-        let why = self.published.poison.get().cloned().unwrap_or_else(closed);
-        self.replica.fail_asks(&why);
-        self.positions.close(why);
-    }
 }
 
 /// The state that a node's threads share.

@@ -1,26 +1,17 @@
 //! Block builder: the batches that become one block. Small batches are copied into one buffer; a large batch stays in a
 //! buffer of its own.
 
-use crate::record::batch::Stamp;
+use crate::record::batch::BatchHeader;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
-/// One batch of a block.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) stamp: Stamp,
-    pub(crate) crc: u32,
-    pub(crate) length: u32,
-    pub(crate) count: u32,
-}
-
 /// Batches that are gathered for one block.
 #[derive(Debug)]
 pub(crate) struct BlockBuilder {
-    /// The batches, in order. Their bytes are in `pieces`, without gaps.
-    pub(crate) entries: Vec<Entry>,
+    /// The headers of the batches, in order. Their bytes are in `pieces`, without gaps.
+    pub(crate) batches: Vec<BatchHeader>,
     pub(crate) completer: Completer,
     pieces: Vec<Piece>,
     buffer: BytesMut,
@@ -39,7 +30,7 @@ enum Piece {
 impl BlockBuilder {
     pub(super) fn new(buffer: BytesMut) -> Self {
         Self {
-            entries: Vec::new(),
+            batches: Vec::new(),
             completer: Completer::new(),
             pieces: Vec::new(),
             buffer,
@@ -50,16 +41,16 @@ impl BlockBuilder {
     }
 
     /// Whether a batch can be added. A block counts its records in 32 bits, and records can be empty.
-    pub(super) fn has_room(&self, entry: Entry, block_bytes: usize) -> bool {
-        self.bytes + entry.length as usize <= block_bytes && self.records.checked_add(entry.count).is_some()
+    pub(super) fn has_room(&self, batch: &BatchHeader, block_bytes: usize) -> bool {
+        self.bytes + batch.length as usize <= block_bytes && self.records.checked_add(batch.count).is_some()
     }
 
-    pub(super) fn push(&mut self, parts: &Parts<'_>, entry: Entry) -> Ticket {
-        let ticket = self.completer.ticket(self.entries.len() as u32, self.records, entry.count);
+    pub(super) fn push(&mut self, parts: &Parts<'_>, batch: &BatchHeader) -> Ticket {
+        let ticket = self.completer.ticket(self.batches.len() as u32, self.records, batch.count);
         match parts {
             Parts::Copy(parts) => {
                 let start = self.buffer.len();
-                for part in *parts {
+                for part in parts {
                     self.buffer.extend_from_slice(part);
                 }
                 match self.pieces.last_mut() {
@@ -69,10 +60,10 @@ impl BlockBuilder {
             }
             Parts::Own(bytes) => self.pieces.push(Piece::Own((*bytes).clone())),
         }
-        self.bytes += entry.length as usize;
-        self.records += entry.count;
-        self.has_sessions |= !entry.stamp.session.is_none();
-        self.entries.push(entry);
+        self.bytes += batch.length as usize;
+        self.records += batch.count;
+        self.has_sessions |= !batch.stamp.session.is_none();
+        self.batches.push(*batch);
         ticket
     }
 
@@ -89,12 +80,12 @@ impl BlockBuilder {
         });
         let Some(keep) = keep.as_mut() else { return (whole.collect(), self.completer) };
         let mut kept = Vec::new();
-        let mut entries = self.entries.iter().enumerate();
+        let mut batches = self.batches.iter().enumerate();
         for piece in whole {
             let mut at = 0;
             while at < piece.len() {
-                let Some((n, entry)) = entries.next() else { break };
-                let end = at + entry.length as usize;
+                let Some((n, batch)) = batches.next() else { break };
+                let end = at + batch.length as usize;
                 if keep(n) {
                     kept.push(piece.slice(at..end));
                 }
@@ -105,7 +96,8 @@ impl BlockBuilder {
     }
 }
 
+/// The bytes of a batch.
 pub(super) enum Parts<'a> {
-    Copy(&'a [&'a [u8]]),
+    Copy([&'a [u8]; 3]),
     Own(&'a Bytes),
 }

@@ -16,20 +16,20 @@
 //!   of their blocks: some hundred bytes each);
 //! - the writer answers everything that it takes, with a result or an error.
 
+mod admit;
 mod block_builder;
 
-pub(crate) use block_builder::{BlockBuilder, Entry};
+pub(crate) use admit::WaitLimit;
+pub(crate) use block_builder::BlockBuilder;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::options::log_options::LogOptions;
 use crate::read::positions::closed;
-use crate::record::batch::{Batch, SingleFrame, Stamp};
 use crate::replica::queue::inbox::InboxEvent;
 use crate::sync::completer::Completer;
-use crate::sync::completion::{Outcome, Ticket};
+use crate::sync::completion::Outcome;
 use crate::types::{Index, SessionId};
 use atomic::{AtomicU64, Ordering};
-use block_builder::Parts;
 use bytes::{Bytes, BytesMut};
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
@@ -37,15 +37,8 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Batches above this size are not copied under the lock.
-const COPIED_BYTES_MAX: usize = 64 << 10;
-/// The bytes that a command's block takes in the file.
-const COMMAND_BYTES_STORED: usize = 128;
-/// The maximum number of commands that wait. A caller can give up its wait, so the number of callers does not bound
-/// them.
-const COMMANDS_MAX: usize = 64 << 10;
 /// Bytes that a message counts for in addition to its own, so that empty messages are bounded too.
 const EVENT_BYTES_EACH: usize = 64;
 /// The same for each piece of a message.
@@ -151,13 +144,6 @@ impl Inner {
     }
 }
 
-/// How long an append waits for room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitLimit {
-    None,
-    For(Duration),
-}
-
 impl ProposalQueue {
     pub(crate) fn new(limits: QueueLimits, used: u64) -> Self {
         Self {
@@ -172,99 +158,6 @@ impl ProposalQueue {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Admits one record, whose size the caller has checked.
-    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
-        let frame = SingleFrame::new(record, stamp);
-        let length = frame.head.len() + record.len() + frame.tail.len();
-        let entry = Entry { stamp, crc: frame.crc, length: length as u32, count: 1 };
-        if length > COPIED_BYTES_MAX {
-            let mut own = BytesMut::with_capacity(length);
-            own.extend_from_slice(&frame.head);
-            own.extend_from_slice(record);
-            own.extend_from_slice(&frame.tail);
-            return self.push(&Parts::Own(&own.freeze()), entry, wait_limit);
-        }
-        self.push(&Parts::Copy(&[&frame.head, record, &frame.tail]), entry, wait_limit)
-    }
-
-    /// Admits a ready-made batch, whose size the caller has checked.
-    pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
-        let header = batch.header();
-        let entry =
-            Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
-        let bytes = batch.as_bytes();
-        if bytes.len() > COPIED_BYTES_MAX {
-            return self.push(&Parts::Own(bytes), entry, wait_limit);
-        }
-        self.push(&Parts::Copy(&[bytes]), entry, wait_limit)
-    }
-
-    fn push(&self, parts: &Parts<'_>, entry: Entry, wait_limit: WaitLimit) -> Result<Ticket> {
-        let inner = self.admit(entry.length as usize, wait_limit)?;
-        Ok(self.place(inner, parts, entry))
-    }
-
-    /// As [`Self::push_batch`], for callers that must not block. `Err` is a ticket to wait for before trying again. It
-    /// succeeds when the writer next takes the queue, and fails when the queue is closed.
-    pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
-        let header = batch.header();
-        let entry =
-            Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
-        let mut inner = self.lock();
-        if !self.is_admitted(&inner, entry.length as usize)? {
-            let room = inner.room_hooks.get_or_insert_with(Completer::new);
-            return Ok(Err(room.ticket(0, 0, 0)));
-        }
-        let bytes = batch.as_bytes();
-        if bytes.len() > COPIED_BYTES_MAX {
-            return Ok(Ok(self.place(inner, &Parts::Own(bytes), entry)));
-        }
-        Ok(Ok(self.place(inner, &Parts::Copy(&[bytes]), entry)))
-    }
-
-    /// Adds an admitted batch to the block that is being filled.
-    fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, entry: Entry) -> Ticket {
-        let length = entry.length as usize;
-        let gathering = match inner.items.back_mut() {
-            Some(Proposal::Data(g)) if g.has_room(entry, self.limits.block_bytes) => g,
-            _ => {
-                let buffer = inner.spare.pop().unwrap_or_default();
-                inner.items.push_back(Proposal::Data(BlockBuilder::new(buffer)));
-                match inner.items.back_mut() {
-                    Some(Proposal::Data(g)) => g,
-                    _ => unreachable!("just pushed"),
-                }
-            }
-        };
-        let ticket = gathering.push(parts, entry);
-        inner.bytes += length;
-        inner.appends += 1;
-        self.signal(inner);
-        ticket
-    }
-
-    /// Admits a command. Commands keep their order with appends and never wait for room in the queue. A discard needs
-    /// no capacity.
-    pub(crate) fn push_command(&self, command: Command) -> Result<Ticket> {
-        let mut inner = self.lock();
-        if let Some(error) = &inner.refused {
-            return Err(error.clone());
-        }
-        if let Command::OpenSession { .. } = command {
-            self.check_capacity(&inner, COMMAND_BYTES_STORED)?;
-        }
-        if inner.commands >= COMMANDS_MAX {
-            let what = format!("{COMMANDS_MAX} commands already wait; try again");
-            return Err(Error::new(ErrorKind::Busy, what));
-        }
-        inner.commands += 1;
-        let completer = Completer::new();
-        let ticket = completer.ticket(0, 0, 0);
-        inner.items.push_back(Proposal::Command(command, completer));
-        self.signal(inner);
-        Ok(ticket)
     }
 
     /// Adds an event to the inbox. Messages beyond the bound are dropped, and all messages once the writer has ended.
@@ -319,71 +212,6 @@ impl ProposalQueue {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn take_calls(&self) -> usize {
         std::mem::take(&mut self.lock().calls)
-    }
-
-    /// Fails if an append of `length` bytes would be refused now.
-    ///
-    /// # Errors
-    /// `Full`: `length` more bytes would exceed the capacity. If the queue is closed: the reason.
-    pub(crate) fn check_room(&self, length: usize) -> Result<()> {
-        let inner = self.lock();
-        if let Some(error) = &inner.refused {
-            return Err(error.clone());
-        }
-        self.check_capacity(&inner, length)
-    }
-
-    fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
-        let capacity = self.capacity.load(Ordering::Relaxed);
-        let used = self.used() + (inner.bytes + inner.taken + length) as u64;
-        if used <= capacity {
-            return Ok(());
-        }
-        let what = format!(
-            "the log is full: it would hold {used} bytes with this append, and its capacity is {capacity}; discard \
-             records or raise the capacity"
-        );
-        Err(Error::new(ErrorKind::Full, what))
-    }
-
-    /// Whether `length` more bytes may wait.
-    fn is_admitted(&self, inner: &Inner, length: usize) -> Result<bool> {
-        if let Some(error) = &inner.refused {
-            return Err(error.clone());
-        }
-        self.check_capacity(inner, length)?;
-        let fits = inner.bytes + length <= self.limits.bytes && inner.appends < self.limits.appends;
-        Ok(fits || inner.appends == 0)
-    }
-
-    /// Blocks until `length` more bytes may wait. Returns with the lock held.
-    fn admit(&self, length: usize, wait_limit: WaitLimit) -> Result<MutexGuard<'_, Inner>> {
-        let mut inner = self.lock();
-        let mut deadline = None;
-        loop {
-            if self.is_admitted(&inner, length)? {
-                return Ok(inner);
-            }
-            let left = match wait_limit {
-                WaitLimit::None => Duration::ZERO,
-                WaitLimit::For(time) => {
-                    let now = Instant::now();
-                    let end = *deadline.get_or_insert_with(|| now.checked_add(time));
-                    end.map_or(Duration::MAX, |end| end.saturating_duration_since(now))
-                }
-            };
-            if left.is_zero() {
-                let what = format!(
-                    "the queue of appends is full ({} appends, {} bytes); try again, or raise queue_bytes_max or queue_appends_max",
-                    inner.appends, inner.bytes
-                );
-                return Err(Error::new(ErrorKind::Busy, what));
-            }
-            inner.room_waiters += 1;
-            let (guard, _) = self.room.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner);
-            inner = guard;
-            inner.room_waiters -= 1;
-        }
     }
 
     /// Blocks until the writer has something to do or the queue is closed, for at most `timeout`. May return earlier.
@@ -516,180 +344,4 @@ impl ProposalQueue {
 mod models;
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::cluster::transport::Envelope;
-    use crate::types::{DirectoryId, LogId, NodeId};
-
-    fn queue(capacity: Option<u64>) -> ProposalQueue {
-        ProposalQueue::new(
-            QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity, inbox_bytes: 0 },
-            0,
-        )
-    }
-
-    fn take(queue: &ProposalQueue) -> Vec<Proposal> {
-        queue.take(true).items.into()
-    }
-
-    #[test]
-    fn appends_fill_blocks_of_bounded_size_in_order() {
-        let q = queue(None);
-        for i in 0..8u8 {
-            let _ticket = q.push_record(&[i; 200], Stamp::default(), WaitLimit::None).unwrap();
-        }
-        let items = take(&q);
-        let mut seen = Vec::new();
-        for item in items {
-            let Proposal::Data(g) = item else { panic!() };
-            assert!(g.bytes <= 1000);
-            let lengths: usize = g.entries.iter().map(|e| e.length as usize).sum();
-            assert_eq!(lengths, g.bytes);
-            let bytes: Vec<u8> = g.into_pieces(None).0.concat();
-            seen.extend(bytes.chunks(244).map(|b| b[50]));
-        }
-        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert!(take(&q).is_empty());
-    }
-
-    #[test]
-    fn full_queue_returns_busy_and_full_log_returns_full() {
-        let q = queue(None);
-        for _ in 0..8 {
-            let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
-        }
-        let busy = q.push_record(&[0; 200], Stamp::default(), WaitLimit::For(Duration::from_millis(1)));
-        assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
-        take(&q);
-        let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
-
-        let q = queue(Some(500));
-        let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
-        let full = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None);
-        assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
-    }
-
-    /// A caller can give up its wait, so the number of callers does not bound what it left in the queue.
-    #[test]
-    fn commands_and_messages_are_bounded() {
-        let q = queue(None);
-        for _ in 0..COMMANDS_MAX {
-            drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
-        }
-        let busy = q.push_command(Command::Discard { first: Index(1) });
-        assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
-        assert_eq!(take(&q).len(), COMMANDS_MAX);
-        drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
-
-        let limits =
-            QueueLimits { block_bytes: 1, bytes: 1, appends: 1, capacity: None, inbox_bytes: 10_000 };
-        let q = ProposalQueue::new(limits, 0);
-        let message = |bodies, urgent| {
-            InboxEvent::Message(Envelope {
-                log: LogId(1),
-                from: NodeId(1),
-                from_directory: DirectoryId(1),
-                to: NodeId(2),
-                to_directory: DirectoryId(0),
-                head: Bytes::new(),
-                bodies: vec![Bytes::new(); bodies],
-                urgent,
-            })
-        };
-        let wait = || q.lock().events.len();
-        q.push_event(message(300, false));
-        assert_eq!(wait(), 1);
-        for _ in 0..1000 {
-            q.push_event(message(0, false));
-        }
-        assert!((2..100).contains(&wait()), "empty messages are bounded: {}", wait());
-        let before = wait();
-        q.push_event(message(0, true));
-        assert_eq!(wait(), before + 1, "an urgent message is not kept out");
-    }
-
-    /// A caller that waits for room without a thread is notified by the take that makes room, or by the close.
-    #[test]
-    fn callers_that_cannot_block_are_notified_of_room() {
-        let mut builder = crate::record::batch::BatchBuilder::new();
-        let batch = builder.push(&[0; 1500]).unwrap().build().unwrap();
-        let q = queue(None);
-        let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
-        let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
-        let another = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
-        assert!(room.poll().is_none());
-        take(&q);
-        assert!(room.poll().unwrap().is_ok() && another.poll().unwrap().is_ok());
-        let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
-        let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
-        q.close();
-        assert_eq!(room.wait().unwrap_err().kind(), ErrorKind::Closed);
-        assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Closed);
-
-        let q = queue(Some(1600));
-        q.check_room(1600).unwrap();
-        let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
-        assert_eq!(q.check_room(100).unwrap_err().kind(), ErrorKind::Full);
-        assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Full);
-    }
-
-    /// 2^20 empty records take a few hundred bytes. A block of such batches overflowed its record count: it was
-    /// acknowledged and could not be read.
-    #[test]
-    fn block_never_overflows_its_record_count() {
-        let limits = QueueLimits {
-            block_bytes: 1 << 30,
-            bytes: 1 << 30,
-            appends: 1 << 20,
-            capacity: None,
-            inbox_bytes: 0,
-        };
-        let q = ProposalQueue::new(limits, 0);
-        let entry = Entry { stamp: Stamp::default(), crc: 0, length: 40, count: 1 << 20 };
-        for _ in 0..4097 {
-            let _ticket = q.push(&Parts::Copy(&[&[0; 40]]), entry, WaitLimit::None).unwrap();
-        }
-        let counts: Vec<usize> = take(&q)
-            .iter()
-            .map(|item| if let Proposal::Data(g) = item { g.entries.len() } else { 0 })
-            .collect();
-        assert_eq!(counts, [4095, 2]);
-    }
-
-    /// Bytes on their way to the disk were counted twice: as waiting and as used.
-    #[test]
-    fn taken_bytes_count_once() {
-        let q = queue(Some(1000));
-        let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
-        take(&q);
-        assert_eq!(
-            q.push_record(&[0; 600], Stamp::default(), WaitLimit::None).unwrap_err().kind(),
-            ErrorKind::Full
-        );
-        q.account(444, 512);
-        let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
-    }
-
-    #[test]
-    fn batches_can_be_left_out() {
-        let q = queue(None);
-        for i in 0..4u8 {
-            let _ticket = q.push_record(&[i; 10], Stamp::default(), WaitLimit::None).unwrap();
-        }
-        let Some(Proposal::Data(g)) = take(&q).pop() else { panic!() };
-        let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).0.concat();
-        assert_eq!(kept.len(), 2 * 54);
-        assert_eq!((kept[45], kept[54 + 45]), (1, 3));
-    }
-
-    #[test]
-    fn closed_queue_returns_the_rest_and_admits_nothing() {
-        let q = queue(None);
-        let _ticket = q.push_record(b"x", Stamp::default(), WaitLimit::None).unwrap();
-        q.close();
-        assert_eq!(take(&q).len(), 1);
-        assert!(q.take(true).closed);
-        let refused = q.push_record(b"x", Stamp::default(), WaitLimit::None);
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
-    }
-}
+mod tests;

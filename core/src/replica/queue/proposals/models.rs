@@ -3,7 +3,9 @@
 //! because the queue still answers its promises while it is torn down.)
 
 use super::*;
-use crate::record::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
+use crate::error::ErrorKind;
+use crate::record::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Stamp};
+use crate::sync::completion::Ticket;
 use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use crate::cluster::membership::{Change, Member, Membership};
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::raft::admission::body_of;
 use crate::replica::wire::raft_message;
-use crate::replica::writer::Writer;
+use crate::replica::writer::plan::Plan;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
 use crate::sync::clock::Moment;
@@ -24,7 +24,7 @@ const CAUGHT_UP_ENTRIES: u64 = 256;
 
 impl Replica {
     /// Proposes the first change whose learners have caught up, once there is room for it.
-    pub(in crate::replica::raft) fn change_when_caught_up(&mut self, now: Moment, writer: &mut Writer) {
+    pub(in crate::replica::raft) fn change_when_caught_up(&mut self, now: Moment, plan: &mut Plan) {
         let mut n = 0;
         while n < self.requests.changes.len() {
             if self.requests.changes[n].until <= now {
@@ -70,7 +70,7 @@ impl Replica {
             return;
         }
         let Some(n) = self.next_change(now) else { return };
-        match self.propose_change(n, writer) {
+        match self.propose_change(n, plan) {
             Ok(None) => {} // its file is being prepared
             Ok(at) => self.requests.changes[n].at = at,
             Err(error) => self.requests.changes.remove(n).completer.answer(Outcome::Failed(error)),
@@ -156,11 +156,11 @@ impl Replica {
     }
 
     /// Proposes the pending change `n`. None: a file for it is being prepared.
-    fn propose_change(&mut self, n: usize, writer: &mut Writer) -> Result<Option<EntryIndex>> {
+    fn propose_change(&mut self, n: usize, plan: &mut Plan) -> Result<Option<EntryIndex>> {
         let changes = &self.requests.changes[n].changes;
         let result = self.membership.after(changes)?;
         let entry = entry_of_change(changes, &result)?;
-        if !self.has_room_for_change(&entry, writer)? {
+        if !self.has_room_for_change(&entry, plan)? {
             return Ok(None);
         }
         self.propose_entry(entry)?;
@@ -173,13 +173,12 @@ impl Replica {
     ///
     /// # Errors
     /// `Full`: no file is available. Or the error of preparing one.
-    fn has_room_for_change(&self, change: &Entry, writer: &mut Writer) -> Result<bool> {
+    fn has_room_for_change(&self, change: &Entry, plan: &mut Plan) -> Result<bool> {
         let mut leave = Entry::default();
         leave.set_entry_type(EntryType::EntryConfChangeV2);
         let bodies = [body_of(change), HARD_STATE_BYTES, body_of(&leave), HARD_STATE_BYTES];
         let opening = self.sequencer.opening_bytes_max() + change.data.len();
-        let fit =
-            writer.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
+        let fit = plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
         match fit.why {
             Some(why) => {
                 let what = format!("the membership change was not made: there is no room for it: {why}");
@@ -198,7 +197,7 @@ impl Replica {
 
     /// Makes a leader correct its own directory and address in the membership: after a log was on its own, in a new
     /// cluster, or when the node has moved.
-    pub(in crate::replica::raft) fn confirm_self(&mut self, now: Moment, writer: &mut Writer) -> Result<()> {
+    pub(in crate::replica::raft) fn confirm_self(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
         if self.knows_itself() || !self.can_propose() || self.membership.is_joint() || !settled {
             return Ok(());
@@ -207,11 +206,11 @@ impl Replica {
         let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
         let change = Change::SetAddress { node, address: self.cluster.address.clone() };
         let entry = entry_of_change(&[change], &result)?;
-        if !self.has_room_for_change(&entry, writer).unwrap_or(false) {
+        if !self.has_room_for_change(&entry, plan).unwrap_or(false) {
             return Ok(()); // a later step retries
         }
         self.propose_entry(entry)?;
-        self.process(now, writer)
+        self.process(now, plan)
     }
 }
 

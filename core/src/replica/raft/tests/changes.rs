@@ -30,7 +30,7 @@ fn acknowledge(node: &mut Node, from: NodeId) {
     let mut answer = message(MessageType::MsgAppendResponse, 2);
     (answer.from, answer.index, answer.commit) = (from.0, last(node), last(node));
     give_from(node, from, raft_message::encode_message(&answer).unwrap());
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
 }
 
 fn last(node: &Node) -> u64 {
@@ -42,7 +42,7 @@ fn give_at(node: &mut Node, from: u64, now: Moment) {
     let answer = Message { from, ..message(MessageType::MsgHeartbeatResponse, 2) };
     let head = raft_message::encode_message(&answer).unwrap();
     let envelope = envelope(NodeId(from), directory_of(NodeId(from)), head);
-    node.replica.receive(envelope, now, &mut node.writer).unwrap();
+    node.replica.receive(envelope, now, &mut node.writer.plan).unwrap();
 }
 
 fn asked(node: &mut Node, change: Change, forced: bool) -> Ticket {
@@ -53,7 +53,7 @@ fn asked_for(node: &mut Node, changes: Vec<Change>, forced: bool) -> Ticket {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::Change(changes, forced);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
     ticket
 }
 
@@ -65,9 +65,9 @@ fn change_without_a_heard_majority_is_refused() {
         let timeout = node.replica.cluster.election_timeout * 2;
         let ticket = asked(&mut node, change, false);
         let early = Moment::START.plus(timeout - Duration::from_millis(1));
-        node.replica.advance(early, &mut node.writer).unwrap();
+        node.replica.advance(early, &mut node.writer.plan).unwrap();
         assert!(ticket.poll().is_none(), "the others have two election timeouts to answer");
-        node.replica.advance(Moment::START.plus(timeout), &mut node.writer).unwrap();
+        node.replica.advance(Moment::START.plus(timeout), &mut node.writer.plan).unwrap();
         let refused = ticket.poll().unwrap().map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Membership);
         assert!(refused.to_string().contains("nothing is heard of 3"), "{refused}");
@@ -90,7 +90,7 @@ fn change_that_takes_the_vote_of_the_wrong_node_is_refused() {
             for from in [1, 3] {
                 give_at(&mut node, from, now);
             }
-            node.replica.advance(now, &mut node.writer).unwrap();
+            node.replica.advance(now, &mut node.writer.plan).unwrap();
         }
         let refused = ticket.poll().unwrap().map(drop).unwrap_err();
         assert_eq!((refused.kind(), last(&node)), (ErrorKind::Membership, 6), "{refused}");

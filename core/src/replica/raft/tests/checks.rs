@@ -185,7 +185,7 @@ fn committed_answers_hold_only_committed_entries() {
         ] {
             now = now.plus(node.replica.cluster.heartbeat);
             node.replica.take_outgoing();
-            node.replica.receive(from_leader(head), now, &mut node.writer).unwrap();
+            node.replica.receive(from_leader(head), now, &mut node.writer.plan).unwrap();
             assert_eq!(posted_as(&mut node, answer), [entries], "{first} to {last}");
         }
     }
@@ -203,12 +203,12 @@ fn answer_holds_entries_up_to_its_size_limit() {
     let mut now = Moment::START;
     for (bytes_max, entries) in [(second, 2), (second - 1, 1), (third, 3), (third - 1, 2), (0, 1)] {
         let question = fetch(bytes_max).encode();
-        node.replica.receive(from_leader(question.clone()), now, &mut node.writer).unwrap();
+        node.replica.receive(from_leader(question.clone()), now, &mut node.writer.plan).unwrap();
         assert_eq!(posted(&mut node), [entries], "{bytes_max} bytes");
         // One answer in an eighth of a heartbeat interval.
         let interval = node.replica.cluster.heartbeat / 8;
         let soon = now.plus(interval - Duration::from_millis(1));
-        node.replica.receive(from_leader(question), soon, &mut node.writer).unwrap();
+        node.replica.receive(from_leader(question), soon, &mut node.writer.plan).unwrap();
         assert_eq!(posted(&mut node), [0; 0]);
         now = now.plus(interval);
     }
@@ -236,7 +236,7 @@ fn discarded_entries_are_reported_as_discarded() {
     let mut now = Moment::START;
     for (after, is_told) in [(0, true), (1, false), (7, true), (8, true)] {
         now = now.plus(interval * after / 8);
-        node.replica.receive(from_leader(fetch(1 << 20).encode()), now, &mut node.writer).unwrap();
+        node.replica.receive(from_leader(fetch(1 << 20).encode()), now, &mut node.writer.plan).unwrap();
         let gone = |e: &Envelope| {
             let (kind, body) = raft_message::parse_head(&e.head).unwrap();
             kind == HeadKind::Gone
@@ -266,7 +266,7 @@ fn leader_is_accepted_before_it_is_known_as_a_member() {
     let timeout = node.replica.cluster.election_timeout;
     let heartbeat = raft_message::encode_message(&message(MessageType::MsgHeartbeat, 1)).unwrap();
     for at in [Moment::START, Moment::START.plus(timeout)] {
-        node.replica.receive(from_leader(heartbeat.clone()), at, &mut node.writer).unwrap();
+        node.replica.receive(from_leader(heartbeat.clone()), at, &mut node.writer.plan).unwrap();
     }
     let until = Moment::START.plus(timeout * 3);
     assert_eq!(node.replica.live_leader(until), Some(LEADER));

@@ -28,7 +28,7 @@ fn nothing(node: &mut Node, from: u64) {
 
 fn tick(node: &mut Node, now: &mut Moment) {
     *now = now.plus(HEARTBEAT);
-    node.replica.advance(*now, &mut node.writer).unwrap();
+    node.replica.advance(*now, &mut node.writer.plan).unwrap();
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn replica_without_a_rank_waits_a_random_time() {
 fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
     for ticks in 1..100 {
         *now = now.plus(HEARTBEAT);
-        node.replica.advance(*now, &mut node.writer).unwrap();
+        node.replica.advance(*now, &mut node.writer.plan).unwrap();
         let asks = |e: Envelope| {
             let (kind, body) = raft_message::parse_head(&e.head).unwrap();
             let message = || Message::parse_from_bytes(&body).unwrap();
@@ -113,7 +113,7 @@ fn late_ticks_are_run_and_ticks_of_a_suspension_are_not() {
     let elapsed = |intervals: u32| {
         let mut node = voter_of(3);
         node.replica.raw.raft.election_elapsed = 0;
-        node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writer).unwrap();
+        node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writer.plan).unwrap();
         node.replica.raw.raft.election_elapsed
     };
     assert_eq!([0, 1, 4, 8, 9, 30].map(elapsed), [0, 1, 4, 8, 1, 1]);
@@ -210,7 +210,7 @@ fn leader_without_room_asks_once_in_an_election_timeout() {
 fn voter_with_room_answers_the_leader() {
     let ask = |node: &mut Node, bytes: u64| {
         give_from(node, LEADER, raft_message::head(HeadKind::Room, &bytes.to_le_bytes()));
-        node.replica.advance(Moment::START, &mut node.writer).unwrap();
+        node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
         heads(node, HeadKind::HasRoom)
     };
     let mut node = joining();
@@ -224,7 +224,7 @@ fn voter_with_room_answers_the_leader() {
     assert_eq!(ask(&mut node, 100), [], "it has no room for the leader's entries");
     node.replica.admission.set_short(false);
     node.replica.misplaced = Some(full());
-    node.replica.answer_room(&mut node.writer);
+    node.replica.answer_room(&mut node.writer.plan);
     assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
 }
 
@@ -254,12 +254,12 @@ fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
     let ticket = completer.ticket(0, 0, 0);
     let wait_limit = Duration::from_secs(60);
     node.replica
-        .ask(AdminRequest::Transfer(LEADER), wait_limit, completer, Moment::START, &mut node.writer)
+        .ask(AdminRequest::Transfer(LEADER), wait_limit, completer, Moment::START, &mut node.writer.plan)
         .unwrap();
     if let Some(from) = leads {
         give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
     }
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     node.step(Moment::START, Work::default()).unwrap();
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
 }
@@ -283,7 +283,7 @@ fn learner_is_promoted_once_it_has_answered() {
     let change = |node: &mut Node, change| {
         let wait_limit = Duration::from_secs(60);
         let ask = AdminRequest::Change(vec![change], false);
-        node.replica.ask(ask, wait_limit, Completer::new(), Moment::START, &mut node.writer).unwrap();
+        node.replica.ask(ask, wait_limit, Completer::new(), Moment::START, &mut node.writer.plan).unwrap();
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
         node.replica.raw.raft.raft_log.last_index()
@@ -299,7 +299,7 @@ fn learner_is_promoted_once_it_has_answered() {
     assert!(node.replica.membership().get(learner).is_some());
     assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all entries");
     give_raft(&mut node, 3, acknowledged(3, 5));
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
 }
 
@@ -313,7 +313,7 @@ fn change_that_times_out_names_what_it_waits_for() {
         let (directory, address) = (DirectoryId(u128::from(learner)), String::new());
         let change = Change::AddLearner { node: NodeId(learner), directory, address };
         let ask = AdminRequest::Change(vec![change], false);
-        node.replica.ask(ask, second, completer, Moment::START, &mut node.writer).unwrap();
+        node.replica.ask(ask, second, completer, Moment::START, &mut node.writer.plan).unwrap();
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
         ticket
@@ -325,7 +325,7 @@ fn change_that_times_out_names_what_it_waits_for() {
     step(&mut node, &acknowledged(5, 4));
     assert_eq!(node.status(Moment::START).committed_entry, EntryIndex(5));
     let next = add(&mut node, 4);
-    node.replica.advance(Moment::START.plus(second), &mut node.writer).unwrap();
+    node.replica.advance(Moment::START.plus(second), &mut node.writer.plan).unwrap();
     let why = |ticket: Ticket| ticket.poll().unwrap().map(drop).unwrap_err().to_string();
     let waits = "the change of entry 5 is committed, and takes effect once";
     let (first, next) = (why(first), why(next));
@@ -341,7 +341,7 @@ fn voter_whose_log_is_not_durable_starts_no_election() {
     let mut now = Moment::START;
     for _ in 0..4 * node.replica.ticks.election {
         now = now.plus(HEARTBEAT);
-        node.replica.advance(now, &mut node.writer).unwrap();
+        node.replica.advance(now, &mut node.writer.plan).unwrap();
     }
     assert_eq!(node.replica.role(), Role::Follower);
 }
@@ -351,7 +351,7 @@ fn voter_whose_log_is_not_durable_starts_no_election() {
 fn leaders_heartbeats_carry_how_far_its_disk_is() {
     let mut node = leader_of(2);
     node.replica.take_outgoing();
-    node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writer).unwrap();
+    node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writer.plan).unwrap();
     let (_, body) = raft_message::parse_head(&node.replica.take_outgoing().pop().unwrap().head).unwrap();
     let heartbeat = Message::parse_from_bytes(&body).unwrap();
     assert_eq!((heartbeat.get_msg_type(), heartbeat.index), (MessageType::MsgHeartbeat, 4));
@@ -364,7 +364,7 @@ fn change_is_answered_when_its_leader_is_deposed() {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::Change(vec![Change::Remove(LEADER)], false);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
     assert!(ticket.poll().is_none());
     step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
@@ -374,7 +374,7 @@ fn change_is_answered_when_its_leader_is_deposed() {
 fn order(node: &mut Node, command: Command) -> Ticket {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
-    node.replica.command(command, Some(completer), Moment::START, &mut node.writer).unwrap();
+    node.replica.command(command, Some(completer), Moment::START, &mut node.writer.plan).unwrap();
     ticket
 }
 
@@ -385,9 +385,11 @@ fn append_without_a_leader_fails_after_two_election_timeouts() {
     let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
     step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let timeout = node.replica.cluster.election_timeout * 2;
-    node.replica.advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writer).unwrap();
+    node.replica
+        .advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writer.plan)
+        .unwrap();
     assert!(ticket.poll().is_none());
-    node.replica.advance(Moment::START.plus(timeout), &mut node.writer).unwrap();
+    node.replica.advance(Moment::START.plus(timeout), &mut node.writer.plan).unwrap();
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 

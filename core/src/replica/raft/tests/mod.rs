@@ -15,11 +15,12 @@ use crate::cluster::transport::{Envelope, Inbox, Transport};
 use crate::disk::sim::SimDisk;
 use crate::error::ErrorKind;
 use crate::options::Options;
-use crate::read::positions::Positions;
 use crate::replica::node::Node;
+use crate::replica::node::driver::Steered as _;
+use crate::replica::node::shared::Shared;
 use crate::replica::open::open;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{ProposalQueue, QueueLimits, Work};
+use crate::replica::queue::proposals::{QueueLimits, Work};
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::sync::clock::Moment;
@@ -28,6 +29,7 @@ use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, Term, Timestam
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -66,8 +68,9 @@ fn node_on(disk: &SimDisk, options: Options) -> Node {
         capacity: None,
         inbox_bytes: 1 << 20,
     };
-    let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-    Node::new(opened, options, Arc::new(ProposalQueue::new(limits, 0)), positions, 1, Moment::START).unwrap()
+    let segments = opened.segments.clone();
+    let shared = Shared::new(Path::new("node"), opened.identity, options, segments, limits);
+    Node::new(opened, &shared, 1, Moment::START).unwrap()
 }
 
 /// An envelope for node 2 with this head.
@@ -94,12 +97,13 @@ fn from_leader(head: Bytes) -> Envelope {
 }
 
 fn give(node: &mut Node, envelope: Envelope) {
-    node.replica.receive(envelope, Moment::START, &mut node.writer).unwrap();
+    node.replica.receive(envelope, Moment::START, &mut node.writer.plan).unwrap();
+    node.settle_before_truncation().unwrap();
 }
 
 fn deliver(node: &mut Node, head: Bytes) {
     give(node, from_leader(head));
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
 }
 
 pub(crate) fn append(index: u64, entries: Vec<Entry>) -> Message {
@@ -145,7 +149,7 @@ fn corrected_clock_of_a_follower_is_right_when_it_leads() {
     for second in 1..=1200 {
         wall.0.store(right(second), Ordering::Relaxed);
         let now = Moment::START.plus(Duration::from_secs(second));
-        node.replica.advance(now, &mut node.writer).unwrap();
+        node.replica.advance(now, &mut node.writer.plan).unwrap();
     }
     let now = Moment::START.plus(Duration::from_secs(1200));
     assert_eq!(node.replica.time(now), Timestamp(right(1200)));
@@ -231,6 +235,38 @@ fn skipped_records_are_discarded_before_their_segments_are_removed() {
         EntryIndex(50),
         "the commit is recorded durably, so that files may be removed"
     );
+}
+
+/// A rollback replays the log from its files: planned entries were missing there. What a truncated entry changed does
+/// not stay.
+#[test]
+fn entries_are_truncated_once_the_plan_is_settled() {
+    let mut node = joining();
+    let directory = node.replica.me.directory;
+    let members = [Member::voter(LEADER, DIRECTORY, ""), Member::voter(NodeId(2), directory, "")];
+    let promotion = change_at(3, Change::Promote(NodeId(2)), &members);
+    let first = append(0, vec![entry_at(1), entry_at(2), promotion]);
+    deliver(&mut node, raft_message::encode_message(&first).unwrap());
+    assert_eq!(node.replica.sequencer.pending_membership(), Some(EntryIndex(3)));
+    assert!(!node.writer.plan.is_empty());
+
+    let replaces = Message { term: 2, ..append(1, vec![Entry { term: 2, ..entry_at(2) }]) };
+    let head = raft_message::encode_message(&replaces).unwrap();
+    node.replica.receive(from_leader(head), Moment::START, &mut node.writer.plan).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
+    assert_eq!(node.replica.sequencer.end().raft, EntryIndex(3), "its entries are not in the files");
+
+    assert!(node.settle_before_truncation().unwrap());
+    assert!(!node.settle_before_truncation().unwrap(), "the plan is settled");
+    node.replica.resume(Moment::START, &mut node.writer.plan).unwrap();
+    let end = node.replica.sequencer.end();
+    assert_eq!((end.raft, end.term), (EntryIndex(2), Term(2)));
+    assert_eq!(node.replica.sequencer.pending_membership(), None);
+
+    node.step(Moment::START, Work::default()).unwrap();
+    sync(&mut node);
+    let term = |raft| node.writer.archive.term(EntryIndex(raft)).unwrap();
+    assert_eq!((term(1), term(2), term(3)), (Some(Term(1)), Some(Term(2)), None));
 }
 
 /// A transport that keeps the sent messages.
@@ -365,7 +401,7 @@ fn barriers_are_bounded() {
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
         node.replica
-            .ask(AdminRequest::Barrier, wait_limit, completer, Moment::START, &mut node.writer)
+            .ask(AdminRequest::Barrier, wait_limit, completer, Moment::START, &mut node.writer.plan)
             .unwrap();
         if let Some(outcome) = ticket.poll() {
             assert_eq!(outcome.map(drop).unwrap_err().kind(), ErrorKind::Busy);

@@ -22,7 +22,7 @@ fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::Change(vec![change], false);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
     for _ in 0..3 {
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -55,7 +55,9 @@ fn held_sole_voter_keeps_no_messages() {
     let before = waits(&node);
     let wait_limit = Duration::from_secs(60);
     let now = Moment::START;
-    node.replica.ask(AdminRequest::Barrier, wait_limit, Completer::new(), now, &mut node.writer).unwrap();
+    node.replica
+        .ask(AdminRequest::Barrier, wait_limit, Completer::new(), now, &mut node.writer.plan)
+        .unwrap();
     node.replica.short = Some(Some(Error::new(ErrorKind::Full, "no room")));
     for n in 0..200 {
         node.replica.tick();
@@ -69,7 +71,7 @@ fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::SetOptions(vec![(option, Some(value))]);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
     for _ in 0..3 {
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -97,7 +99,7 @@ fn change_of_options_waits_for_the_file_of_a_ready() {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer).unwrap();
+    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
     assert!(ticket.poll().is_none());
     node.replica.short = None;
     for _ in 0..3 {
@@ -153,8 +155,8 @@ fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
     let before = last(node);
     let arrived: Vec<_> = (before + 1..).zip(ops).map(|(raft, op)| command(raft, *op)).collect();
     let entries = arrived.iter().map(|(header, _)| raft_message::entry(header, Bytes::new)).collect();
-    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writer).unwrap();
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writer.plan).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert!(node.replica.is_held().is_none());
     last(node) - before
 }
@@ -192,8 +194,8 @@ fn entries_are_accepted_as_far_as_there_is_room() {
         fill(&mut node, left + block_bytes(0));
         assert!(node.writer.plan.has_space(left));
         let many = append(1, (2..22).map(entry_at).collect());
-        node.replica.step((many, Vec::new()), Moment::START, &mut node.writer).unwrap();
-        node.replica.advance(Moment::START, &mut node.writer).unwrap();
+        node.replica.step((many, Vec::new()), Moment::START, &mut node.writer.plan).unwrap();
+        node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
         assert!(node.replica.is_held().is_none(), "{left} bytes");
         assert_eq!(last(&node) - 1, (left.saturating_sub(word) / each) as u64, "{left} bytes");
     }
@@ -205,9 +207,9 @@ fn messages_of_one_step_share_the_room() {
     let mut node = follower();
     for index in 1..2000 {
         let message = append(index, vec![entry_at(index + 1)]);
-        node.replica.step((message, Vec::new()), Moment::START, &mut node.writer).unwrap();
+        node.replica.step((message, Vec::new()), Moment::START, &mut node.writer.plan).unwrap();
     }
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert!(node.replica.is_held().is_none());
     assert!((2..2000).contains(&last(&node)) && node.replica.is_short());
 }
@@ -246,7 +248,7 @@ fn ready_without_room_is_not_taken() {
         }
         let kind = message.get_msg_type();
         node.replica.raw.step(message).unwrap();
-        node.replica.process(Moment::START, &mut node.writer).unwrap();
+        node.replica.process(Moment::START, &mut node.writer.plan).unwrap();
         let why = node.replica.is_held().flatten().map(Error::kind);
         assert_eq!(why, Some(ErrorKind::Full), "{kind:?}");
     }
@@ -261,9 +263,9 @@ fn message_that_needs_a_file_is_held_until_it_is_prepared() {
     assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
     for _ in 0..3 {
         assert!(node.replica.holds_messages());
-        node.replica.advance(Moment::START, &mut node.writer).unwrap();
+        node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     }
     node.writer.store.allocator.help();
-    node.replica.advance(Moment::START, &mut node.writer).unwrap();
+    node.replica.advance(Moment::START, &mut node.writer.plan).unwrap();
     assert_eq!((last(&node), node.replica.holds_messages()), (2, false));
 }

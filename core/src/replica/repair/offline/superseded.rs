@@ -27,7 +27,6 @@ use crate::replica::open::DamagedLog;
 use crate::replica::repair::diagnosis::{numbers, state_before};
 use crate::replica::repair::fetcher::Fetcher;
 use crate::replica::repair::offline::terms::with_state;
-use crate::replica::wire::raft_message::header_of;
 use crate::store::PROOF_BYTES_MAX;
 use crate::store::format::block::BlockHeader;
 use crate::store::format::geometry::SEGMENT_BYTES_MAX;
@@ -78,7 +77,7 @@ pub(super) fn go_on_before(
     let sequencer = state_before(damaged, gap)?
         .ok_or_else(|| wrong("the state before the damage cannot be determined"))?;
     let block = sequencer.opening();
-    let mut blocks = vec![with_state((header_of(&block), block.body), Some(state)).map_err(wrong)?];
+    let mut blocks = vec![with_state((block.header, block.body), Some(state)).map_err(wrong)?];
     let fixed = SEGMENT_HEADER_BYTES + blocks[0].0.stride() + PROOF_BYTES_MAX;
     let mut bytes = gap.place.bytes.max(damaged.options.segment_bytes);
     if data_limit(bytes as usize) < fixed + gap.bytes() {

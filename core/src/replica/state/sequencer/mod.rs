@@ -21,19 +21,23 @@
 //!
 //! Must not know: disks, threads, raft's types.
 
+mod replay;
+
+pub(crate) use replay::Replayed;
+
 use crate::cluster::membership::Membership;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::options::log_options::{LOG_OPTION_BYTES, LogOption, LogOptions};
-use crate::record::batch::{BatchHeader, Malformed, Stamp, u64_at};
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::record::batch::{Malformed, Stamp};
 use crate::replica::queue::proposals::{BlockBuilder, Command};
+use crate::replica::state::command::encode_command;
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
-use crate::store::format::block::{Batches, BlockHeader, Kind, digest_of_batches};
+use crate::store::format::block::{BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;
 use crate::store::format::segment::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
-use crate::store::read::chain::Learn;
 use crate::store::segment::Base;
 use crate::sync::completer::Completer;
 use crate::sync::completion::{Appended, Outcome};
@@ -297,18 +301,20 @@ impl Sequencer {
     }
 
     fn position_block(&self, kind: Kind, body: Vec<u8>) -> NewBlock {
-        NewBlock {
-            kind,
+        let header = BlockHeader {
+            length: 0,
+            batch_count: 0,
             raft_index: self.end.raft,
             term: self.end.term,
             first: self.end.next,
             timestamp: self.last_timestamp,
             record_count: 0,
-            batch_count: 0,
+            durable_upto: 0,
             body_digest: digest_of_bytes(&[&body]),
-            body: if body.is_empty() { Vec::new() } else { vec![Bytes::from(body)] },
-            end: self.end,
-        }
+            kind,
+        };
+        let body = if body.is_empty() { Vec::new() } else { vec![Bytes::from(body)] };
+        NewBlock::new(header, body, self.end)
     }
 
     /// Advances the log's time to that of an entry, and expires sessions by it.
@@ -331,18 +337,19 @@ impl Sequencer {
         self.end.raft = self.end.raft.next();
         self.end.term = self.hard_state.term;
         self.end.next = first.plus(u64::from(record_count));
-        NewBlock {
-            kind,
+        let header = BlockHeader {
+            length: 0,
+            batch_count,
             raft_index: self.end.raft,
             term: self.end.term,
             first,
             timestamp,
             record_count,
-            batch_count,
+            durable_upto: 0,
             body_digest,
-            body,
-            end: self.end,
-        }
+            kind,
+        };
+        NewBlock::new(header, body, self.end)
     }
 
     fn pend(&mut self, effect: Option<Effect>) {
@@ -355,8 +362,8 @@ impl Sequencer {
         let timestamp = now.max(self.last_timestamp);
         let first = self.end.next;
         if !gathered.has_sessions {
-            let digest = digest_of_batches(gathered.entries.iter().map(|e| e.crc));
-            let counts = (gathered.entries.len() as u32, gathered.records);
+            let digest = digest_of_batches(gathered.batches.iter().map(|e| e.crc));
+            let counts = (gathered.batches.len() as u32, gathered.records);
             let (pieces, completer) = gathered.into_pieces(None);
             let block = self.entry(Kind::Data, timestamp, counts, digest, pieces);
             self.pend(None);
@@ -364,7 +371,7 @@ impl Sequencer {
         }
         let mut next = first;
         let results: Vec<(bool, Result<Appended>)> = gathered
-            .entries
+            .batches
             .iter()
             .map(|e| {
                 let here = Appended { first: next, count: e.count };
@@ -376,7 +383,7 @@ impl Sequencer {
                 (fresh, placed.map(|earlier| earlier.filter(|_| !planted!(23)).unwrap_or(here)))
             })
             .collect();
-        let kept = || gathered.entries.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
+        let kept = || gathered.batches.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
         let counts = (kept().count() as u32, kept().map(|e| e.count).sum());
         let digest = digest_of_batches(kept().map(|e| e.crc));
         let (pieces, completer) = gathered.into_pieces(Some(&mut |n| results[n].0));
@@ -438,7 +445,7 @@ impl Sequencer {
         self.take_effect(command);
         block.end = self.end;
         let result = match command {
-            Command::OpenSession { .. } => Index(block.raft_index.0),
+            Command::OpenSession { .. } => Index(block.header.raft_index.0),
             Command::Discard { first } => first,
             Command::CloseSession { .. } | Command::SetOptions(_) => Index(0),
         };
@@ -478,7 +485,7 @@ impl Sequencer {
         let pieces = if body.is_empty() { Vec::new() } else { vec![body] };
         let mut block = self.entry(kind, self.last_timestamp, (0, 0), digest, pieces);
         self.end.term = term;
-        (block.term, block.end) = (term, self.end);
+        (block.header.term, block.end) = (term, self.end);
         self.pend(effect);
         Ok(block)
     }
@@ -488,232 +495,6 @@ impl Sequencer {
             return Ok(self.membership_at_end().left());
         }
         raft_message::membership_of_change(body)
-    }
-
-    /// At a replica that does not lead: adds a block from the leader, whose body was checked.
-    ///
-    /// # Errors
-    /// The block does not follow the last one.
-    pub(crate) fn follow(&mut self, header: &BlockHeader, body: Vec<Bytes>) -> Result<NewBlock, Malformed> {
-        self.replay_entry(header, &mut body.iter().map(|b| &b[..]))?;
-        Ok(NewBlock {
-            kind: header.kind,
-            raft_index: header.raft_index,
-            term: header.term,
-            first: header.first,
-            timestamp: header.timestamp,
-            record_count: header.record_count,
-            batch_count: header.batch_count,
-            body_digest: header.body_digest,
-            body,
-            end: self.end,
-        })
-    }
-
-    /// Replays a block that was read back. Checks that it follows the last one.
-    pub(crate) fn replay(
-        &mut self,
-        header: &BlockHeader,
-        body: &[u8],
-        options: &Options,
-    ) -> Result<Base, Malformed> {
-        match header.kind {
-            Kind::Opening => self.replay_opening(header, body, options)?,
-            Kind::HardState | Kind::Marker => self.replay_position(header, body)?,
-            _ => {
-                let alone = self.is_alone();
-                // The last voter of a cluster can have voted in a newer term before it received this entry, of a leader
-                // that left.
-                let was_never_shared = self.committed.membership == Membership::alone();
-                if was_never_shared && header.term < self.hard_state.term {
-                    return Err("block is of an older term than the log was in");
-                }
-                self.replay_entry(header, &mut std::iter::once(body))?;
-                if alone {
-                    self.commit_to(header.raft_index); // the only voter's entries are committed
-                }
-            }
-        }
-        Ok(self.end)
-    }
-
-    fn replay_position(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
-        if (header.raft_index, header.term, header.first) != (self.end.raft, self.end.term, self.end.next) {
-            return Err("block does not repeat the position of the one before");
-        }
-        self.time_is(header.timestamp); // in older versions these blocks advance the log's time
-        if header.kind == Kind::HardState {
-            let state = HardState::parse(body)?;
-            if state.commit > self.end.raft {
-                return Err("hard state's commit index is beyond the last entry");
-            }
-            self.hard_state = state;
-            self.commit_to(state.commit);
-        }
-        Ok(())
-    }
-
-    fn replay_entry(
-        &mut self,
-        header: &BlockHeader,
-        body: &mut dyn Iterator<Item = &[u8]>,
-    ) -> Result<(), Malformed> {
-        if header.raft_index != self.end.raft.next() {
-            return Err("block's raft index does not follow the one before");
-        }
-        if header.term < self.end.term {
-            return Err("block's term does not follow the one before");
-        }
-        if header.first != self.end.next {
-            return Err("block's first record does not follow the one before");
-        }
-        if header.timestamp < self.last_timestamp && header.kind == Kind::Data {
-            return Err("block is older than the one before");
-        }
-        let end = Base { raft: header.raft_index, term: header.term, next: self.end.next };
-        let before = std::mem::replace(&mut self.end, end);
-        match header.kind {
-            Kind::Data => {
-                for piece in body {
-                    self.replay_batches(header, piece)?;
-                }
-                self.pend(None);
-            }
-            Kind::Command => {
-                let command = parse_command(body.next().unwrap_or_default())?;
-                // An entry in the log was accepted once. A limit lowered since then does not refuse it.
-                if let Command::OpenSession { idle_max_ms } = command {
-                    let id = SessionId(header.raft_index.0);
-                    let opened = self.sessions.open(id, idle_max_ms, header.timestamp);
-                    opened.map_err(|_| "session opened twice")?;
-                }
-                self.take_effect(command);
-            }
-            Kind::Configuration => {
-                let membership = self.membership_after(body.next().unwrap_or_default())?;
-                self.pend(Some(Effect::Membership(membership)));
-            }
-            Kind::NoOp => self.pend(None),
-            Kind::HardState | Kind::Marker | Kind::Opening => {
-                self.end = before;
-                return Err("block is no entry");
-            }
-        }
-        if self.me == Owner::Follower {
-            self.hard_state.term = self.end.term; // a follower has no term: its openings repeat the last entry's
-        }
-        self.time_is(header.timestamp);
-        Ok(())
-    }
-
-    fn replay_batches(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
-        for batch in Batches::new(body) {
-            let (BatchHeader { stamp, count, .. }, _) = batch?;
-            if !stamp.session.is_none() {
-                let at = Timestamp(header.timestamp.0 + u64::from(planted!(41)));
-                let applied = self.sessions.apply(&stamp, self.end.next, count, at);
-                applied.map_err(|_| "batch does not follow the one before in its session")?;
-            }
-            self.end.next = self.end.next.plus(u64::from(count));
-        }
-        Ok(())
-    }
-
-    fn replay_opening(
-        &mut self,
-        header: &BlockHeader,
-        body: &[u8],
-        options: &Options,
-    ) -> Result<(), Malformed> {
-        let opening = Opening::parse(body)?;
-        if (opening.base_raft, opening.base_term) != (header.raft_index, header.term) {
-            return Err("opening block contradicts its header");
-        }
-        let membership = Membership::decode(&opening.configuration)?;
-        let set = LogOptions::decode(&opening.options)?;
-        let own_limits = (options.sessions_max, options.session_window);
-        let (sessions_max, window) = limits_of_sessions(&set, own_limits);
-        let alone = self.me.is_alone(&membership);
-        let end = Base { raft: opening.base_raft, term: opening.base_term, next: header.first };
-        // Entries that were not committed when the segment began stay unknown from here on. A reader that needs them
-        // replays from an earlier segment.
-        let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
-        // The end of the log when the segment began, which counts once it is committed.
-        let mut pending = VecDeque::new();
-        let mut next = end.next;
-        if raft < end.raft {
-            pending.push_back(Pending { raft: end.raft, next: end.next, effect: None });
-            next = opening.log_first;
-        }
-        *self = Self {
-            me: self.me,
-            end,
-            last_timestamp: header.timestamp,
-            sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
-            own_limits,
-            hard_state: opening.hard_state,
-            committed: Committed {
-                raft,
-                next,
-                first: opening.log_first,
-                membership,
-                options: set,
-                changed: EntryIndex(0),
-            },
-            pending,
-        };
-        Ok(())
-    }
-
-    /// After a replay of this replica's own log: sets the hard state and the commit index, which the replayed blocks
-    /// may not hold.
-    pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: EntryIndex) {
-        self.hard_state = state;
-        self.commit_to(committed);
-    }
-
-    /// The state of a replica that installs a snapshot: the opening block of another replica's oldest segment. Keeps
-    /// the term and vote of this one.
-    ///
-    /// # Errors
-    /// The block's body is malformed.
-    pub(crate) fn jump(
-        &mut self,
-        header: &BlockHeader,
-        body: &[u8],
-        options: &Options,
-    ) -> Result<(), Malformed> {
-        let HardState { term, vote, .. } = self.hard_state;
-        let vote = if planted!(38) { 0 } else { vote };
-        self.replay_opening(header, body, options)?;
-        self.pending.clear();
-        // The discarded entries were committed.
-        (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
-        // The command that discarded them may come after the snapshot. Until it does, no reader may look for them here.
-        if !planted!(18) {
-            self.committed.first = self.committed.first.max(self.end.next);
-        }
-        if planted!(17) {
-            self.sessions = Sessions::new(options.sessions_max, options.session_window);
-        }
-        self.hard_state = HardState { term, vote, commit: self.end.raft };
-        Ok(())
-    }
-
-    /// The state of a follower that starts, or resumes, at a position of its source's log. A follower has no term of
-    /// its own.
-    ///
-    /// # Errors
-    /// The block's body is malformed. Nothing has changed then.
-    pub(crate) fn begin_at(
-        &mut self,
-        header: &BlockHeader,
-        body: &[u8],
-        options: &Options,
-    ) -> Result<(), Malformed> {
-        self.jump(header, body, options)?;
-        (self.hard_state.term, self.hard_state.vote) = (self.end.term, 0);
-        Ok(())
     }
 
     /// As [`Self::opening`], for a log that begins at `first`: see [`Self::retain_from`].
@@ -732,85 +513,12 @@ impl Sequencer {
     }
 }
 
-/// A sequencer that replays blocks, with the options that it needs for this.
-pub(crate) struct Replayed<'a> {
-    pub(crate) sequencer: Sequencer,
-    pub(crate) options: &'a Options,
-}
-
-impl Learn for Replayed<'_> {
-    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
-        self.sequencer.replay(header, body, self.options)
-    }
-
-    fn first(&self) -> Index {
-        self.sequencer.committed().first
-    }
-
-    fn commit_to(&mut self, raft: EntryIndex) {
-        self.sequencer.commit_to(raft);
-    }
-
-    fn commit(&self) -> EntryIndex {
-        self.sequencer.known_committed()
-    }
-
-    fn again(&self) -> Box<dyn Learn + '_> {
-        let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
-        Box::new(Replayed { sequencer, options: self.options })
-    }
-}
-
 /// The maximum number of open sessions, and the number of remembered batches of each: the log's options, or else the
 /// replica's own.
 fn limits_of_sessions(set: &LogOptions, (max, own_window): (u32, u16)) -> (u32, u16) {
     let max = set.get(LogOption::SessionsMax).map_or(max, |max| u32::try_from(max).unwrap_or(u32::MAX));
     let window = set.get(LogOption::SessionWindow);
     (max, window.map_or(own_window, |window| u16::try_from(window).unwrap_or(u16::MAX)))
-}
-
-/// The size of the body of a command that the format's first version has, in bytes.
-pub(crate) const COMMAND_BYTES: usize = 16;
-/// The bytes before the options in the body of a command that sets the log's options.
-pub(crate) const SET_OPTIONS_BYTES: usize = 24;
-/// The code of the command that sets the log's options.
-const SET_OPTIONS: u64 = 11;
-
-/// Encodes the body of a command block: the operation, then its operand.
-pub(crate) fn encode_command(command: Command) -> Vec<u8> {
-    let (op, operand) = match command {
-        Command::Discard { first } => (1u64, first.0),
-        Command::OpenSession { idle_max_ms } => (2, idle_max_ms),
-        Command::CloseSession { id } => (3, id.0),
-        Command::SetOptions(options) => {
-            let options = options.encode();
-            let count = (options.len() / LOG_OPTION_BYTES) as u64;
-            // The last word is reserved.
-            let words = [SET_OPTIONS, count, 0].map(u64::to_le_bytes);
-            return [words.as_flattened(), &options].concat();
-        }
-    };
-    [op, operand].map(u64::to_le_bytes).concat()
-}
-
-/// The reverse of [`encode_command`].
-pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
-    if let Some((fixed, options)) = body.split_at_checked(SET_OPTIONS_BYTES)
-        && u64_at(fixed, 0) == SET_OPTIONS
-    {
-        if u64_at(fixed, 8) != (options.len() / LOG_OPTION_BYTES) as u64 || u64_at(fixed, 16) != 0 {
-            return Err("command that sets options is of a newer format, or cut off");
-        }
-        return Ok(Command::SetOptions(LogOptions::decode(options)?));
-    }
-    let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
-    let operand = u64_at(body, 8);
-    match u64_at(body, 0) {
-        1 => Ok(Command::Discard { first: Index(operand) }),
-        2 => Ok(Command::OpenSession { idle_max_ms: operand }),
-        3 => Ok(Command::CloseSession { id: SessionId(operand) }),
-        _ => Err("command is of a newer format"),
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
+use crate::options::log_options::LOG_OPTION_BYTES;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, QueueLimits, WaitLimit};
+use crate::replica::state::command::{COMMAND_BYTES, SET_OPTIONS_BYTES, parse_command};
 use crate::types::Sequence;
 use proptest::prelude::*;
 
@@ -48,7 +50,7 @@ impl Three {
     }
 
     fn spread(&mut self, block: &NewBlock) {
-        let header = raft_message::header_of(block);
+        let header = block.header;
         self.follower.follow(&header, block.body.clone()).unwrap();
         self.restarted.replay(&header, &body_of(block), &self.options).unwrap();
     }
@@ -85,7 +87,7 @@ impl Three {
     fn restart(&mut self) {
         let opening = self.leader.opening();
         self.restarted = replica(2, 64).0;
-        self.restarted.replay(&raft_message::header_of(&opening), &body_of(&opening), &self.options).unwrap();
+        self.restarted.replay(&opening.header, &body_of(&opening), &self.options).unwrap();
     }
 
     fn tables_are_equal(&self) {
@@ -111,7 +113,7 @@ fn last_voter_opens_with_entries_of_an_older_term() {
     let entry = log.raft_entry(Kind::NoOp, Term(2), bytes::Bytes::new()).unwrap();
     let mut restarted = sole();
     for block in [opening, entry] {
-        restarted.replay(&raft_message::header_of(&block), &body_of(&block), &options).unwrap();
+        restarted.replay(&block.header, &body_of(&block), &options).unwrap();
     }
     assert_eq!((restarted.end().raft, restarted.hard_state().term), (EntryIndex(1), Term(3)));
 }
@@ -261,7 +263,7 @@ fn hard_state_cannot_commit_beyond_the_last_entry() {
     let mut three = Three::new();
     let block = three.leader.raft_entry(Kind::NoOp, Term(1), Bytes::new()).unwrap();
     three.spread(&block);
-    let header = raft_message::header_of(&three.leader.hard_state_block(Term(1), 0));
+    let header = three.leader.hard_state_block(Term(1), 0).header;
     for (commit, is_taken) in [(0, true), (1, true), (2, false)] {
         let state = HardState { term: Term(1), vote: 0, commit: EntryIndex(commit) };
         let learnt = three.restarted.replay(&header, &state.encode(), &three.options);

@@ -1,0 +1,181 @@
+//! The callers' side of the queue: appends and commands are admitted, wait for room, or are refused.
+
+use super::block_builder::{BlockBuilder, Parts};
+use super::{Command, Inner, Proposal, ProposalQueue};
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::{Batch, BatchHeader, SingleFrame, Stamp};
+use crate::sync::completer::Completer;
+use crate::sync::completion::Ticket;
+#[cfg(loom)]
+use loom::sync::MutexGuard;
+#[cfg(not(loom))]
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Batches above this size are not copied under the lock.
+const COPIED_BYTES_MAX: usize = 64 << 10;
+/// The bytes that a command's block takes in the file.
+const COMMAND_BYTES_STORED: usize = 128;
+/// The maximum number of commands that wait. A caller can give up its wait, so the number of callers does not bound
+/// them.
+pub(super) const COMMANDS_MAX: usize = 64 << 10;
+
+/// How long an append waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitLimit {
+    None,
+    For(Duration),
+}
+
+/// A small batch is copied into the block's buffer; a large one is shared.
+fn parts_of(batch: &Batch) -> Parts<'_> {
+    let bytes = batch.as_bytes();
+    if bytes.len() > COPIED_BYTES_MAX { Parts::Own(bytes) } else { Parts::Copy([bytes, &[], &[]]) }
+}
+
+impl ProposalQueue {
+    /// Admits one record, whose size the caller has checked.
+    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
+        let SingleFrame { head, tail, header } = SingleFrame::new(record, stamp);
+        let parts = [&head[..], record, &tail];
+        if header.length as usize > COPIED_BYTES_MAX {
+            return self.push(&Parts::Own(&parts.concat().into()), &header, wait_limit);
+        }
+        self.push(&Parts::Copy(parts), &header, wait_limit)
+    }
+
+    /// Admits a ready-made batch, whose size the caller has checked.
+    pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
+        self.push(&parts_of(batch), batch.header(), wait_limit)
+    }
+
+    /// As [`Self::push_batch`], for callers that must not block. `Err` is a ticket to wait for before trying again. It
+    /// succeeds when the writer next takes the queue, and fails when the queue is closed.
+    pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
+        let mut inner = self.lock();
+        if !self.is_admitted(&inner, batch.header().length as usize)? {
+            let room = inner.room_hooks.get_or_insert_with(Completer::new);
+            return Ok(Err(room.ticket(0, 0, 0)));
+        }
+        Ok(Ok(self.place(inner, &parts_of(batch), batch.header())))
+    }
+
+    pub(super) fn push(
+        &self,
+        parts: &Parts<'_>,
+        header: &BatchHeader,
+        wait_limit: WaitLimit,
+    ) -> Result<Ticket> {
+        let inner = self.admit(header.length as usize, wait_limit)?;
+        Ok(self.place(inner, parts, header))
+    }
+
+    /// Adds an admitted batch to the block that is being filled.
+    fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, header: &BatchHeader) -> Ticket {
+        let gathering = match inner.items.back_mut() {
+            Some(Proposal::Data(g)) if g.has_room(header, self.limits.block_bytes) => g,
+            _ => {
+                let buffer = inner.spare.pop().unwrap_or_default();
+                inner.items.push_back(Proposal::Data(BlockBuilder::new(buffer)));
+                match inner.items.back_mut() {
+                    Some(Proposal::Data(g)) => g,
+                    _ => unreachable!("just pushed"),
+                }
+            }
+        };
+        let ticket = gathering.push(parts, header);
+        inner.bytes += header.length as usize;
+        inner.appends += 1;
+        self.signal(inner);
+        ticket
+    }
+
+    /// Admits a command. Commands keep their order with appends and never wait for room in the queue. A discard needs
+    /// no capacity.
+    pub(crate) fn push_command(&self, command: Command) -> Result<Ticket> {
+        let mut inner = self.lock();
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        if let Command::OpenSession { .. } = command {
+            self.check_capacity(&inner, COMMAND_BYTES_STORED)?;
+        }
+        if inner.commands >= COMMANDS_MAX {
+            let what = format!("{COMMANDS_MAX} commands already wait; try again");
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        inner.commands += 1;
+        let completer = Completer::new();
+        let ticket = completer.ticket(0, 0, 0);
+        inner.items.push_back(Proposal::Command(command, completer));
+        self.signal(inner);
+        Ok(ticket)
+    }
+
+    /// Fails if an append of `length` bytes would be refused now.
+    ///
+    /// # Errors
+    /// `Full`: `length` more bytes would exceed the capacity. If the queue is closed: the reason.
+    pub(crate) fn check_room(&self, length: usize) -> Result<()> {
+        let inner = self.lock();
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        self.check_capacity(&inner, length)
+    }
+
+    fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
+        let capacity = self.capacity.load(Ordering::Relaxed);
+        let used = self.used() + (inner.bytes + inner.taken + length) as u64;
+        if used <= capacity {
+            return Ok(());
+        }
+        let what = format!(
+            "the log is full: it would hold {used} bytes with this append, and its capacity is {capacity}; discard \
+             records or raise the capacity"
+        );
+        Err(Error::new(ErrorKind::Full, what))
+    }
+
+    /// Whether `length` more bytes may wait.
+    fn is_admitted(&self, inner: &Inner, length: usize) -> Result<bool> {
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        self.check_capacity(inner, length)?;
+        let fits = inner.bytes + length <= self.limits.bytes && inner.appends < self.limits.appends;
+        Ok(fits || inner.appends == 0)
+    }
+
+    /// Blocks until `length` more bytes may wait. Returns with the lock held.
+    fn admit(&self, length: usize, wait_limit: WaitLimit) -> Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.lock();
+        let mut deadline = None;
+        loop {
+            if self.is_admitted(&inner, length)? {
+                return Ok(inner);
+            }
+            let left = match wait_limit {
+                WaitLimit::None => Duration::ZERO,
+                WaitLimit::For(time) => {
+                    let now = Instant::now();
+                    let end = *deadline.get_or_insert_with(|| now.checked_add(time));
+                    end.map_or(Duration::MAX, |end| end.saturating_duration_since(now))
+                }
+            };
+            if left.is_zero() {
+                let what = format!(
+                    "the queue of appends is full ({} appends, {} bytes); try again, or raise queue_bytes_max or queue_appends_max",
+                    inner.appends, inner.bytes
+                );
+                return Err(Error::new(ErrorKind::Busy, what));
+            }
+            inner.room_waiters += 1;
+            let (guard, _) = self.room.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner);
+            inner = guard;
+            inner.room_waiters -= 1;
+        }
+    }
+}

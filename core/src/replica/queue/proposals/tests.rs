@@ -1,0 +1,178 @@
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::admit::COMMANDS_MAX;
+use super::block_builder::Parts;
+use super::*;
+use crate::cluster::transport::Envelope;
+use crate::error::ErrorKind;
+use crate::record::batch::{BatchHeader, SingleFrame, Stamp};
+use crate::types::{DirectoryId, LogId, NodeId};
+
+fn queue(capacity: Option<u64>) -> ProposalQueue {
+    ProposalQueue::new(
+        QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity, inbox_bytes: 0 },
+        0,
+    )
+}
+
+fn take(queue: &ProposalQueue) -> Vec<Proposal> {
+    queue.take(true).items.into()
+}
+
+#[test]
+fn appends_fill_blocks_of_bounded_size_in_order() {
+    let q = queue(None);
+    for i in 0..8u8 {
+        let _ticket = q.push_record(&[i; 200], Stamp::default(), WaitLimit::None).unwrap();
+    }
+    let items = take(&q);
+    let mut seen = Vec::new();
+    for item in items {
+        let Proposal::Data(g) = item else { panic!() };
+        assert!(g.bytes <= 1000);
+        let lengths: usize = g.batches.iter().map(|e| e.length as usize).sum();
+        assert_eq!(lengths, g.bytes);
+        let bytes: Vec<u8> = g.into_pieces(None).0.concat();
+        seen.extend(bytes.chunks(244).map(|b| b[50]));
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(take(&q).is_empty());
+}
+
+#[test]
+fn full_queue_returns_busy_and_full_log_returns_full() {
+    let q = queue(None);
+    for _ in 0..8 {
+        let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
+    }
+    let busy = q.push_record(&[0; 200], Stamp::default(), WaitLimit::For(Duration::from_millis(1)));
+    assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+    take(&q);
+    let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
+
+    let q = queue(Some(500));
+    let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+    let full = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None);
+    assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+}
+
+/// A caller can give up its wait, so the number of callers does not bound what it left in the queue.
+#[test]
+fn commands_and_messages_are_bounded() {
+    let q = queue(None);
+    for _ in 0..COMMANDS_MAX {
+        drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+    }
+    let busy = q.push_command(Command::Discard { first: Index(1) });
+    assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(take(&q).len(), COMMANDS_MAX);
+    drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+
+    let limits = QueueLimits { block_bytes: 1, bytes: 1, appends: 1, capacity: None, inbox_bytes: 10_000 };
+    let q = ProposalQueue::new(limits, 0);
+    let message = |bodies, urgent| {
+        InboxEvent::Message(Envelope {
+            log: LogId(1),
+            from: NodeId(1),
+            from_directory: DirectoryId(1),
+            to: NodeId(2),
+            to_directory: DirectoryId(0),
+            head: Bytes::new(),
+            bodies: vec![Bytes::new(); bodies],
+            urgent,
+        })
+    };
+    let wait = || q.lock().events.len();
+    q.push_event(message(300, false));
+    assert_eq!(wait(), 1);
+    for _ in 0..1000 {
+        q.push_event(message(0, false));
+    }
+    assert!((2..100).contains(&wait()), "empty messages are bounded: {}", wait());
+    let before = wait();
+    q.push_event(message(0, true));
+    assert_eq!(wait(), before + 1, "an urgent message is not kept out");
+}
+
+/// A caller that waits for room without a thread is notified by the take that makes room, or by the close.
+#[test]
+fn callers_that_cannot_block_are_notified_of_room() {
+    let mut builder = crate::record::batch::BatchBuilder::new();
+    let batch = builder.push(&[0; 1500]).unwrap().build().unwrap();
+    let q = queue(None);
+    let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+    let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+    let another = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+    assert!(room.poll().is_none());
+    take(&q);
+    assert!(room.poll().unwrap().is_ok() && another.poll().unwrap().is_ok());
+    let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+    let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+    q.close();
+    assert_eq!(room.wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Closed);
+
+    let q = queue(Some(1600));
+    q.check_room(1600).unwrap();
+    let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+    assert_eq!(q.check_room(100).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Full);
+}
+
+/// 2^20 empty records take a few hundred bytes. A block of such batches overflowed its record count: it was
+/// acknowledged and could not be read.
+#[test]
+fn block_never_overflows_its_record_count() {
+    let limits = QueueLimits {
+        block_bytes: 1 << 30,
+        bytes: 1 << 30,
+        appends: 1 << 20,
+        capacity: None,
+        inbox_bytes: 0,
+    };
+    let q = ProposalQueue::new(limits, 0);
+    let header = BatchHeader { length: 40, count: 1 << 20, ..SingleFrame::new(&[], Stamp::default()).header };
+    for _ in 0..4097 {
+        let _ticket = q.push(&Parts::Copy([&[0; 40], &[], &[]]), &header, WaitLimit::None).unwrap();
+    }
+    let counts: Vec<usize> =
+        take(&q).iter().map(|item| if let Proposal::Data(g) = item { g.batches.len() } else { 0 }).collect();
+    assert_eq!(counts, [4095, 2]);
+}
+
+/// Bytes on their way to the disk were counted twice: as waiting and as used.
+#[test]
+fn taken_bytes_count_once() {
+    let q = queue(Some(1000));
+    let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+    take(&q);
+    assert_eq!(
+        q.push_record(&[0; 600], Stamp::default(), WaitLimit::None).unwrap_err().kind(),
+        ErrorKind::Full
+    );
+    q.account(444, 512);
+    let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+}
+
+#[test]
+fn batches_can_be_left_out() {
+    let q = queue(None);
+    for i in 0..4u8 {
+        let _ticket = q.push_record(&[i; 10], Stamp::default(), WaitLimit::None).unwrap();
+    }
+    let Some(Proposal::Data(g)) = take(&q).pop() else { panic!() };
+    let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).0.concat();
+    assert_eq!(kept.len(), 2 * 54);
+    assert_eq!((kept[45], kept[54 + 45]), (1, 3));
+}
+
+#[test]
+fn closed_queue_returns_the_rest_and_admits_nothing() {
+    let q = queue(None);
+    let _ticket = q.push_record(b"x", Stamp::default(), WaitLimit::None).unwrap();
+    q.close();
+    assert_eq!(take(&q).len(), 1);
+    assert!(q.take(true).closed);
+    let refused = q.push_record(b"x", Stamp::default(), WaitLimit::None);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
+}

@@ -1,0 +1,52 @@
+//! The bytes of a command: the body of its block.
+//!
+//! Must not know: the effects of a command.
+
+use crate::options::log_options::{LOG_OPTION_BYTES, LogOptions};
+use crate::record::batch::{Malformed, u64_at};
+use crate::replica::queue::proposals::Command;
+use crate::types::{Index, SessionId};
+
+/// The size of the body of a command that the format's first version has, in bytes.
+pub(crate) const COMMAND_BYTES: usize = 16;
+/// The bytes before the options in the body of a command that sets the log's options.
+pub(crate) const SET_OPTIONS_BYTES: usize = 24;
+/// The code of the command that sets the log's options.
+const SET_OPTIONS: u64 = 11;
+
+/// Encodes the body of a command block: the operation, then its operand.
+pub(crate) fn encode_command(command: Command) -> Vec<u8> {
+    let (op, operand) = match command {
+        Command::Discard { first } => (1u64, first.0),
+        Command::OpenSession { idle_max_ms } => (2, idle_max_ms),
+        Command::CloseSession { id } => (3, id.0),
+        Command::SetOptions(options) => {
+            let options = options.encode();
+            let count = (options.len() / LOG_OPTION_BYTES) as u64;
+            // The last word is reserved.
+            let words = [SET_OPTIONS, count, 0].map(u64::to_le_bytes);
+            return [words.as_flattened(), &options].concat();
+        }
+    };
+    [op, operand].map(u64::to_le_bytes).concat()
+}
+
+/// The reverse of [`encode_command`].
+pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
+    if let Some((fixed, options)) = body.split_at_checked(SET_OPTIONS_BYTES)
+        && u64_at(fixed, 0) == SET_OPTIONS
+    {
+        if u64_at(fixed, 8) != (options.len() / LOG_OPTION_BYTES) as u64 || u64_at(fixed, 16) != 0 {
+            return Err("command that sets options is of a newer format, or cut off");
+        }
+        return Ok(Command::SetOptions(LogOptions::decode(options)?));
+    }
+    let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
+    let operand = u64_at(body, 8);
+    match u64_at(body, 0) {
+        1 => Ok(Command::Discard { first: Index(operand) }),
+        2 => Ok(Command::OpenSession { idle_max_ms: operand }),
+        3 => Ok(Command::CloseSession { id: SessionId(operand) }),
+        _ => Err("command is of a newer format"),
+    }
+}

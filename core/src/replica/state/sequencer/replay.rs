@@ -1,0 +1,266 @@
+//! Replay: the state from blocks that exist already: sent by a leader, or read from the files. Checks that each block
+//! follows the one before. An opening block sets the whole state.
+
+use super::{Committed, Effect, Owner, Pending, Sequencer, limits_of_sessions};
+use crate::cluster::membership::Membership;
+use crate::error::Result;
+use crate::options::Options;
+use crate::options::log_options::LogOptions;
+use crate::record::batch::{BatchHeader, Malformed};
+use crate::replica::queue::proposals::Command;
+use crate::replica::state::command::parse_command;
+use crate::replica::state::session_table::Sessions;
+use crate::store::NewBlock;
+use crate::store::format::block::{Batches, BlockHeader, Kind};
+use crate::store::format::segment::{HardState, Opening};
+use crate::store::read::chain::Learn;
+use crate::store::segment::Base;
+use crate::types::{EntryIndex, Index, SessionId, Timestamp};
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+impl Sequencer {
+    /// At a replica that does not lead: adds a block from the leader, whose body was checked.
+    ///
+    /// # Errors
+    /// The block does not follow the last one.
+    pub(crate) fn follow(&mut self, header: &BlockHeader, body: Vec<Bytes>) -> Result<NewBlock, Malformed> {
+        self.replay_entry(header, &mut body.iter().map(|b| &b[..]))?;
+        Ok(NewBlock::new(*header, body, self.end))
+    }
+
+    /// Replays a block that was read back. Checks that it follows the last one.
+    pub(crate) fn replay(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<Base, Malformed> {
+        match header.kind {
+            Kind::Opening => self.replay_opening(header, body, options)?,
+            Kind::HardState | Kind::Marker => self.replay_position(header, body)?,
+            _ => {
+                let alone = self.is_alone();
+                // The last voter of a cluster can have voted in a newer term before it received this entry, of a leader
+                // that left.
+                let was_never_shared = self.committed.membership == Membership::alone();
+                if was_never_shared && header.term < self.hard_state.term {
+                    return Err("block is of an older term than the log was in");
+                }
+                self.replay_entry(header, &mut std::iter::once(body))?;
+                if alone {
+                    self.commit_to(header.raft_index); // the only voter's entries are committed
+                }
+            }
+        }
+        Ok(self.end)
+    }
+
+    fn replay_position(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
+        if (header.raft_index, header.term, header.first) != (self.end.raft, self.end.term, self.end.next) {
+            return Err("block does not repeat the position of the one before");
+        }
+        self.time_is(header.timestamp); // in older versions these blocks advance the log's time
+        if header.kind == Kind::HardState {
+            let state = HardState::parse(body)?;
+            if state.commit > self.end.raft {
+                return Err("hard state's commit index is beyond the last entry");
+            }
+            self.hard_state = state;
+            self.commit_to(state.commit);
+        }
+        Ok(())
+    }
+
+    fn replay_entry(
+        &mut self,
+        header: &BlockHeader,
+        body: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<(), Malformed> {
+        if header.raft_index != self.end.raft.next() {
+            return Err("block's raft index does not follow the one before");
+        }
+        if header.term < self.end.term {
+            return Err("block's term does not follow the one before");
+        }
+        if header.first != self.end.next {
+            return Err("block's first record does not follow the one before");
+        }
+        if header.timestamp < self.last_timestamp && header.kind == Kind::Data {
+            return Err("block is older than the one before");
+        }
+        let end = Base { raft: header.raft_index, term: header.term, next: self.end.next };
+        let before = std::mem::replace(&mut self.end, end);
+        match header.kind {
+            Kind::Data => {
+                for piece in body {
+                    self.replay_batches(header, piece)?;
+                }
+                self.pend(None);
+            }
+            Kind::Command => {
+                let command = parse_command(body.next().unwrap_or_default())?;
+                // An entry in the log was accepted once. A limit lowered since then does not refuse it.
+                if let Command::OpenSession { idle_max_ms } = command {
+                    let id = SessionId(header.raft_index.0);
+                    let opened = self.sessions.open(id, idle_max_ms, header.timestamp);
+                    opened.map_err(|_| "session opened twice")?;
+                }
+                self.take_effect(command);
+            }
+            Kind::Configuration => {
+                let membership = self.membership_after(body.next().unwrap_or_default())?;
+                self.pend(Some(Effect::Membership(membership)));
+            }
+            Kind::NoOp => self.pend(None),
+            Kind::HardState | Kind::Marker | Kind::Opening => {
+                self.end = before;
+                return Err("block is no entry");
+            }
+        }
+        if self.me == Owner::Follower {
+            self.hard_state.term = self.end.term; // a follower has no term: its openings repeat the last entry's
+        }
+        self.time_is(header.timestamp);
+        Ok(())
+    }
+
+    fn replay_batches(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
+        for batch in Batches::new(body) {
+            let (BatchHeader { stamp, count, .. }, _) = batch?;
+            if !stamp.session.is_none() {
+                let at = Timestamp(header.timestamp.0 + u64::from(planted!(41)));
+                let applied = self.sessions.apply(&stamp, self.end.next, count, at);
+                applied.map_err(|_| "batch does not follow the one before in its session")?;
+            }
+            self.end.next = self.end.next.plus(u64::from(count));
+        }
+        Ok(())
+    }
+
+    fn replay_opening(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<(), Malformed> {
+        let opening = Opening::parse(body)?;
+        if (opening.base_raft, opening.base_term) != (header.raft_index, header.term) {
+            return Err("opening block contradicts its header");
+        }
+        let membership = Membership::decode(&opening.configuration)?;
+        let set = LogOptions::decode(&opening.options)?;
+        let own_limits = (options.sessions_max, options.session_window);
+        let (sessions_max, window) = limits_of_sessions(&set, own_limits);
+        let alone = self.me.is_alone(&membership);
+        let end = Base { raft: opening.base_raft, term: opening.base_term, next: header.first };
+        // Entries that were not committed when the segment began stay unknown from here on. A reader that needs them
+        // replays from an earlier segment.
+        let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
+        // The end of the log when the segment began, which counts once it is committed.
+        let mut pending = VecDeque::new();
+        let mut next = end.next;
+        if raft < end.raft {
+            pending.push_back(Pending { raft: end.raft, next: end.next, effect: None });
+            next = opening.log_first;
+        }
+        *self = Self {
+            me: self.me,
+            end,
+            last_timestamp: header.timestamp,
+            sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
+            own_limits,
+            hard_state: opening.hard_state,
+            committed: Committed {
+                raft,
+                next,
+                first: opening.log_first,
+                membership,
+                options: set,
+                changed: EntryIndex(0),
+            },
+            pending,
+        };
+        Ok(())
+    }
+
+    /// After a replay of this replica's own log: sets the hard state and the commit index, which the replayed blocks
+    /// may not hold.
+    pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: EntryIndex) {
+        self.hard_state = state;
+        self.commit_to(committed);
+    }
+
+    /// The state of a replica that installs a snapshot: the opening block of another replica's oldest segment. Keeps
+    /// the term and vote of this one.
+    ///
+    /// # Errors
+    /// The block's body is malformed.
+    pub(crate) fn jump(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<(), Malformed> {
+        let HardState { term, vote, .. } = self.hard_state;
+        let vote = if planted!(38) { 0 } else { vote };
+        self.replay_opening(header, body, options)?;
+        self.pending.clear();
+        // The discarded entries were committed.
+        (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
+        // The command that discarded them may come after the snapshot. Until it does, no reader may look for them here.
+        if !planted!(18) {
+            self.committed.first = self.committed.first.max(self.end.next);
+        }
+        if planted!(17) {
+            self.sessions = Sessions::new(options.sessions_max, options.session_window);
+        }
+        self.hard_state = HardState { term, vote, commit: self.end.raft };
+        Ok(())
+    }
+
+    /// The state of a follower that starts, or resumes, at a position of its source's log. A follower has no term of
+    /// its own.
+    ///
+    /// # Errors
+    /// The block's body is malformed. Nothing has changed then.
+    pub(crate) fn begin_at(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<(), Malformed> {
+        self.jump(header, body, options)?;
+        (self.hard_state.term, self.hard_state.vote) = (self.end.term, 0);
+        Ok(())
+    }
+}
+
+/// A sequencer that replays blocks, with the options that it needs for this.
+pub(crate) struct Replayed<'a> {
+    pub(crate) sequencer: Sequencer,
+    pub(crate) options: &'a Options,
+}
+
+impl Learn for Replayed<'_> {
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
+        self.sequencer.replay(header, body, self.options)
+    }
+
+    fn first(&self) -> Index {
+        self.sequencer.committed().first
+    }
+
+    fn commit_to(&mut self, raft: EntryIndex) {
+        self.sequencer.commit_to(raft);
+    }
+
+    fn commit(&self) -> EntryIndex {
+        self.sequencer.known_committed()
+    }
+
+    fn again(&self) -> Box<dyn Learn + '_> {
+        let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
+        Box::new(Replayed { sequencer, options: self.options })
+    }
+}
