@@ -54,6 +54,7 @@ mod types;
 
 pub use api::follower::FollowerLog;
 pub use api::log::Log;
+pub use api::payload::{Payload, SessionPayload};
 pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
 pub use api::status::Status;
@@ -78,7 +79,7 @@ pub use record::compression::Codec;
 pub use replica::state::snapshot::FollowSnapshot;
 pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
-pub use sync::completion::{Answer, Appended, Ticket};
+pub use sync::completion::{Appended, Ticket, TicketValue};
 pub use sync::event_fd::Signal;
 #[cfg(feature = "sim")]
 #[doc(hidden)]

@@ -88,7 +88,7 @@ impl Life {
                         let mut batch = BatchBuilder::new();
                         batch.codec(Codec::Lz4);
                         batch.push(&record).unwrap().push(b"").unwrap();
-                        source.append_batch(&batch.build().unwrap()).unwrap();
+                        source.append(&batch.build().unwrap()).unwrap();
                     }
                     _ => drop(source.append(&record).unwrap()),
                 }

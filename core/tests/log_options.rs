@@ -124,7 +124,7 @@ fn leader_uses_the_options_of_the_log_and_not_its_own() {
     assert_eq!(log.record_bytes_max(), 100);
     assert_eq!(log.append(&[0; 101]).unwrap_err().kind(), ErrorKind::TooLarge);
     let batch = chiplog::BatchBuilder::new().push(&[0; 101]).unwrap().build().unwrap();
-    assert_eq!(log.append_batch(&batch).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(log.append(&batch).unwrap_err().kind(), ErrorKind::TooLarge);
     log.append(&[0; 100]).unwrap();
     log.set_log_options(&[(LogOption::RecordBytesMax, None)], PATIENCE).unwrap();
     log.append(&[0; 10_000]).unwrap();

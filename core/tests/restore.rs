@@ -91,7 +91,7 @@ fn live(log: &Log, rounds: u64) -> Session {
         log.append(&vec![b'a' + (n % 26) as u8; (n * 997 % 9000) as usize]).unwrap();
         let mut batch = BatchBuilder::new();
         batch.push(&n.to_le_bytes()).unwrap().push(b"second").unwrap().push(b"").unwrap();
-        log.append_batch(&batch.build().unwrap()).unwrap();
+        log.append(&batch.build().unwrap()).unwrap();
         session.append(format!("in a session: {n}").as_bytes()).unwrap();
     }
     session
@@ -585,7 +585,7 @@ fn restored_sessions_remember_everything() {
         let append = |log: &Log, n: u64| {
             let mut batch = BatchBuilder::new();
             batch.session(id, Sequence(n + 1), 199).push(&n.to_le_bytes()).unwrap();
-            log.append_batch(&batch.build().unwrap()).map(|appended| appended.first)
+            log.append(&batch.build().unwrap()).map(|appended| appended.first)
         };
         let places: Vec<Index> = (0..200).map(|n| append(&log, n).unwrap()).collect();
         for _ in 0..20 {

@@ -26,7 +26,7 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
         for _ in 0..100 {
             batch.push(&[7; 300]).unwrap();
         }
-        source.append_batch(&batch.build().unwrap()).unwrap();
+        source.append(&batch.build().unwrap()).unwrap();
         assert_eq!(catch_up(&source, &follower), []);
         assert_same(follower.log(), &source);
     }

@@ -35,7 +35,7 @@ fn superseded(own: &[Vec<u8>]) -> (Trio, u64) {
 }
 
 /// An isolated leader with these entries of its own, each in a block. `None`: it was slow, and leads no more.
-fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket>)> {
+fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket<chiplog::Index>>)> {
     let mut trio = Trio::new();
     trio.append(20, 500);
     let victim = trio.leader();

@@ -16,7 +16,7 @@ use crate::wire::proto::v1::{
 };
 use crate::wire::status::to_status;
 use chiplog::inspect::{Event, Inspector, Report, Severity};
-use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId};
+use chiplog::{Change, DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId, Ticket};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -110,9 +110,9 @@ impl AdminService {
     }
 
     /// Waits for the log's answer; the log enforces the time limit.
-    async fn answered(&self, asked: chiplog::Result<Answer>) -> Result<(), Status> {
+    async fn answered(&self, asked: chiplog::Result<Ticket<()>>) -> Result<(), Status> {
         let answer = async { asked?.await };
-        answer.await.map(drop).map_err(|e| self.host.status_of(&e))
+        answer.await.map_err(|e| self.host.status_of(&e))
     }
 }
 

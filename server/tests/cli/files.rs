@@ -697,7 +697,7 @@ fn undecodable_batches_are_reported_and_skipped() {
     let place = Place::empty();
     let log = chiplog::Log::open(place.log(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
     log.append(b"before").unwrap();
-    log.append_batch(&zeros_without_a_table()).unwrap();
+    log.append(&zeros_without_a_table()).unwrap();
     log.append(b"behind").unwrap();
     log.close().unwrap();
     let ended = place.run("read", &[]).fails(3);
