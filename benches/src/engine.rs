@@ -5,7 +5,8 @@
 use crate::data::Pool;
 use crate::workload::Appender;
 use anyhow::{Context, Result};
-pub(crate) use chiplog::{BatchBuilder, Index, Log, Metrics, Options, Start, Ticket};
+pub(crate) use chiplog::metrics::Metrics;
+pub(crate) use chiplog::{BatchBuilder, Index, Log, Options, Start, Ticket};
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};

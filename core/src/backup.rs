@@ -21,6 +21,9 @@ pub(crate) mod restore;
 pub(crate) mod manifest;
 pub(crate) mod still;
 
+pub use manifest::BackupInfo;
+pub use restore::{RestoreOptions, RestoreTo, Restored};
+
 use crate::api::follower::FollowerLog;
 use crate::api::log::disk_at;
 use crate::api::read_only::ReadOnlyLog;
@@ -67,7 +70,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// options of the log. It never changes. It can be copied by any means, and a copy is itself a backup.
 ///
 /// ```
-/// use chiplog::{Backup, Log, Options, RestoreOptions, ReadOnlyLog};
+/// use chiplog::backup::{Backup, RestoreOptions};
+/// use chiplog::{Log, Options, ReadOnlyLog};
 /// # let dir = tempfile::tempdir()?;
 /// # let (live, saved, again) = (dir.path().join("live"), dir.path().join("saved"), dir.path().join("again"));
 /// let log = Log::open(&live, Options::with_segment_bytes(1 << 20))?;

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::follower::FollowFrom;
 use chiplog::{
-    Appended, BatchBuilder, Codec, ErrorKind, FollowFrom, Index, Log, Options, ReadMode, ReadOnlyLog,
-    Sequence, Start, Timestamp,
+    Appended, BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, ReadOnlyLog, Sequence, Start,
+    Timestamp,
 };
 use std::time::{Duration, Instant};
 

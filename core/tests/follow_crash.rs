@@ -8,9 +8,9 @@ mod hooked;
 mod support;
 
 use chiplog::disk::sim::{Fault, History, Image, Landed, Op, Rng, SimDisk, Trouble};
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSnapshot};
 use chiplog::{
-    BatchBuilder, Codec, EntryIndex, ErrorKind, FollowFrom, FollowMessage, FollowSnapshot, FollowerLog,
-    Index, Log, Options, ReadMode, Start,
+    BatchBuilder, Codec, EntryIndex, ErrorKind, FollowerLog, Index, Log, Options, ReadMode, Start,
 };
 use hooked::{Hooked, Hooks};
 use std::collections::BTreeMap;

@@ -1,11 +1,10 @@
 //! Options of the log: they are set in the log, every replica has the same ones, and every leader uses them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::follower::FollowFrom;
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
-use chiplog::{
-    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
-    NodeId, Options, Role,
-};
+use chiplog::{ErrorKind, FollowerLog, Index, Log, LogOption, LogOptions, NodeId, Options};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -330,7 +329,7 @@ fn followers_have_the_options() {
     let copy_dir = tempfile::tempdir().unwrap();
     let mut feed = log.follow(FollowFrom::First).unwrap();
     let state = match feed.next(1 << 20).unwrap().unwrap() {
-        chiplog::FollowMessage::State(state) => state,
+        chiplog::follower::FollowMessage::State(state) => state,
         other => panic!("{other:?}"),
     };
     let copy = FollowerLog::create(copy_dir.path(), small(), &state).unwrap();

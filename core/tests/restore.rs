@@ -4,12 +4,14 @@
 
 mod support;
 
+use chiplog::backup::{Backup, RestoreOptions, RestoreTo, Restored};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
+use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, ClusterOptions, Error, ErrorKind, FollowFrom, FollowMessage,
-    FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, RestoreOptions, RestoreTo, Restored,
-    Role, Sequence, Session, Start, Timestamp,
+    BatchBuilder, Error, ErrorKind, FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog,
+    Sequence, Session, Start, Timestamp,
 };
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,11 +2,12 @@
 //! and can skip them; they do not count as damage.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::cluster::{Bootstrap, ClusterOptions};
 use chiplog::disk::sim::SimDisk;
 use chiplog::fuzzing::{fix_batch, stored_batch};
 use chiplog::inspect::{Event, Inspector, Severity};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Batch, Bootstrap, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{Batch, ErrorKind, Index, Log, NodeId, Options, Start};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

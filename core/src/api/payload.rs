@@ -1,11 +1,11 @@
-//! Payload: what one append carries. A record or a batch for a log; a record or an unfinished batch for a session.
+//! Payload: the content of one append. A record or a batch for a log; a record or an unfinished batch for a session.
 
 use crate::record::batch::{Batch, BatchBuilder};
 use crate::sync::completion::{Appended, TicketValue};
 use crate::types::Index;
 
-/// What one append to a [`Log`](crate::Log) carries: a record, such as `b"bytes"`, `&vec` or `"text"`, or a
-/// [`&Batch`](Batch). Only chiplog implements it.
+/// The content of one append to a [`Log`](crate::Log): a record (`b"bytes"`, `&vec`, `"text"`) or a [`&Batch`](Batch).
+/// Only chiplog implements it.
 ///
 /// ```
 /// use chiplog::{BatchBuilder, Log, Options};
@@ -17,14 +17,14 @@ use crate::types::Index;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Payload: sealed::Contents {
-    /// What the append returns: the [`Index`] of a record, the [`Appended`] indexes of a batch.
+    /// The result of the append: the [`Index`] of a record, the [`Appended`] indexes of a batch.
     type Output: TicketValue;
 }
 
-/// What one append of a [`Session`](crate::Session) carries: a record, or a [`&mut BatchBuilder`](BatchBuilder), whose
+/// The content of one append of a [`Session`](crate::Session): a record, or a [`&mut BatchBuilder`](BatchBuilder), whose
 /// batch the session numbers and builds. Only chiplog implements it.
 pub trait SessionPayload: sealed::Unnumbered {
-    /// What the append returns: the [`Index`] of a record, the [`Appended`] indexes of a batch.
+    /// The result of the append: the [`Index`] of a record, the [`Appended`] indexes of a batch.
     type Output: TicketValue;
 }
 

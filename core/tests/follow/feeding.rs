@@ -1,9 +1,9 @@
 //! A follower gets the source's log: the same records, chains, the tail, beginnings.
 
 use crate::support::*;
-use chiplog::{
-    BatchBuilder, Codec, ErrorKind, FollowFrom, FollowerLog, Index, Log, ReadOnlyLog, Role, Start,
-};
+use chiplog::cluster::Role;
+use chiplog::follower::FollowFrom;
+use chiplog::{BatchBuilder, Codec, ErrorKind, FollowerLog, Index, Log, ReadOnlyLog, Start};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;

@@ -230,7 +230,7 @@ pub struct Ticket<T = Appended> {
     value: PhantomData<fn() -> T>,
 }
 
-/// What a [`Ticket`] returns: the [`Index`] of a record or an answer, the [`Appended`] indexes of a batch, or `()`. Only
+/// The result of a [`Ticket`]: the [`Index`] of a record or an answer, the [`Appended`] indexes of a batch, or `()`. Only
 /// chiplog implements it.
 pub trait TicketValue: sealed::OfAppended + Send + 'static {}
 

@@ -1,7 +1,8 @@
 //! Three replicas of one log inside a program. docs/embedding.md shows exactly these lines.
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::transport::MemoryNetwork; // connects replicas of one process; chiplog_net::peer::PeerTransport, feature `server`, is over a network
-use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options};
+use chiplog::{Log, NodeId, Options};
 use std::time::Duration;
 
 fn main() -> Result<(), chiplog::Error> {
