@@ -38,7 +38,7 @@ use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
 use crate::types::EntryIndex;
-use manifest::{BackupInfo, MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
+use manifest::{MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
