@@ -5,7 +5,8 @@
 use crate::data::Pool;
 use crate::workload::Appender;
 use anyhow::{Context, Result};
-pub(crate) use chiplog::{BatchBuilder, Index, Log, Metrics, Options, Start, Ticket};
+pub(crate) use chiplog::metrics::Metrics;
+pub(crate) use chiplog::{BatchBuilder, Index, Log, Options, Start, Ticket};
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -95,16 +96,16 @@ pub(crate) fn fill(log: &Log, pool: &Pool, bytes: u64, record_bytes: usize, batc
     let mut waiting = std::collections::VecDeque::with_capacity(window);
     let mut n = 0;
     while n < records {
-        let ticket = if batch == 1 {
+        let ticket: Ticket = if batch == 1 {
             n += 1;
-            log.submit(pool.record(n, record_bytes))?
+            log.submit(pool.record(n, record_bytes))?.into()
         } else {
             let mut builder = BatchBuilder::new();
             for _ in 0..batch {
                 n += 1;
                 builder.push(pool.record(n, record_bytes))?;
             }
-            log.submit_batch(&builder.build()?)?
+            log.submit(&builder.build()?)?
         };
         waiting.push_back(ticket);
         if waiting.len() == window {

@@ -3,8 +3,9 @@
 //! Invariant: what is made here has a directory of its own, which is removed with it.
 
 use anyhow::{Context, Result, bail, ensure};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
+use chiplog::{Log, NodeId, Options};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::fs;

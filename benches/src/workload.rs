@@ -8,7 +8,7 @@
 //! Must not know: what a bar is, how results are shown.
 
 use crate::data::Pool;
-use crate::engine::{BatchBuilder, Blocks, Log, Metrics, Ticket};
+use crate::engine::{BatchBuilder, Blocks, Index, Log, Metrics, Ticket};
 use crate::measure::{Latencies, Usage};
 use anyhow::{Result, anyhow};
 use std::collections::VecDeque;
@@ -165,7 +165,7 @@ pub(crate) fn pipelined(
     window: Window,
 ) -> Result<(Outcome, Blocks)> {
     let work = |from: u64, tally: &mut Tally<'_>| {
-        let mut waiting: VecDeque<(Instant, Ticket)> = VecDeque::with_capacity(depth);
+        let mut waiting: VecDeque<(Instant, Ticket<Index>)> = VecDeque::with_capacity(depth);
         let mut n = from;
         while !tally.stopped() {
             while waiting.len() < depth {
@@ -206,7 +206,7 @@ pub(crate) fn batches(
             }
             let built = builder.build()?;
             let before = Instant::now();
-            log.append_batch(&built)?;
+            log.append(&built)?;
             tally.note(before.elapsed());
             n += 1;
         }
@@ -245,7 +245,7 @@ pub(crate) fn open_loop(
     record_bytes: usize,
     window: Window,
 ) -> Result<Outcome> {
-    let (send, receive) = mpsc::sync_channel::<(Instant, Ticket)>(1 << 16);
+    let (send, receive) = mpsc::sync_channel::<(Instant, Ticket<Index>)>(1 << 16);
     let start = Instant::now();
     let counting = start + window.warm_up;
     let end = counting + window.measured;

@@ -21,6 +21,9 @@ pub(crate) mod restore;
 pub(crate) mod manifest;
 pub(crate) mod still;
 
+pub use manifest::BackupInfo;
+pub use restore::{RestoreOptions, RestoreTo, Restored};
+
 use crate::api::follower::FollowerLog;
 use crate::api::read_only::ReadOnlyLog;
 use crate::disk::linux::remove_directory;
@@ -35,7 +38,7 @@ use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::store::format::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
 use crate::types::EntryIndex;
-use manifest::{BackupInfo, MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
+use manifest::{MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -67,7 +70,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// options of the log. It never changes. It can be copied by any means, and a copy is itself a backup.
 ///
 /// ```
-/// use chiplog::{Backup, Log, Options, RestoreOptions, ReadOnlyLog};
+/// use chiplog::backup::{Backup, RestoreOptions};
+/// use chiplog::{Log, Options, ReadOnlyLog};
 /// # let dir = tempfile::tempdir()?;
 /// # let (live, saved, again) = (dir.path().join("live"), dir.path().join("saved"), dir.path().join("again"));
 /// let log = Log::open(&live, Options::with_segment_bytes(1 << 20))?;

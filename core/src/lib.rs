@@ -21,9 +21,10 @@
 //! - [`Log::submit`] and [`Ticket`]: appends without waiting.
 //! - [`Signal`]: completions and new records in an event loop.
 //! - [`Session`]: exactly-once appends.
+//! - [`cluster::ClusterOptions`]: a log that is one of several replicas.
 //! - [`ReadOnlyLog`]: reads a log that another process writes.
-//! - [`FollowSource`] and [`FollowerLog`]: a copy that follows a log without being a member of its cluster.
-//! - [`Backup`]: a sealed copy, and a log made from it.
+//! - [`follower::FollowSource`] and [`FollowerLog`]: a copy that follows a log without being a member of its cluster.
+//! - [`backup::Backup`]: a sealed copy, and a log made from it.
 //!
 //! Linux only: the log relies on the guarantees that `pwritev`, `fdatasync`, `flock` and futexes give there.
 //!
@@ -36,13 +37,13 @@ mod testing;
 mod setters;
 
 mod api;
-mod backup;
-mod cluster;
+pub mod backup;
+pub mod cluster;
 pub mod disk;
 mod error;
-mod follower;
+pub mod follower;
 pub mod inspect;
-mod metrics;
+pub mod metrics;
 mod options;
 mod random;
 mod read;
@@ -54,31 +55,21 @@ mod types;
 
 pub use api::follower::FollowerLog;
 pub use api::log::Log;
+pub use api::payload::{Payload, SessionPayload};
 pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
 pub use api::status::Status;
-pub use backup::Backup;
-pub use backup::manifest::BackupInfo;
-pub use backup::restore::{RestoreOptions, RestoreTo, Restored};
-pub use cluster::membership::{Change, MEMBERS_MAX, Member};
-pub use cluster::options::{Bootstrap, ClusterOptions, PeerStatus, ReplicaStatus, Role};
 pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
-pub use follower::applier::Jumped;
-pub use follower::message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
-pub use follower::source::FollowSource;
-pub use metrics::{BLOCK_BUCKETS, Metrics, SYNC_BUCKETS};
 pub use options::log_options::{LogOption, LogOptions};
 pub use options::{Clock, Options};
 pub use read::canceller::Canceller;
 pub use read::reader::{Reader, Start};
 pub use read::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
-pub use record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
+pub use record::batch::{Batch, BatchBuilder};
 pub use record::compression::Codec;
-pub use replica::state::snapshot::FollowSnapshot;
-pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
-pub use sync::completion::{Answer, Appended, Ticket};
+pub use sync::completion::{Appended, Ticket, TicketValue};
 pub use sync::event_fd::Signal;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
@@ -88,6 +79,12 @@ pub use testing::sim;
 pub use types::{
     DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
+
+/// The bounds of the file format.
+pub mod limits {
+    pub use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX};
+    pub use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+}
 
 /// Messages between replicas: the interface to a network, and a network in memory.
 pub mod transport {

@@ -159,7 +159,7 @@ fn append_all(
         }
         let batch = builder.build().unwrap();
         disk.mark(Event::Submitted { thread, batch: n }.note());
-        waiting.push_back(log.submit_batch(&batch).unwrap());
+        waiting.push_back(log.submit(&batch).unwrap());
         batches.push(batch);
         while waiting.len() > 3 || n + 1 == BATCHES && !waiting.is_empty() {
             let appended = waiting.pop_front().unwrap().wait().unwrap();
@@ -221,7 +221,7 @@ fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
     let mut next = last.next();
     for (thread, sent) in run.sent.iter().enumerate() {
         for (batch, appended) in &sent[bounds.acknowledged[thread]..bounds.submitted[thread]] {
-            let got = log.append_batch(batch)?;
+            let got = log.append(batch)?;
             let there = appended.last() <= last;
             let wanted = if there { *appended } else { Appended { first: next, count: batch.count() } };
             ensure!(got == wanted, "thread {thread} got {got:?}, not {wanted:?}");

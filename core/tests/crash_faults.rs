@@ -7,8 +7,9 @@
 
 mod support;
 
+use chiplog::cluster::Role;
 use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, Rng, SimDisk, Trouble};
-use chiplog::{Codec, ErrorKind, Index, Log, LogOption, Role, Start};
+use chiplog::{Codec, ErrorKind, Index, Log, LogOption, Start};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::follower::FollowFrom;
 use chiplog::{
-    Appended, BatchBuilder, Codec, ErrorKind, FollowFrom, Index, Log, Options, ReadMode, ReadOnlyLog,
-    Sequence, Start, Timestamp,
+    Appended, BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, ReadOnlyLog, Sequence, Start,
+    Timestamp,
 };
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ fn records_are_read_in_order_over_rolls_and_reopening() {
             check(&log, 1, round * 500);
             let tickets: Vec<_> = (1..=500).map(|i| log.submit(&record(round * 500 + i)).unwrap()).collect();
             for (i, t) in tickets.iter().enumerate() {
-                assert_eq!(t.wait().unwrap().first, Index(round * 500 + i as u64 + 1));
+                assert_eq!(t.wait().unwrap(), Index(round * 500 + i as u64 + 1));
             }
             check(&log, 1, (round + 1) * 500);
             assert!(log.status().segments > 3, "{:?}", log.status());
@@ -110,7 +111,7 @@ fn sessions_append_each_number_once_also_after_reopening_and_discard() {
     let id = session.id();
     let tickets: Vec<_> = (1..=40).map(|i| session.submit(&record(i)).unwrap()).collect();
     for (i, t) in tickets.iter().enumerate() {
-        assert_eq!(t.wait().unwrap().first, Index(i as u64 + 1));
+        assert_eq!(t.wait().unwrap(), Index(i as u64 + 1));
     }
     assert_eq!(log.resume_session(id, Sequence(40)).append(b"other").unwrap(), Index(40));
     for i in 41..=600 {
@@ -142,7 +143,7 @@ fn batches_of_every_codec_and_of_large_size_are_read() {
         for i in 0..1000u64 {
             b.push(&record(i)).unwrap();
         }
-        let at = log.append_batch(&b.build().unwrap()).unwrap();
+        let at = log.append(&b.build().unwrap()).unwrap();
         assert_eq!(at, Appended { first: Index(next), count: 1000 });
         next += 1000;
     }

@@ -8,9 +8,9 @@ mod hooked;
 mod support;
 
 use chiplog::disk::sim::{Fault, History, Image, Landed, Op, Rng, SimDisk, Trouble};
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSnapshot};
 use chiplog::{
-    BatchBuilder, Codec, EntryIndex, ErrorKind, FollowFrom, FollowMessage, FollowSnapshot, FollowerLog,
-    Index, Log, Options, ReadMode, Start,
+    BatchBuilder, Codec, EntryIndex, ErrorKind, FollowerLog, Index, Log, Options, ReadMode, Start,
 };
 use hooked::{Hooked, Hooks};
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl Life {
                         let mut batch = BatchBuilder::new();
                         batch.codec(Codec::Lz4);
                         batch.push(&record).unwrap().push(b"").unwrap();
-                        source.append_batch(&batch.build().unwrap()).unwrap();
+                        source.append(&batch.build().unwrap()).unwrap();
                     }
                     _ => drop(source.append(&record).unwrap()),
                 }

@@ -2,9 +2,10 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Role};
+use chiplog::{ErrorKind, Index, Log, NodeId, Options};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

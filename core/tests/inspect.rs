@@ -39,7 +39,7 @@ impl Sample {
                     batch.push(&record).unwrap();
                     records.push(record);
                 }
-                log.append_batch(&batch.build().unwrap()).unwrap();
+                log.append(&batch.build().unwrap()).unwrap();
             }
             session.close().unwrap();
             log.discard(Index(u64::from(round) * 25 + 1)).unwrap();

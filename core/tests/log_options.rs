@@ -1,11 +1,10 @@
 //! Options of the log: they are set in the log, every replica has the same ones, and every leader uses them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::follower::FollowFrom;
 use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
-use chiplog::{
-    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowerLog, Index, Log, LogOption, LogOptions,
-    NodeId, Options, Role,
-};
+use chiplog::{ErrorKind, FollowerLog, Index, Log, LogOption, LogOptions, NodeId, Options};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,7 +123,7 @@ fn leader_uses_the_options_of_the_log_and_not_its_own() {
     assert_eq!(log.record_bytes_max(), 100);
     assert_eq!(log.append(&[0; 101]).unwrap_err().kind(), ErrorKind::TooLarge);
     let batch = chiplog::BatchBuilder::new().push(&[0; 101]).unwrap().build().unwrap();
-    assert_eq!(log.append_batch(&batch).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(log.append(&batch).unwrap_err().kind(), ErrorKind::TooLarge);
     log.append(&[0; 100]).unwrap();
     log.set_log_options(&[(LogOption::RecordBytesMax, None)], PATIENCE).unwrap();
     log.append(&[0; 10_000]).unwrap();
@@ -330,7 +329,7 @@ fn followers_have_the_options() {
     let copy_dir = tempfile::tempdir().unwrap();
     let mut feed = log.follow(FollowFrom::First).unwrap();
     let state = match feed.next(1 << 20).unwrap().unwrap() {
-        chiplog::FollowMessage::State(state) => state,
+        chiplog::follower::FollowMessage::State(state) => state,
         other => panic!("{other:?}"),
     };
     let copy = FollowerLog::create(copy_dir.path(), small(), &state).unwrap();

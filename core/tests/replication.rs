@@ -1,10 +1,9 @@
 //! Replicas in one process, on real disks, over the in-memory network: a cluster as a program that embeds it sees it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{
-    Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
-};
+use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options, Start};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -32,8 +31,8 @@ fn assert_shown(log: &Log, change: &Change) {
     let status = log.status();
     let member = |node: &NodeId| status.replica.members.iter().find(|m| m.node == *node);
     let is_shown = match change {
-        Change::Promote(node) => member(node).is_some_and(chiplog::Member::is_voter),
-        Change::Demote(node) => member(node).is_some_and(chiplog::Member::is_learner),
+        Change::Promote(node) => member(node).is_some_and(chiplog::cluster::Member::is_voter),
+        Change::Demote(node) => member(node).is_some_and(chiplog::cluster::Member::is_learner),
         Change::SetAddress { node, address } => member(node).is_some_and(|m| m.address == *address),
         other => panic!("not checked for {other:?}"),
     };

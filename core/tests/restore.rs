@@ -4,12 +4,14 @@
 
 mod support;
 
+use chiplog::backup::{Backup, RestoreOptions, RestoreTo, Restored};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
+use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, ClusterOptions, Error, ErrorKind, FollowFrom, FollowMessage,
-    FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog, RestoreOptions, RestoreTo, Restored,
-    Role, Sequence, Session, Start, Timestamp,
+    BatchBuilder, Error, ErrorKind, FollowerLog, Index, Log, LogOption, NodeId, Options, ReadOnlyLog,
+    Sequence, Session, Start, Timestamp,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -91,7 +93,7 @@ fn live(log: &Log, rounds: u64) -> Session {
         log.append(&vec![b'a' + (n % 26) as u8; (n * 997 % 9000) as usize]).unwrap();
         let mut batch = BatchBuilder::new();
         batch.push(&n.to_le_bytes()).unwrap().push(b"second").unwrap().push(b"").unwrap();
-        log.append_batch(&batch.build().unwrap()).unwrap();
+        log.append(&batch.build().unwrap()).unwrap();
         session.append(format!("in a session: {n}").as_bytes()).unwrap();
     }
     session
@@ -585,7 +587,7 @@ fn restored_sessions_remember_everything() {
         let append = |log: &Log, n: u64| {
             let mut batch = BatchBuilder::new();
             batch.session(id, Sequence(n + 1), 199).push(&n.to_le_bytes()).unwrap();
-            log.append_batch(&batch.build().unwrap()).map(|appended| appended.first)
+            log.append(&batch.build().unwrap()).map(|appended| appended.first)
         };
         let places: Vec<Index> = (0..200).map(|n| append(&log, n).unwrap()).collect();
         for _ in 0..20 {

@@ -40,7 +40,7 @@ fn sample(sizes: &[usize], proven: bool) -> Sample {
         let bytes = record(n as u64 + 1, *size);
         let mut builder = BatchBuilder::new();
         builder.codec(if n % 5 == 4 { Codec::Lz4 } else { Codec::None }).push(&bytes).unwrap();
-        let index = log.append_batch(&builder.build().unwrap()).unwrap().first;
+        let index = log.append(&builder.build().unwrap()).unwrap().first;
         records.insert(index, bytes);
     }
     let last = Index(sizes.len() as u64);

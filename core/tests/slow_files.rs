@@ -54,15 +54,15 @@ impl Hooks for Files {
     }
 }
 
-fn fill(trio: &Trio<Files>, segments: usize) -> Vec<Ticket> {
+fn fill(trio: &Trio<Files>, segments: usize) -> Vec<Ticket<Index>> {
     let records = segments * SEGMENT_BYTES as usize / 1000;
     (0..records).map(|_| trio.logs[0].submit(&[7; 1000]).unwrap()).collect()
 }
 
 /// Every record is at every replica.
-fn has_all(trio: &Trio<Files>, tickets: Vec<Ticket>) {
+fn has_all(trio: &Trio<Files>, tickets: Vec<Ticket<Index>>) {
     let count = tickets.len();
-    let last = tickets.into_iter().fold(Index(0), |_, ticket| ticket.wait().unwrap().first);
+    let last = tickets.into_iter().fold(Index(0), |_, ticket| ticket.wait().unwrap());
     assert_eq!(last, Index(count as u64));
     for log in &trio.logs {
         log.wait_for(last, PATIENCE).unwrap();

@@ -82,12 +82,12 @@ impl Hooks for Syncs {
 
 type Replicas = Trio<Syncs>;
 
-fn submit(trio: &Replicas, count: u8) -> Vec<Ticket> {
+fn submit(trio: &Replicas, count: u8) -> Vec<Ticket<Index>> {
     (0..count).map(|n| trio.logs[0].submit(&[n; 100]).unwrap()).collect()
 }
 
 /// Submits a record, during whose sync these disks hang.
-fn stand(trio: &Replicas, disks: Range<usize>) -> Vec<Ticket> {
+fn stand(trio: &Replicas, disks: Range<usize>) -> Vec<Ticket<Index>> {
     trio.gates[disks.clone()].iter().for_each(|gate| gate.set(Fate::Waits));
     let tickets = submit(trio, 1);
     trio.gates[disks].iter().for_each(|gate| gate.has_one());

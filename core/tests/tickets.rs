@@ -53,23 +53,23 @@ fn every_way_of_waiting_returns_each_append_its_own_index() -> Test {
                 for n in 0..EACH {
                     let ticket = log.submit(format!("{way} {n}").as_bytes()).expect("room");
                     let index = match way % 6 {
-                        0 => ticket.wait().expect("durable").first,
-                        1 => ticket.wait_timeout(LONG).expect("durable").first,
-                        2 => block_on(ticket).expect("durable").first,
+                        0 => ticket.wait().expect("durable"),
+                        1 => ticket.wait_timeout(LONG).expect("durable"),
+                        2 => block_on(ticket).expect("durable"),
                         3 => loop {
                             match ticket.poll() {
-                                Some(result) => break result.expect("durable").first,
+                                Some(result) => break result.expect("durable"),
                                 None => thread::yield_now(),
                             }
                         },
                         4 => {
                             let (tx, rx) = mpsc::channel();
                             ticket.on_complete(move |result| drop(tx.send(result)));
-                            rx.recv_timeout(LONG).expect("a call").expect("durable").first
+                            rx.recv_timeout(LONG).expect("a call").expect("durable")
                         }
                         _ => loop {
                             match ticket.wait_timeout(Duration::from_micros(20)) {
-                                Ok(appended) => break appended.first,
+                                Ok(index) => break index,
                                 Err(e) => assert_eq!(e.kind(), ErrorKind::Timeout),
                             }
                         },
@@ -100,7 +100,7 @@ fn callback_can_submit_the_next_append() -> Test {
         let ticket = log.submit(b"link").expect("room");
         let again = log.clone();
         ticket.on_complete(move |result| {
-            let index = result.expect("durable").first;
+            let index = result.expect("durable");
             if left == 0 { done.send(index).expect("receiver lives") } else { next(&again, left - 1, done) }
         });
     }
@@ -137,7 +137,7 @@ fn last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
             drop(log);
             ticket.on_complete(move |result| drop(sender.send(result)));
         });
-        let last = receiver.recv_timeout(LONG)??.first;
+        let last = receiver.recv_timeout(LONG)??;
         let deadline = Instant::now() + LONG;
         let log = loop {
             match Log::open(dir.path(), Options::with_segment_bytes(1 << 20)) {
@@ -161,7 +161,7 @@ fn blocking_calls_are_refused_in_a_callback() -> Test {
         let next = log.last_index().next();
         let refused = [
             log.append(b"x").map(drop),
-            log.append_batch(&batch).map(drop),
+            log.append(&batch).map(drop),
             log.discard(Index(1)),
             log.barrier(LONG).map(drop),
             log.wait_for(next, LONG),
@@ -185,10 +185,10 @@ fn blocking_calls_are_refused_in_a_callback() -> Test {
 fn closing_settles_every_ticket() -> Test {
     for _ in 0..20 {
         let (_dir, log) = open()?;
-        let tickets = (0..50).map(|_| log.submit(b"x")).collect::<Result<Vec<Ticket>>>()?;
+        let tickets = (0..50).map(|_| log.submit(b"x")).collect::<Result<Vec<Ticket<Index>>>>()?;
         log.close()?;
         for (n, ticket) in tickets.iter().enumerate() {
-            assert_eq!(ticket.poll().ok_or("unsettled")??.first, Index(n as u64 + 1));
+            assert_eq!(ticket.poll().ok_or("unsettled")??, Index(n as u64 + 1));
         }
         assert_eq!(log.submit(b"y").map(drop).map_err(|e| e.kind()), Err(ErrorKind::Closed));
     }

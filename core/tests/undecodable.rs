@@ -2,11 +2,12 @@
 //! and can skip them; they do not count as damage.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use chiplog::cluster::{Bootstrap, ClusterOptions};
 use chiplog::disk::sim::SimDisk;
 use chiplog::fuzzing::{fix_batch, stored_batch};
 use chiplog::inspect::{Event, Inspector, Severity};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Batch, Bootstrap, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{Batch, ErrorKind, Index, Log, NodeId, Options, Start};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,9 +37,9 @@ fn undecodable_batches_are_named_and_skipped() {
     };
     let log = Log::open_on(Arc::new(disk.clone()), options()).unwrap();
     log.append(b"before").unwrap();
-    let placed = log.append_batch(&garbage(1, 3, 20)).unwrap();
+    let placed = log.append(&garbage(1, 3, 20)).unwrap();
     assert_eq!((placed.first, placed.count), (Index(2), 3));
-    log.append_batch(&garbage(2, 1, 20)).unwrap();
+    log.append(&garbage(2, 1, 20)).unwrap();
     log.append(b"behind").unwrap();
     let mut reader = log.reader(Start::First).unwrap();
     assert_eq!(reader.skip_batch().unwrap(), Index(1), "a batch that unpacks is not skipped");

@@ -83,7 +83,7 @@ fn c_skips_an_undecodable_batch_of_a_server() {
     let program = installed.build("undecodable.c", C99, &[]);
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
     server.log.append(b"before").unwrap();
-    server.log.append_batch(&zeros_without_a_table()).unwrap();
+    server.log.append(&zeros_without_a_table()).unwrap();
     server.log.append(b"behind").unwrap();
     run(Command::new(program).arg(dir.path()).arg(&server.address));
 }

@@ -104,7 +104,7 @@ pub fn fed(input: &[u8]) {
     let look = |head: &[u8], body: &[u8]| {
         let half = body.len() / 2;
         let pieces = [&body[..half], &body[half..]].map(|piece| piece.to_vec().into());
-        if let Ok(fed) = chiplog::FollowMessage::decode(head.to_vec().into(), pieces.into()) {
+        if let Ok(fed) = chiplog::follower::FollowMessage::decode(head.to_vec().into(), pieces.into()) {
             let (again, pieces) = fed.encode();
             assert_eq!(&pieces.concat()[..], body);
             let later = head[5] != again[5] || head[6..8] != [0; 2] || head[36..40] != [0; 4];
@@ -112,7 +112,7 @@ pub fn fed(input: &[u8]) {
                 assert_eq!(&again[..], head, "what is accepted has one encoding");
             }
             // Additions of a later version are skipped.
-            let decoded = chiplog::FollowMessage::decode(again, pieces);
+            let decoded = chiplog::follower::FollowMessage::decode(again, pieces);
             assert!(decoded.is_ok_and(|again| again == fed), "what was passed over changed the rest");
         }
     };

@@ -709,9 +709,9 @@ async fn record_limit_applies_within_a_batch() {
         for _ in 0..9 {
             builder.push(&[1; 1_000]).unwrap();
         }
-        one.log.append_batch(&builder.build().unwrap()).unwrap();
+        one.log.append(&builder.build().unwrap()).unwrap();
         builder.push(b"small").unwrap().push(&[1; 1_001]).unwrap();
-        let error = one.log.append_batch(&builder.build().unwrap()).unwrap_err();
+        let error = one.log.append(&builder.build().unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     }
 }

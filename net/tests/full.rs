@@ -3,8 +3,9 @@
 
 mod served;
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, NodeId, Options, Start};
+use chiplog::{ErrorKind, Index, Log, NodeId, Options, Start};
 use chiplog_net::client::{Client, ReadFrom, ReaderOptions, RemoteReader};
 use chiplog_net::service::log::NativeOptions;
 use served::client::quick;

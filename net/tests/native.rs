@@ -220,7 +220,7 @@ async fn batches_are_read_unchanged_from_every_start() {
             builder.push(&[i, n].repeat(200)).unwrap();
         }
         let batch = builder.build().unwrap();
-        one.log.append_batch(&batch).unwrap();
+        one.log.append(&batch).unwrap();
         sent.push(batch);
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -280,7 +280,7 @@ async fn read_before_the_log_returns_its_first_index() {
 async fn read_ends_at_its_limits() {
     let one = One::new();
     for _ in 0..10 {
-        one.log.append_batch(&batch(&[b"a", b"b"])).unwrap();
+        one.log.append(&batch(&[b"a", b"b"])).unwrap();
     }
     let bytes = batch(&[b"a", b"b"]).as_bytes().len() as u64;
     let mut client = client(&one.address()).await;

@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use bytes::Bytes;
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::{Envelope, Transport};
-use chiplog::{
-    Bootstrap, Change, ClusterOptions, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role,
-    Start,
-};
+use chiplog::{DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Start};
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTransport};
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;

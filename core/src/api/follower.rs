@@ -48,9 +48,9 @@ const PROOF_DELAY: Duration = Duration::from_millis(100);
 /// Retention that could not prepare a file retries after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A log in a directory that follows another one: it takes what a [`FollowSource`](crate::FollowSource) returns and serves readers
-/// like any log. Cheap to clone, `Send + Sync`. It is closed when [`Self::close`] is called, or when the last clone
-/// and the last handle that [`Self::log`] returned are dropped.
+/// A log in a directory that follows another one: it takes what a [`FollowSource`](crate::follower::FollowSource)
+/// returns and serves readers like any log. Cheap to clone, `Send + Sync`. It is closed when [`Self::close`] is called,
+/// or when the last clone and the last handle that [`Self::log`] returned are dropped.
 ///
 /// It is no replica: the cluster does not know of it and never waits for it. Its records are durable elsewhere, so
 /// readers see them as soon as they are written here. A crash of the machine can remove records that were not synced
@@ -58,7 +58,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// stores (the index of the next record that it wants) stays valid: the same records are fed again.
 ///
 /// ```
-/// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
+/// use chiplog::follower::{FollowMessage, FollowFrom};
+/// use chiplog::{FollowerLog, Log, Options};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// # let options = || Options::with_segment_bytes(1 << 20);
 /// let log = Log::open(a.path(), options())?;
@@ -167,7 +168,8 @@ impl FollowerLog {
     /// source's. No record is lost that the source still has. The directory stays.
     ///
     /// ```
-    /// # use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options};
+    /// # use chiplog::follower::{FollowMessage, FollowFrom};
+    /// # use chiplog::{FollowerLog, Log, Options};
     /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
     /// # let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
     /// # let Some(FollowMessage::State(state)) = log.follow(FollowFrom::First)?.next(0)? else { panic!() };

@@ -10,6 +10,7 @@
 //! - one open log per directory, guaranteed by a lock that all threads hold until they end;
 //! - after a `fork` the handle refuses calls in the child, because its threads are in the parent.
 
+use crate::api::payload::{Content, Payload};
 use crate::api::status::Status;
 use crate::cluster::membership::{ALONE, Change};
 use crate::cluster::options::{ReplicaStatus, Role};
@@ -22,7 +23,7 @@ use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
 use crate::read::reader::{Reader, Start};
 use crate::read::records::OwnedRecord;
-use crate::record::batch::{Batch, Stamp};
+use crate::record::batch::{Batch, BatchBuilder, Stamp};
 use crate::replica::node::runtime::Runtime;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::disk_at;
@@ -31,7 +32,7 @@ use crate::replica::queue::proposals::{Command, WaitLimit};
 use crate::replica::state::sequencer::Owner;
 use crate::store::segment::file_name;
 use crate::sync::completer::Completer;
-use crate::sync::completion::{Answer, Appended, Ticket};
+use crate::sync::completion::Ticket;
 use crate::sync::threads::is_writer_of;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::ops::RangeInclusive;
@@ -93,64 +94,42 @@ impl Log {
         Self { inner: Arc::new(runtime) }
     }
 
-    /// Appends one record and blocks until it is durable; in a replica of a cluster, until it is durable on a
-    /// majority of the voters.
+    /// Appends a record or a batch, and blocks until it is durable; in a replica of a cluster, until it is durable on a
+    /// majority of the voters. Of a batch all of it is in the log, or nothing. Returns the index of the record, or the
+    /// indexes of the batch.
     ///
     /// # Errors
     /// Those of [`Log::submit`] and of [`Ticket::wait`]. `InvalidArgument`: called in a callback on the log's own
     /// thread, which would wait for itself; nothing was appended. The same holds for every blocking call of this
     /// type.
-    pub fn append(&self, record: &[u8]) -> Result<Index> {
+    pub fn append<P: Payload>(&self, payload: P) -> Result<P::Output> {
         self.may_wait()?;
-        Ok(self.submit(record)?.wait()?.first)
+        self.submit(payload)?.wait()
     }
 
-    /// Appends a batch and blocks until it is durable: all of it or nothing.
+    /// Submits a record or a batch and returns at once with a ticket for the outcome. Makes one copy of the bytes; a
+    /// large batch is not copied. Blocks only while the queue is full, for up to `options.queue_timeout`; in a callback
+    /// of this log it never blocks.
     ///
     /// # Errors
-    /// As [`Log::append`].
-    pub fn append_batch(&self, batch: &Batch) -> Result<Appended> {
-        self.may_wait()?;
-        self.submit_batch(batch)?.wait()
-    }
-
-    /// Submits one record and returns at once with a ticket for the outcome. Makes one copy of the record. Blocks
-    /// only while the queue is full, for up to `options.queue_timeout`; in a callback of this log it never blocks.
-    ///
-    /// # Errors
-    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not accepted. If this replica is
-    /// not the leader, the ticket returns that error.
-    pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
-        self.push_record(record, Stamp::default(), self.wait_limit())
-    }
-
-    /// Submits a batch; see [`Log::submit`]. A large batch is not copied.
-    ///
-    /// # Errors
-    /// As [`Log::submit`]. For a batch with a session the ticket can return `SessionExpired`, `SequenceGap` or
-    /// `SequenceForgotten`.
-    pub fn submit_batch(&self, batch: &Batch) -> Result<Ticket> {
-        self.push_batch(batch, self.wait_limit())
+    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the payload was not accepted. If this replica is
+    /// not the leader, the ticket returns that error. For a batch with a session the ticket can return
+    /// `SessionExpired`, `SequenceGap` or `SequenceForgotten`.
+    pub fn submit<P: Payload>(&self, payload: P) -> Result<Ticket<P::Output>> {
+        self.push(payload, self.wait_limit())
     }
 
     /// As [`Log::submit`], but never blocks.
     ///
     /// # Errors
     /// As [`Log::submit`]; `Busy` when the queue is full.
-    pub fn try_submit(&self, record: &[u8]) -> Result<Ticket> {
-        self.push_record(record, Stamp::default(), WaitLimit::None)
+    pub fn try_submit<P: Payload>(&self, payload: P) -> Result<Ticket<P::Output>> {
+        self.push(payload, WaitLimit::None)
     }
 
-    /// As [`Log::submit_batch`], but never blocks.
-    ///
-    /// # Errors
-    /// As [`Log::submit_batch`]; `Busy` when the queue is full.
-    pub fn try_submit_batch(&self, batch: &Batch) -> Result<Ticket> {
-        self.push_batch(batch, WaitLimit::None)
-    }
-
-    /// As [`Log::submit_batch`], but waits for room in the queue without blocking the thread, and without a time-out.
-    /// For async code, which has its own timers. If the future is dropped before it is ready, nothing was submitted.
+    /// As [`Log::submit`], but waits for room in the queue without blocking the thread, and without a time-out. For
+    /// async code, which has its own timers. A record is copied once more than by `submit`. If the future is dropped
+    /// before it is ready, nothing was submitted.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -160,19 +139,27 @@ impl Log {
     /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     /// #     loop { if let std::task::Poll::Ready(r) = f.as_mut().poll(&mut context) { return r } }
     /// # }
-    /// let batch = chiplog::BatchBuilder::new().push(b"x")?.build()?;
-    /// let appended = block_on(async { log.submit_batch_when_room(&batch).await?.await })?;
-    /// assert_eq!(appended.first.get(), 1);
+    /// let index = block_on(async { log.submit_when_room(b"x").await?.await })?;
+    /// assert_eq!(index.get(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Log::submit_batch`], but never `Busy`.
-    pub async fn submit_batch_when_room(&self, batch: &Batch) -> Result<Ticket> {
+    /// As [`Log::submit`], but never `Busy`.
+    pub async fn submit_when_room<P: Payload>(&self, payload: P) -> Result<Ticket<P::Output>> {
+        let built;
+        let batch = match payload.content() {
+            Content::Batch(batch) => batch,
+            Content::Record(record) => {
+                self.check_record(record)?;
+                built = BatchBuilder::new().push(record)?.build()?;
+                &built
+            }
+        };
         self.check_batch(batch)?;
         loop {
             match self.inner.queue.push_batch_or_wait(batch)? {
-                Ok(ticket) => return Ok(ticket),
+                Ok(ticket) => return Ok(ticket.returning()),
                 Err(room) => drop(room.await?),
             }
         }
@@ -204,15 +191,27 @@ impl Log {
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
+    fn push<P: Payload>(&self, payload: P, wait_limit: WaitLimit) -> Result<Ticket<P::Output>> {
+        let pushed = match payload.content() {
+            Content::Record(record) => self.push_record(record, Stamp::default(), wait_limit),
+            Content::Batch(batch) => self.push_batch(batch, wait_limit),
+        };
+        pushed.map(Ticket::returning)
+    }
+
     pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
-        self.check_fork()?;
-        self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")?;
+        self.check_record(record)?;
         self.inner.queue.push_record(record, stamp, wait_limit)
     }
 
     pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_batch(batch)?;
         self.inner.queue.push_batch(batch, wait_limit)
+    }
+
+    fn check_record(&self, record: &[u8]) -> Result<()> {
+        self.check_fork()?;
+        self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
@@ -306,12 +305,11 @@ impl Log {
         self.submit_discard(first)?.wait().map(drop)
     }
 
-    /// As [`Log::discard`], but returns at once. When the answer arrives, its index is at or below the log's
-    /// first index.
+    /// As [`Log::discard`], but returns at once. The ticket's index is at or below the log's first index.
     ///
     /// # Errors
     /// As [`Log::discard`].
-    pub fn submit_discard(&self, first: Index) -> Result<Answer> {
+    pub fn submit_discard(&self, first: Index) -> Result<Ticket<Index>> {
         if first.0 >= INDEX_MAX {
             let what = format!("index {first} is out of bounds; the largest is {}", INDEX_MAX - 1);
             return Err(Error::new(ErrorKind::InvalidArgument, what));
@@ -319,9 +317,9 @@ impl Log {
         self.submit_command(Command::Discard { first })
     }
 
-    fn submit_command(&self, command: Command) -> Result<Answer> {
+    fn submit_command(&self, command: Command) -> Result<Ticket<Index>> {
         self.check_fork()?;
-        self.inner.queue.push_command(command).map(Answer)
+        self.inner.queue.push_command(command).map(Ticket::returning)
     }
 
     fn command(&self, command: Command) -> Result<u64> {
@@ -391,10 +389,10 @@ impl Log {
     /// meanwhile, and the change may or may not happen. `Poisoned`, `Closed`, `Forked`. It is safe to retry.
     pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_set_log_options(changes, timeout)?.wait().map(drop)
+        self.submit_set_log_options(changes, timeout)?.wait()
     }
 
-    /// As [`Log::set_log_options`], but returns at once. The answer's index has no meaning. `timeout` limits how long
+    /// As [`Log::set_log_options`], but returns at once. `timeout` limits how long
     /// the leader waits for members to report support.
     ///
     /// # Errors
@@ -403,7 +401,7 @@ impl Log {
         &self,
         changes: &[(LogOption, Option<u64>)],
         timeout: Duration,
-    ) -> Result<Answer> {
+    ) -> Result<Ticket<()>> {
         self.submit_ask(AdminRequest::SetOptions(changes.to_vec()), timeout)
     }
 
@@ -509,7 +507,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::barrier`].
-    pub fn submit_barrier(&self, timeout: Duration) -> Result<Answer> {
+    pub fn submit_barrier(&self, timeout: Duration) -> Result<Ticket<Index>> {
         self.submit_ask(AdminRequest::Barrier, timeout)
     }
 
@@ -549,14 +547,14 @@ impl Log {
     /// whether it has. It is safe to retry.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_change_members(changes, timeout)?.wait().map(drop)
+        self.submit_change_members(changes, timeout)?.wait()
     }
 
-    /// As [`Log::change_members`], but returns at once. The answer's index has no meaning.
+    /// As [`Log::change_members`], but returns at once.
     ///
     /// # Errors
     /// As [`Log::change_members`].
-    pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
+    pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Ticket<()>> {
         self.submit_ask(AdminRequest::Change(changes.to_vec(), false), timeout)
     }
 
@@ -567,14 +565,14 @@ impl Log {
     /// leading.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_transfer_leader(to, timeout)?.wait().map(drop)
+        self.submit_transfer_leader(to, timeout)?.wait()
     }
 
-    /// As [`Log::transfer_leader`], but returns at once. The answer's index has no meaning.
+    /// As [`Log::transfer_leader`], but returns at once.
     ///
     /// # Errors
     /// As [`Log::transfer_leader`].
-    pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Answer> {
+    pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Ticket<()>> {
         self.submit_ask(AdminRequest::Transfer(to), timeout)
     }
 
@@ -586,23 +584,23 @@ impl Log {
     /// As [`Log::change_members`], except for voters that do not respond.
     pub fn force_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
-        self.submit_force_members(changes, timeout)?.wait().map(drop)
+        self.submit_force_members(changes, timeout)?.wait()
     }
 
-    /// As [`Log::force_members`], but returns at once. The answer's index has no meaning.
+    /// As [`Log::force_members`], but returns at once.
     ///
     /// # Errors
     /// As [`Log::force_members`].
-    pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
+    pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Ticket<()>> {
         self.submit_ask(AdminRequest::Change(changes.to_vec(), true), timeout)
     }
 
-    fn submit_ask(&self, ask: AdminRequest, timeout: Duration) -> Result<Answer> {
+    fn submit_ask<T>(&self, ask: AdminRequest, timeout: Duration) -> Result<Ticket<T>> {
         self.check_fork()?;
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
         self.inner.queue.push_question(InboxEvent::AdminRequest(ask, timeout, completer))?;
-        Ok(Answer(ticket))
+        Ok(ticket.returning())
     }
 
     /// Reports that the bytes of a record in this directory are damaged, as a check of the files or a program that

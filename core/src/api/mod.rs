@@ -2,6 +2,7 @@
 
 pub(crate) mod follower;
 pub(crate) mod log;
+pub(crate) mod payload;
 pub(crate) mod read_only;
 pub(crate) mod session;
 pub(crate) mod status;

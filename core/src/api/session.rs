@@ -3,11 +3,12 @@
 //! Must not know: the table (`replica/state/session_table/mod.rs`), which the writer keeps.
 
 use crate::api::log::Log;
+use crate::api::payload::{SessionContent, SessionPayload};
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::batch::{BatchBuilder, Stamp};
+use crate::record::batch::Stamp;
 use crate::replica::queue::proposals::WaitLimit;
-use crate::sync::completion::{Appended, Ticket};
-use crate::types::{Index, Sequence, SessionId};
+use crate::sync::completion::Ticket;
+use crate::types::{Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -80,83 +81,58 @@ impl Session {
         self.next
     }
 
-    /// Appends one record, exactly once, and blocks until it is durable.
+    /// Appends a record or a batch, exactly once, and blocks until it is durable.
     ///
     /// # Errors
-    /// `SequenceForgotten`: the record is in the log already, but its indexes are forgotten; the session continues
+    /// `SequenceForgotten`: the payload is in the log already, but its indexes are forgotten; the session continues
     /// with the next number. `SessionExpired`, `SequenceGap`. `InvalidArgument` for number 0. And those of
-    /// [`Log::append`].
-    pub fn append(&mut self, record: &[u8]) -> Result<Index> {
+    /// [`Log::append`] and of [`BatchBuilder::build`](crate::BatchBuilder::build).
+    pub fn append<P: SessionPayload>(&mut self, payload: P) -> Result<P::Output> {
         self.log.may_wait()?;
-        Ok(self.send(record, None)?.wait()?.first)
+        self.send(payload, None)?.wait()
     }
 
-    /// Appends a batch, exactly once, and blocks until it is durable.
+    /// Submits a record or a batch, as the session's next. Blocks while as many appends are in flight as the session's
+    /// window allows.
     ///
     /// # Errors
-    /// As [`Session::append`].
-    pub fn append_batch(&mut self, batch: &mut BatchBuilder) -> Result<Appended> {
-        self.log.may_wait()?;
-        self.send_batch(batch)?.wait()
-    }
-
-    /// Submits one record. Blocks while as many appends are in flight as the session's window allows.
-    ///
-    /// # Errors
-    /// Those of [`Log::submit`] and, for number 0, `InvalidArgument`: the record was not accepted, and the next
-    /// append gets its number. The ticket can return the other errors of [`Session::append`].
-    pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
+    /// Those of [`Log::submit`], of [`BatchBuilder::build`](crate::BatchBuilder::build) and, for number 0, `InvalidArgument`: the payload was not
+    /// accepted, and the next append gets its number. The ticket can return the other errors of [`Session::append`].
+    pub fn submit<P: SessionPayload>(&mut self, payload: P) -> Result<Ticket<P::Output>> {
         self.pipelined = true;
-        self.send(record, None)
+        self.send(payload, None)
     }
 
-    /// As [`Session::submit`], but blocks for up to `patience` for room in the session's window and in the log's
-    /// queue. Zero never blocks.
+    /// As [`Session::submit`], but blocks for up to `wait_limit` for room in the session's window and in the log's
+    /// queue. Zero never blocks. On an error a batch's builder is unchanged.
     ///
     /// # Errors
-    /// As [`Session::submit`]; `Busy`: no room within `patience`.
-    pub fn submit_within(&mut self, record: &[u8], wait_limit: Duration) -> Result<Ticket> {
+    /// As [`Session::submit`]; `Busy`: no room within `wait_limit`.
+    pub fn submit_within<P: SessionPayload>(
+        &mut self,
+        payload: P,
+        wait_limit: Duration,
+    ) -> Result<Ticket<P::Output>> {
         self.pipelined = true;
-        self.send(record, Some(Until::from_now(wait_limit)))
+        self.send(payload, Some(Until::from_now(wait_limit)))
     }
 
-    fn send(&mut self, record: &[u8], until: Option<Until>) -> Result<Ticket> {
+    fn send<P: SessionPayload>(&mut self, mut payload: P, until: Option<Until>) -> Result<Ticket<P::Output>> {
         let stamp = self.stamp(until)?;
-        let wait_limit = until.map_or_else(|| self.log.wait_limit(), |until| WaitLimit::For(until.left()));
-        let ticket = self.log.push_record(record, stamp, wait_limit)?;
-        Ok(self.sent(ticket))
-    }
-
-    /// Submits the batch that is being built, as the session's next.
-    ///
-    /// # Errors
-    /// As [`Session::submit`], and those of [`BatchBuilder::build`].
-    pub fn submit_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
-        self.pipelined = true;
-        self.send_batch(batch)
-    }
-
-    /// As [`Session::submit_batch`], but blocks for room as [`Session::submit_within`] does. On an error the builder
-    /// is unchanged.
-    ///
-    /// # Errors
-    /// As [`Session::submit_batch`]; `Busy`: no room within `patience`.
-    pub fn submit_batch_within(&mut self, batch: &mut BatchBuilder, wait_limit: Duration) -> Result<Ticket> {
-        self.pipelined = true;
-        let until = Until::from_now(wait_limit);
-        let Stamp { session, sequence, inflight } = self.stamp(Some(until))?;
-        let mut taken = batch.clone();
-        let built = taken.session(session, sequence, inflight).build()?;
-        let ticket = self.log.push_batch(&built, WaitLimit::For(until.left()))?;
-        *batch = taken;
-        Ok(self.sent(ticket))
-    }
-
-    fn send_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
-        let Stamp { session, sequence, inflight } = self.stamp(None)?;
-        let batch = batch.session(session, sequence, inflight).build()?;
-        let ticket = self.log.submit_batch(&batch)?;
-        Ok(self.sent(ticket))
+        let wait_limit = || until.map_or_else(|| self.log.wait_limit(), |until| WaitLimit::For(until.left()));
+        let pushed = match payload.content() {
+            SessionContent::Record(record) => self.log.push_record(record, stamp, wait_limit()),
+            SessionContent::Batch(builder) => {
+                let kept = until.map(|_| builder.clone());
+                let built = builder.session(stamp.session, stamp.sequence, stamp.inflight).build();
+                let pushed = built.and_then(|batch| self.log.push_batch(&batch, wait_limit()));
+                if let (Err(_), Some(kept)) = (&pushed, kept) {
+                    *builder = kept;
+                }
+                pushed
+            }
+        };
+        Ok(self.sent(pushed?).returning())
     }
 
     /// Closes the session, durably, once every append in flight is answered. The log forgets the session.

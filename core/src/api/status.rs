@@ -13,7 +13,7 @@ use crate::types::{DirectoryId, Index, LogId, Timestamp};
 /// log.append(b"x")?;
 /// let status = log.status();
 /// assert_eq!((status.first_index.get(), status.last_index.get()), (1, 1));
-/// assert_eq!(status.replica.role, chiplog::Role::Leader); // a log on its own leads itself
+/// assert_eq!(status.replica.role, chiplog::cluster::Role::Leader); // a log on its own leads itself
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

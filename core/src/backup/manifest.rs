@@ -34,7 +34,7 @@ const TITLE: &str = "chiplog backup";
 /// The contents of a backup. Positions are those of the log when it was backed up.
 ///
 /// ```
-/// # fn show(info: &chiplog::BackupInfo) {
+/// # fn show(info: &chiplog::backup::BackupInfo) {
 /// println!("log {}: records {} to {} in {} bytes", info.log_id, info.first, info.last, info.bytes);
 /// # }
 /// ```

@@ -54,7 +54,8 @@ const TERMS_APART: u64 = 1 << 32;
 /// The end up to which a log is restored.
 ///
 /// ```
-/// use chiplog::{Index, RestoreTo};
+/// use chiplog::backup::RestoreTo;
+/// use chiplog::Index;
 /// assert_ne!(RestoreTo::End, RestoreTo::Index(Index(7)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +76,8 @@ options! {
     /// The options for restoring a log.
     ///
     /// ```
-    /// use chiplog::{Index, RestoreOptions, RestoreTo};
+    /// use chiplog::backup::{RestoreOptions, RestoreTo};
+    /// use chiplog::Index;
     /// let options = RestoreOptions::default().to(RestoreTo::Index(Index(1000)));
     /// assert!(!options.keep_log_id);
     /// ```
@@ -95,7 +97,7 @@ options! {
 /// The result of a restore.
 ///
 /// ```
-/// # fn show(restored: &chiplog::Restored) {
+/// # fn show(restored: &chiplog::backup::Restored) {
 /// println!("log {} continues at record {}", restored.log_id, restored.last.next());
 /// # }
 /// ```

@@ -54,7 +54,8 @@ const LEARNER_NEXT: u8 = 8;
 /// One replica, as the cluster knows it.
 ///
 /// ```
-/// use chiplog::{DirectoryId, Member, NodeId};
+/// use chiplog::cluster::Member;
+/// use chiplog::{DirectoryId, NodeId};
 /// let member = Member::voter(NodeId(1), DirectoryId(77), "10.0.0.1:7411");
 /// assert!(member.is_voter() && !member.is_learner());
 /// ```
@@ -99,7 +100,8 @@ impl Member {
 /// A change of membership, for [`Log::change_members`](crate::Log::change_members).
 ///
 /// ```
-/// use chiplog::{Change, DirectoryId, NodeId};
+/// use chiplog::cluster::Change;
+/// use chiplog::{DirectoryId, NodeId};
 /// let change = Change::AddLearner { node: NodeId(2), directory: DirectoryId(5), address: "b:1".into() };
 /// assert_eq!(change.node(), NodeId(2));
 /// ```

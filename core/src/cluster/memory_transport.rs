@@ -57,7 +57,8 @@ impl MemoryNetwork {
         Self::default()
     }
 
-    /// The transport onto this network, for [`ClusterOptions::new`](crate::ClusterOptions::new). The same one serves all replicas.
+    /// The transport onto this network, for [`ClusterOptions::new`](crate::cluster::ClusterOptions::new). The same one
+    /// serves all replicas.
     pub fn transport(&self) -> Arc<dyn Transport> {
         self.shared.clone()
     }

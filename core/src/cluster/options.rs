@@ -13,7 +13,7 @@ use std::time::Duration;
 /// continues with it, and this value is ignored. A directory of another cluster is refused.
 ///
 /// ```
-/// use chiplog::Bootstrap;
+/// use chiplog::cluster::Bootstrap;
 /// assert_eq!(Bootstrap::default(), Bootstrap::Existing);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,8 @@ options! {
     ///
     /// ```
     /// use chiplog::transport::MemoryNetwork;
-    /// use chiplog::{Bootstrap, ClusterOptions, Log, NodeId, Options};
+    /// use chiplog::cluster::{Bootstrap, ClusterOptions};
+    /// use chiplog::{Log, NodeId, Options};
     ///
     /// let network = MemoryNetwork::new();
     /// let dir = tempfile::tempdir()?;
@@ -159,7 +160,7 @@ impl ClusterOptions {
 /// The role of a replica in its cluster.
 ///
 /// ```
-/// assert_ne!(chiplog::Role::Leader, chiplog::Role::Follower);
+/// assert_ne!(chiplog::cluster::Role::Leader, chiplog::cluster::Role::Follower);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -187,7 +188,7 @@ pub enum Role {
 /// The progress of another replica, as the leader knows it.
 ///
 /// ```
-/// # fn show(peer: &chiplog::PeerStatus) {
+/// # fn show(peer: &chiplog::cluster::PeerStatus) {
 /// println!("node {} lacks {} entries", peer.node, peer.lag);
 /// # }
 /// ```
@@ -210,7 +211,7 @@ pub struct PeerStatus {
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// let replica = log.status().replica;
-/// assert_eq!(replica.role, chiplog::Role::Leader); // a log on its own leads itself
+/// assert_eq!(replica.role, chiplog::cluster::Role::Leader); // a log on its own leads itself
 /// assert!(replica.peers.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -52,7 +52,7 @@ use std::time::{Duration, Instant};
 /// A follower's log has skipped records and continues at a later one.
 ///
 /// ```
-/// # fn show(jumped: chiplog::Jumped) {
+/// # fn show(jumped: chiplog::follower::Jumped) {
 /// println!("{} records were discarded before this copy had them", jumped.to.get() - jumped.from.get());
 /// # }
 /// ```

@@ -55,7 +55,8 @@ const BEYOND: Malformed = "a position beyond any log";
 /// The position at which a feed begins.
 ///
 /// ```
-/// use chiplog::{FollowFrom, Index};
+/// use chiplog::follower::FollowFrom;
+/// use chiplog::Index;
 /// assert_ne!(FollowFrom::First, FollowFrom::Index(Index(1)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,8 @@ pub enum FollowFrom {
 /// An item of a feed: entries, or a state at which a follower begins.
 ///
 /// ```
-/// use chiplog::{FollowMessage, FollowFrom, Log, Options};
+/// use chiplog::follower::{FollowMessage, FollowFrom};
+/// use chiplog::{Log, Options};
 /// # let dir = tempfile::tempdir()?;
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
@@ -110,10 +112,10 @@ pub enum FollowMessage {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
+/// let mut feed = log.follow(chiplog::follower::FollowFrom::Newest)?;
 /// feed.next(0)?; // the state
 /// log.append(b"x")?;
-/// let Some(chiplog::FollowMessage::Entries(entries)) = feed.next(1 << 20)? else { panic!() };
+/// let Some(chiplog::follower::FollowMessage::Entries(entries)) = feed.next(1 << 20)? else { panic!() };
 /// assert_eq!(entries.iter().map(|e| e.records()).sum::<u32>(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -128,7 +130,7 @@ pub struct FollowEntries {
 /// An entry of the log: its block without the fields that depend on a file.
 ///
 /// ```
-/// # fn show(entry: &chiplog::FollowEntry) {
+/// # fn show(entry: &chiplog::follower::FollowEntry) {
 /// println!("entry {} of term {}: {} records", entry.raft(), entry.term(), entry.records());
 /// # }
 /// ```

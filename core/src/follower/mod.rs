@@ -4,3 +4,8 @@
 pub(crate) mod applier;
 pub(crate) mod message;
 pub(crate) mod source;
+
+pub use crate::replica::state::snapshot::FollowSnapshot;
+pub use applier::Jumped;
+pub use message::{FollowEntries, FollowEntry, FollowFrom, FollowMessage};
+pub use source::FollowSource;

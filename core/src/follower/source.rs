@@ -44,7 +44,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// the log was closed it still returns what is in the log. `Send`; used by one thread at a time.
 ///
 /// ```
-/// use chiplog::{FollowMessage, FollowFrom, FollowerLog, Log, Options, Start};
+/// use chiplog::follower::{FollowMessage, FollowFrom};
+/// use chiplog::{FollowerLog, Log, Options, Start};
 /// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
 /// let mut feed = log.follow(FollowFrom::First)?;
@@ -265,7 +266,7 @@ impl FollowSource {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// let mut feed = log.follow(chiplog::FollowFrom::Newest)?;
+    /// let mut feed = log.follow(chiplog::follower::FollowFrom::Newest)?;
     /// feed.next(0)?; // the state
     /// let (tx, rx) = std::sync::mpsc::channel();
     /// feed.on_more(move || drop(tx.send("there is more")));

@@ -61,7 +61,7 @@ pub struct OwnedRecord {
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// let mut builder = chiplog::BatchBuilder::new();
 /// builder.push(b"a")?.push(b"b")?;
-/// log.append_batch(&builder.build()?)?;
+/// log.append(&builder.build()?)?;
 /// let batch = log.reader(chiplog::Start::First)?.next_batch()?.expect("just appended");
 /// let data: Vec<&[u8]> = batch.iter().map(|r| r.data).collect();
 /// assert_eq!(data, [b"a", b"b"]);
@@ -132,7 +132,7 @@ impl RecordBatch {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-    /// log.append_batch(&chiplog::BatchBuilder::new().push(b"to")?.push(b"be")?.build()?)?;
+    /// log.append(&chiplog::BatchBuilder::new().push(b"to")?.push(b"be")?.build()?)?;
     /// let batch = log.reader(chiplog::Start::First)?.next_batch()?.expect("just appended");
     /// assert_eq!((batch.payload(), batch.end(0), batch.end(1)), (&b"tobe"[..], 2, 4));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,9 +1,9 @@
 //! A follower gets the source's log: the same records, chains, the tail, beginnings.
 
 use crate::support::*;
-use chiplog::{
-    BatchBuilder, Codec, ErrorKind, FollowFrom, FollowerLog, Index, Log, ReadOnlyLog, Role, Start,
-};
+use chiplog::cluster::Role;
+use chiplog::follower::FollowFrom;
+use chiplog::{BatchBuilder, Codec, ErrorKind, FollowerLog, Index, Log, ReadOnlyLog, Start};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn follower_has_the_same_log_and_continues_where_it_stopped() {
         for _ in 0..100 {
             batch.push(&[7; 300]).unwrap();
         }
-        source.append_batch(&batch.build().unwrap()).unwrap();
+        source.append(&batch.build().unwrap()).unwrap();
         assert_eq!(catch_up(&source, &follower), []);
         assert_same(follower.log(), &source);
     }

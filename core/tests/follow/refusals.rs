@@ -1,11 +1,10 @@
 //! Items that are never stored: other histories, damage, gaps; and the errors for them.
 
 use crate::support::*;
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::follower::{FollowFrom, FollowMessage};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{
-    Bootstrap, Change, ClusterOptions, ErrorKind, FollowFrom, FollowMessage, FollowerLog, Index, Log, NodeId,
-    Role, Sequence,
-};
+use chiplog::{ErrorKind, FollowerLog, Index, Log, NodeId, Sequence};
 use std::path::Path;
 
 /// Two copies of one directory, each written to: the same log by its id, but two histories.

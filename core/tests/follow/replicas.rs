@@ -1,8 +1,10 @@
 //! A copy of a cluster, fed by one replica after another.
 
 use crate::support::*;
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::follower::FollowFrom;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, FollowFrom, Log, NodeId, Role};
+use chiplog::{Log, NodeId};
 use std::time::{Duration, Instant};
 
 /// From a replica that does not lead, from a learner, from the next leader: and never an uncommitted entry.

@@ -1,7 +1,8 @@
 //! Discards, jumps, a copy's own retention, and a full disk.
 
 use crate::support::*;
-use chiplog::{Clock, ErrorKind, FollowFrom, FollowerLog, Index, Log, Options, Start, Timestamp};
+use chiplog::follower::FollowFrom;
+use chiplog::{Clock, ErrorKind, FollowerLog, Index, Log, Options, Start, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

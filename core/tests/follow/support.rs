@@ -1,10 +1,9 @@
 //! Logs, copies of them, and their comparison.
 
 use bytes::Bytes;
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSnapshot, Jumped};
 use chiplog::inspect::{Event, Inspector};
-use chiplog::{
-    FollowFrom, FollowMessage, FollowSnapshot, FollowerLog, Index, Jumped, Log, Options, Start, Timestamp,
-};
+use chiplog::{FollowerLog, Index, Log, Options, Start, Timestamp};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};

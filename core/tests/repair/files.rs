@@ -1,8 +1,9 @@
 //! Segment files that are missing or too short when a replica is opened.
 
 use super::trio::{NO_SCRUB, NODES, SCRUB, SEGMENT_HEADER_BYTES, Trio, flip, wait};
+use chiplog::cluster::{Bootstrap, Role};
 use chiplog::disk::sim::{Call, Damage, Fault, Image, Landed, SimDisk, Trouble};
-use chiplog::{Bootstrap, ErrorKind, NodeId, Role};
+use chiplog::{ErrorKind, NodeId};
 
 /// A voter with a missing or truncated segment file ended instead of fetching it.
 #[test]

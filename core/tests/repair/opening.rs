@@ -4,9 +4,10 @@ use super::trio::{
     DATA, HARD_STATE, NO_SCRUB, NODES, OPENING, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record,
     wait,
 };
+use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, Role, Start};
+use chiplog::{ErrorKind, Index, Log, NodeId, Start};
 use std::sync::Arc;
 use std::time::Duration;
 

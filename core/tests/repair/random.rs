@@ -1,9 +1,10 @@
 //! Random damage of all kinds, many times.
 
 use super::trio::{NODES, OPENING, SCRUB, SEGMENT_HEADER_BYTES, Trio, blocks, flip, wait};
+use chiplog::ErrorKind;
+use chiplog::cluster::{Bootstrap, Role};
 use chiplog::disk::SECTOR_BYTES;
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
-use chiplog::{Bootstrap, ErrorKind, Role};
 
 /// Damage of any kind, anywhere in a replica's segments.
 fn some_damage(rng: &mut Rng, file: &[u8]) -> Damage {

@@ -2,10 +2,11 @@
 //! reported as such.
 
 use super::trio::{DATA, NO_SCRUB, NODES, Trio, blocks, flip, nth, options, record, wait};
+use chiplog::cluster::Bootstrap;
 use chiplog::disk::sim::SimDisk;
 use chiplog::inspect::{Event, Inspector, Severity};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Error, ErrorKind, Index, Log, NodeId, Options, ReadMode, Start};
+use chiplog::{Error, ErrorKind, Index, Log, NodeId, Options, ReadMode, Start};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;

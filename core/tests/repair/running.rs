@@ -3,9 +3,10 @@
 use super::trio::{
     DATA, NO_SCRUB, NODES, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record, sector, wait,
 };
+use chiplog::cluster::{Bootstrap, Change, Role};
 use chiplog::disk::sim::Damage;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, ReadMode, Role, Start};
+use chiplog::{ErrorKind, Index, Log, NodeId, ReadMode, Start};
 use std::time::Duration;
 
 #[test]

@@ -1,8 +1,9 @@
 //! Damage in entries that were never committed: other entries were committed in their place.
 
 use super::trio::{Block, DATA, NO_SCRUB, NODES, OPENING, Trio, blocks, flip, nth, raft_index, record, wait};
+use chiplog::cluster::Role;
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
-use chiplog::{NodeId, Role, Ticket};
+use chiplog::{NodeId, Ticket};
 
 /// A leader was isolated, and then stopped, with its own entries. One of them, which other entries follow, is
 /// damaged, `hurt_from` the last; the other replicas have committed other entries in their place.
@@ -35,7 +36,7 @@ fn superseded(own: &[Vec<u8>]) -> (Trio, u64) {
 }
 
 /// An isolated leader with these entries of its own, each in a block. `None`: it was slow, and leads no more.
-fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket>)> {
+fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket<chiplog::Index>>)> {
     let mut trio = Trio::new();
     trio.append(20, 500);
     let victim = trio.leader();

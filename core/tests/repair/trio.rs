@@ -1,12 +1,11 @@
 //! Three replicas on simulated disks, and damage to their files.
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::disk::SECTOR_BYTES;
 use chiplog::disk::sim::{Damage, Rng, SimDisk};
 use chiplog::inspect::Inspector;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{
-    Bootstrap, Change, ClusterOptions, ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Role, Start,
-};
+use chiplog::{ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Start};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;

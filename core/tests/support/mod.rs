@@ -287,7 +287,7 @@ impl Runner {
         let batch = builder.build()?;
         let (n, appended) = self.trace.submit(&self.disk, stamp, records, &batch);
         let plain = session.is_none() && records.len() == 1 && codec == Codec::None;
-        let ticket = if plain { self.log.submit(&records[0])? } else { self.log.submit_batch(&batch)? };
+        let ticket = if plain { self.log.submit(&records[0])?.into() } else { self.log.submit(&batch)? };
         self.waiting.push_back((n, ticket, appended));
         Ok(())
     }
@@ -298,7 +298,7 @@ impl Runner {
         };
         let batch = self.trace.batches[&(session, sequence)].clone();
         let n = self.submitted(|_| {});
-        let ticket = self.log.submit_batch(&batch)?;
+        let ticket = self.log.submit(&batch)?;
         self.waiting.push_back((n, ticket, appended));
         Ok(())
     }
@@ -526,7 +526,7 @@ impl Trace {
         let before = log.last_index();
         for (n, session) in self.snapshots[k].sessions.iter().enumerate() {
             let (Some((sequence, appended)), false) = (session.last, session.closed) else { continue };
-            match log.submit_batch(&self.batches[&(n, sequence)]).and_then(|t| t.wait()) {
+            match log.submit(&self.batches[&(n, sequence)]).and_then(|t| t.wait()) {
                 Ok(again) => {
                     ensure!(again == appended, "a duplicate in session {n} got {again:?}, not {appended:?}")
                 }
@@ -560,7 +560,7 @@ impl Trace {
             let key = (n, session.next_sequence());
             let Some(batch) = self.batches.get(&key).cloned().filter(|_| !session.closed) else { continue };
             let (number, wanted) = self.submit(disk, Some(key), &batch.records()?, &batch);
-            let got = log.append_batch(&batch)?;
+            let got = log.append(&batch)?;
             if got != wanted {
                 return Err(Wrong(format!("session {n}'s lost batch got {got:?}, not {wanted:?}")));
             }

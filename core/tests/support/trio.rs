@@ -2,8 +2,9 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use crate::hooked::{Hooked, Hooks};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
+use chiplog::{Log, NodeId, Options};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

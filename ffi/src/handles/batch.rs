@@ -148,7 +148,7 @@ pub unsafe extern "C" fn chiplog_builder_push_pieces(
         entry(error, || {
             let pieces = slices(pieces, count, "pieces")?;
             let length = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len()));
-            if length.is_none_or(|length| length > chiplog::BATCH_BYTES_MAX) {
+            if length.is_none_or(|length| length > chiplog::limits::BATCH_BYTES_MAX) {
                 let what = "the pieces together exceed what a batch can hold";
                 return Err(chiplog::Error::new(chiplog::ErrorKind::TooLarge, what));
             }

@@ -310,7 +310,7 @@ pub unsafe extern "C" fn chiplog_log_append_batch(
     unsafe {
         entry(error, || {
             let batch = handle_table::get::<Built>(batch)?;
-            put(placed, appended(get(log)?.log.append_batch(&batch.batch)?));
+            put(placed, appended(get(log)?.log.append(&batch.batch)?));
             Ok(())
         })
     }
@@ -335,7 +335,7 @@ pub unsafe extern "C" fn chiplog_log_append_records(
     unsafe {
         entry(error, || {
             let log = get(log)?;
-            put(placed, appended(log.log.append_batch(&batch_of(records, count)?.build()?)?));
+            put(placed, appended(log.log.append(&batch_of(records, count)?.build()?)?));
             Ok(())
         })
     }
@@ -401,7 +401,7 @@ pub unsafe extern "C" fn chiplog_log_submit_batch(
     unsafe {
         entry(error, || {
             let batch = handle_table::get::<Built>(batch)?;
-            ticketed(ticket, || Ok(Asked::append(get(log)?.log.submit_batch(&batch.batch)?)))
+            ticketed(ticket, || Ok(Asked::append(get(log)?.log.submit(&batch.batch)?)))
         })
     }
 }
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn chiplog_log_try_submit_batch(
     unsafe {
         entry(error, || {
             let batch = handle_table::get::<Built>(batch)?;
-            ticketed(ticket, || Ok(Asked::append(get(log)?.log.try_submit_batch(&batch.batch)?)))
+            ticketed(ticket, || Ok(Asked::append(get(log)?.log.try_submit(&batch.batch)?)))
         })
     }
 }
@@ -446,7 +446,7 @@ pub unsafe extern "C" fn chiplog_log_submit_records(
     unsafe {
         entry(error, || {
             let batch: Batch = batch_of(records, count)?.build()?;
-            ticketed(ticket, || Ok(Asked::append(get(log)?.log.submit_batch(&batch)?)))
+            ticketed(ticket, || Ok(Asked::append(get(log)?.log.submit(&batch)?)))
         })
     }
 }

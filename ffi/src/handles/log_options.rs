@@ -150,7 +150,7 @@ pub unsafe extern "C" fn chiplog_log_submit_set_log_options(
             let changes = self::changes(changes, count)?;
             let log = handle_table::get::<Opened>(log)?;
             ticketed(ticket, || {
-                Ok(Asked::answer(log.log.submit_set_log_options(&changes, duration(timeout_ms))?))
+                Ok(Asked::done(log.log.submit_set_log_options(&changes, duration(timeout_ms))?))
             })
         })
     }

@@ -128,7 +128,7 @@ pub unsafe extern "C" fn chiplog_session_append_batch(
     unsafe {
         entry(error, || {
             let builder = batch::get(builder)?;
-            let done = get(session)?.with(|session| session.append_batch(&mut builder.lock()))?;
+            let done = get(session)?.with(|session| session.append(&mut *builder.lock()))?;
             put(placed, appended(done));
             Ok(())
         })
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn chiplog_session_submit_batch(
         entry(error, || {
             ticketed(ticket, || {
                 let builder = batch::get(builder)?;
-                let sent = get(session)?.with(|session| session.submit_batch(&mut builder.lock()))?;
+                let sent = get(session)?.with(|session| session.submit(&mut *builder.lock()))?;
                 Ok(Asked::append(sent))
             })
         })
@@ -231,8 +231,8 @@ pub unsafe extern "C" fn chiplog_session_submit_batch_within(
         entry(error, || {
             ticketed(ticket, || {
                 let (builder, patience) = (batch::get(builder)?, duration(patience_ms));
-                let sent = get(session)?
-                    .with(|session| session.submit_batch_within(&mut builder.lock(), patience))?;
+                let sent =
+                    get(session)?.with(|session| session.submit_within(&mut *builder.lock(), patience))?;
                 Ok(Asked::append(sent))
             })
         })

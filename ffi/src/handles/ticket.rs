@@ -10,7 +10,7 @@ use crate::support::handle_table;
 use crate::support::handle_table::handle;
 use crate::support::panic_guard::plain;
 use crate::support::threads::without_sigpipe;
-use chiplog::{Answer, Error, ErrorKind, Result, Ticket};
+use chiplog::{Error, ErrorKind, Index, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
@@ -18,7 +18,8 @@ use std::sync::{PoisonError, RwLock};
 /// The operation behind a ticket.
 enum What {
     Append(Ticket),
-    Answer(Answer),
+    Answer(Ticket<Index>),
+    Done(Ticket<()>),
     Delivery(Delivery),
 }
 
@@ -35,12 +36,16 @@ pub struct chiplog_ticket_t {
 handle!(chiplog_ticket_t is Asked, 5, "ticket");
 
 impl Asked {
-    pub(crate) fn append(ticket: Ticket) -> Self {
-        Self(RwLock::new(Some(What::Append(ticket))))
+    pub(crate) fn append(ticket: impl Into<Ticket>) -> Self {
+        Self(RwLock::new(Some(What::Append(ticket.into()))))
     }
 
-    pub(crate) fn answer(answer: Answer) -> Self {
+    pub(crate) fn answer(answer: Ticket<Index>) -> Self {
         Self(RwLock::new(Some(What::Answer(answer))))
+    }
+
+    pub(crate) fn done(done: Ticket<()>) -> Self {
+        Self(RwLock::new(Some(What::Done(done))))
     }
 
     pub(crate) fn delivery(delivery: Delivery) -> Self {
@@ -55,11 +60,17 @@ impl Asked {
     }
 }
 
+/// The position of a command that has none.
+fn nothing((): ()) -> chiplog_appended_t {
+    one(Index(0))
+}
+
 impl What {
     fn poll(&self) -> Option<Result<chiplog_appended_t>> {
         match self {
             Self::Append(ticket) => Some(ticket.poll()?.map(appended)),
             Self::Answer(answer) => Some(answer.poll()?.map(one)),
+            Self::Done(done) => Some(done.poll()?.map(nothing)),
             Self::Delivery(delivery) => Some(delivery.poll()?.map(one)),
         }
     }
@@ -70,6 +81,8 @@ impl What {
             (Self::Append(ticket), Some(limit)) => ticket.wait_timeout(limit).map(appended),
             (Self::Answer(answer), None) => answer.wait().map(one),
             (Self::Answer(answer), Some(limit)) => answer.wait_timeout(limit).map(one),
+            (Self::Done(done), None) => done.wait().map(nothing),
+            (Self::Done(done), Some(limit)) => done.wait_timeout(limit).map(nothing),
             (Self::Delivery(delivery), limit) => without_sigpipe(|| match limit {
                 None => delivery.wait().map(one),
                 Some(limit) => delivery.wait_timeout(limit).map(one),
@@ -176,6 +189,9 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
                 }
                 Some(What::Answer(answer)) => {
                     answer.on_complete(move |result| tell(callback, context, result.map(one)));
+                }
+                Some(What::Done(done)) => {
+                    done.on_complete(move |result| tell(callback, context, result.map(nothing)));
                 }
                 _ => return Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
             }

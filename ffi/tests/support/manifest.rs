@@ -7,8 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The files that list what the crates export.
-pub const DOORS: &[&str] =
-    &["core/src/lib.rs", "net/src/client/mod.rs", "net/src/client/blocking.rs", "net/src/follower/mod.rs"];
+pub const DOORS: &[&str] = &[
+    "core/src/lib.rs",
+    "core/src/backup.rs",
+    "core/src/cluster/mod.rs",
+    "core/src/follower/mod.rs",
+    "core/src/metrics.rs",
+    "net/src/client/mod.rs",
+    "net/src/client/blocking.rs",
+    "net/src/follower/mod.rs",
+];
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()

@@ -1,5 +1,5 @@
 //! Peer: the transport between replicas, over gRPC. A [`PeerTransport`] implements the transport of
-//! [`chiplog::ClusterOptions`].
+//! [`chiplog::cluster::ClusterOptions`].
 //!
 //! ```text
 //! log's thread ── send ──> Queue ──> Link (two streams per peer, reopened when one breaks) ──> network
@@ -38,8 +38,9 @@ use crate::wire::address::{Address, check_host_port};
 use crate::wire::tcp;
 use crate::wire::tls;
 use crate::wire::tls::{ServerTls, node_name};
+use chiplog::cluster::{MEMBERS_MAX, Member};
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, ErrorKind, LogId, MEMBERS_MAX, Member, NodeId, options};
+use chiplog::{DirectoryId, ErrorKind, LogId, NodeId, options};
 use hyper_util::client::legacy::connect::HttpConnector;
 use link::Link;
 use std::collections::BTreeMap;

@@ -194,7 +194,7 @@ impl LogSlot {
 
     /// Why the log accepts no appends for lack of room, if this replica leads.
     pub(crate) fn fullness(&self) -> Option<String> {
-        let log = self.opened().filter(|log| log.role() == chiplog::Role::Leader)?;
+        let log = self.opened().filter(|log| log.role() == chiplog::cluster::Role::Leader)?;
         self.room.why_none(log)
     }
 

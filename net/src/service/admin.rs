@@ -15,8 +15,9 @@ use crate::wire::proto::v1::{
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use crate::wire::status::to_status;
+use chiplog::cluster::Change;
 use chiplog::inspect::{Event, Inspector, Report, Severity};
-use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId};
+use chiplog::{DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId, Ticket};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -110,9 +111,9 @@ impl AdminService {
     }
 
     /// Waits for the log's answer; the log enforces the time limit.
-    async fn answered(&self, asked: chiplog::Result<Answer>) -> Result<(), Status> {
+    async fn answered(&self, asked: chiplog::Result<Ticket<()>>) -> Result<(), Status> {
         let answer = async { asked?.await };
-        answer.await.map(drop).map_err(|e| self.host.status_of(&e))
+        answer.await.map_err(|e| self.host.status_of(&e))
     }
 }
 
@@ -152,7 +153,7 @@ impl Admin for AdminService {
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
-        if log.role() == chiplog::Role::Removed {
+        if log.role() == chiplog::cluster::Role::Removed {
             let what = format!(
                 "node {} was removed from the cluster, and its directory cannot join again; start the server in an empty directory under a number that was never used",
                 self.node
@@ -332,15 +333,15 @@ fn describe(log: &Log) -> StatusResponse {
     let replica = &status.replica;
     let disk = rustix::fs::statvfs(log.path()).ok();
     let role = match replica.role {
-        chiplog::Role::Leader => Role::Leader,
-        chiplog::Role::Follower => Role::Follower,
-        chiplog::Role::Candidate => Role::Candidate,
-        chiplog::Role::Learner => Role::Learner,
-        chiplog::Role::Repairing => Role::Repairing,
-        chiplog::Role::Removed => Role::Removed,
+        chiplog::cluster::Role::Leader => Role::Leader,
+        chiplog::cluster::Role::Follower => Role::Follower,
+        chiplog::cluster::Role::Candidate => Role::Candidate,
+        chiplog::cluster::Role::Learner => Role::Learner,
+        chiplog::cluster::Role::Repairing => Role::Repairing,
+        chiplog::cluster::Role::Removed => Role::Removed,
         _ => Role::Unspecified,
     };
-    let peer = |p: &chiplog::PeerStatus| PeerProgress {
+    let peer = |p: &chiplog::cluster::PeerStatus| PeerProgress {
         node: p.node.get(),
         matched_raft: p.matched.get(),
         lag: p.lag,
@@ -377,8 +378,8 @@ fn describe(log: &Log) -> StatusResponse {
     }
 }
 
-fn members(replica: &chiplog::ReplicaStatus) -> Vec<Member> {
-    let member = |m: &chiplog::Member| {
+fn members(replica: &chiplog::cluster::ReplicaStatus) -> Vec<Member> {
+    let member = |m: &chiplog::cluster::Member| {
         // An address with another grammar is returned as the peer address: a program that embeds the log may use its
         // own.
         let address = m.address.parse().unwrap_or_else(|_| Address {

@@ -13,7 +13,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// The overhead of a record in a batch.
 const RECORD_BYTES: usize = 4;
 /// The overhead of a batch.
-const BATCH_HEAD_BYTES: usize = chiplog::BATCH_HEADER_BYTES;
+const BATCH_HEAD_BYTES: usize = chiplog::limits::BATCH_HEADER_BYTES;
 
 /// `logspec.AppendRequest`: a sequence number and proposals.
 ///
@@ -104,7 +104,8 @@ impl AppendRequest {
             let mut builder = BatchBuilder::new();
             while let Some(proposal) = proposals.next_if(|p| {
                 let after = builder.encoded_bytes() + p.len() + RECORD_BYTES;
-                builder.is_empty() || (after <= target && builder.count() < chiplog::BATCH_RECORDS_MAX)
+                builder.is_empty()
+                    || (after <= target && builder.count() < chiplog::limits::BATCH_RECORDS_MAX)
             }) {
                 if let Err(error) = check_size(proposal.len(), most).and_then(|()| builder.push(proposal)) {
                     return Some(Err(error));

@@ -3,7 +3,8 @@
 use crate::served::{One, Server, free_port};
 use crate::support::{LONG, append, event, follow, quick, same};
 use bytes::Bytes;
-use chiplog::{ErrorKind, FollowFrom, Log, Start};
+use chiplog::follower::FollowFrom;
+use chiplog::{ErrorKind, Log, Start};
 use chiplog_net::follower::{Follower, FollowerEvent};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::log::{LogService, NativeOptions};

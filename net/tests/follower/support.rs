@@ -59,7 +59,7 @@ pub(crate) fn append(log: &Log, count: u64, bytes: usize) -> Index {
         record.resize(bytes.max(8), n as u8);
         under_way.push(log.submit(&record).unwrap());
         if under_way.len() >= 64 || n + 1 == count {
-            under_way.drain(..).for_each(|ticket| last = ticket.wait().unwrap().first);
+            under_way.drain(..).for_each(|ticket| last = ticket.wait().unwrap());
         }
     }
     last

@@ -1,8 +1,9 @@
 //! Three served replicas: redirects, held requests, reads from any of them.
 
 use crate::support::{Appender, PATIENCE, Served, info, serve};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options, Role};
+use chiplog::{Log, NodeId, Options};
 use chiplog_net::service::logspec::Limits;
 use chiplog_net::wire::proto::logspec::append_reply::Reply;
 use chiplog_net::wire::proto::logspec::{

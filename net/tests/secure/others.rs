@@ -74,7 +74,7 @@ async fn packed(server: &Served, batches: usize) {
             }
             let batch = batch.build().unwrap();
             assert!(batch.as_bytes().len() < 16 << 10, "{}", batch.as_bytes().len());
-            log.append_batch(&batch).unwrap();
+            log.append(&batch).unwrap();
         }
     })
     .await

@@ -3,7 +3,8 @@
 use crate::pki::{Authority, Leaf};
 use crate::support::PATIENCE;
 use bytes::Bytes;
-use chiplog::{Bootstrap, Change, ClusterOptions, Index, Log, NodeId, Options, Role};
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::{Index, Log, NodeId, Options};
 use chiplog_net::listener::refusals::Refusal;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use chiplog_net::wire::proto::v1::peer_client::PeerClient;

@@ -3,8 +3,9 @@
 
 pub(crate) mod client;
 
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ClusterOptions, Error, ErrorKind, Log, NodeId, Options, Role};
+use chiplog::{Error, ErrorKind, Log, NodeId, Options};
 use chiplog_net::served::log_slot::LogSlot;
 use chiplog_net::service::admin::{AdminService, Found};
 use chiplog_net::service::follow::Follow;

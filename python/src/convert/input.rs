@@ -6,7 +6,8 @@
 //! - Signals are checked while it is read, because an iterable in C such as `itertools.repeat` checks none.
 
 use crate::convert::errors::raise;
-use chiplog::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Error, ErrorKind};
+use chiplog::limits::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX};
+use chiplog::{Error, ErrorKind};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;

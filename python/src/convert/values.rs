@@ -1,7 +1,9 @@
 //! The log's state as the values of `lib/chiplog/_values.py`.
 
 use crate::convert::errors;
-use chiplog::{Error, LogOptions, Member, Metrics, Options, ReadMode, Status};
+use chiplog::cluster::Member;
+use chiplog::metrics::Metrics;
+use chiplog::{Error, LogOptions, Options, ReadMode, Status};
 use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
 use chiplog_net::wire::ids::to_hex;

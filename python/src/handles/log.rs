@@ -112,7 +112,7 @@ impl Log {
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let (log, record, limit) = (self.log()?, record.as_slice(), Limit::new(timeout)?);
-        let ticket = submit(py, log, &limit, || log.try_submit(record))?;
+        let ticket = submit(py, log, &limit, || log.try_submit(record).map(Into::into))?;
         settle(py, &ticket, &limit)
     }
 
@@ -149,7 +149,7 @@ impl Log {
     /// `TypeError`: the record was not accepted.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
-        Ticket::local(submit(py, log, &Limit::none(), || log.try_submit(record))?)
+        Ticket::local(submit(py, log, &Limit::none(), || log.try_submit(record).map(Into::into))?)
     }
 
     /// Submits records as one batch, all or none. Returns a `Ticket` for the index of the first.
@@ -170,7 +170,7 @@ impl Log {
     /// Does not block. Raises what `submit` does: the record was not accepted.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
-        Ticket::local(py.detach(|| log.try_submit(record)).map_err(raise)?)
+        Ticket::local(py.detach(|| log.try_submit(record)).map_err(raise)?.into())
     }
 
     /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` if the queue is full.
@@ -183,7 +183,7 @@ impl Log {
         let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
-        Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
+        Ticket::local(py.detach(|| log.try_submit(&build()?)).map_err(raise)?)
     }
 
     /// Checks whether there is space for an append of `bytes` bytes, in addition to waiting ones. Returns None.
@@ -206,13 +206,12 @@ impl Log {
         let (log, bytes) = (self.log()?, record.as_slice());
         running_loop(py)?; // without a loop nothing is appended
         match py.detach(|| log.try_submit(bytes)) {
-            Ok(ticket) => drive_index(py, None, async move { ticket.await.map(|appended| appended.first) }),
+            Ok(ticket) => drive_index(py, None, ticket),
             Err(error) if error.kind() == ErrorKind::Busy => {
                 let batch = py.detach(|| BatchBuilder::new().push(bytes)?.build()).map_err(raise)?;
                 let log = log.clone();
-                let index = async move {
-                    log.submit_batch_when_room(&batch).await?.await.map(|appended| appended.first)
-                };
+                let index =
+                    async move { log.submit_when_room(&batch).await?.await.map(|appended| appended.first) };
                 drive_index(py, None, index)
             }
             Err(error) => Err(raise(error)),
@@ -241,7 +240,7 @@ impl Log {
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;
         drive_index(py, None, async move {
-            log.submit_batch_when_room(&batch).await?.await.map(|appended| appended.first)
+            log.submit_when_room(&batch).await?.await.map(|appended| appended.first)
         })
     }
 
@@ -469,7 +468,8 @@ impl Log {
     #[pyo3(signature = (changes, timeout=10.0))]
     fn submit_set_log_options(&self, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<Ticket> {
         let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
-        Ticket::answer(self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?)
+        let done = self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?;
+        Ticket::answer(async { done.await.map(|()| Index(0)) })
     }
 
     /// Bytes of the largest record that the log accepts: the log's option, or the one it was opened with if that is
@@ -588,7 +588,7 @@ impl Log {
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;
-        Ok((submit(py, log, limit, || log.try_submit_batch(&batch))?, slices.len() as u64))
+        Ok((submit(py, log, limit, || log.try_submit(&batch))?, slices.len() as u64))
     }
 }
 

@@ -74,7 +74,7 @@ impl Session {
     }
 
     fn ticket(&self, py: Python<'_>, record: &[u8], limit: &Limit) -> PyResult<chiplog::Ticket> {
-        self.submit_by(py, limit, |session, slice| session.submit_within(record, slice))
+        self.submit_by(py, limit, |session, slice| session.submit_within(record, slice).map(Into::into))
     }
 
     /// The ticket of a batch, and the number of its records.
@@ -97,8 +97,7 @@ impl Session {
             Ok(batch)
         };
         let mut batch = py.detach(gather).map_err(raise)?;
-        let ticket =
-            self.submit_by(py, limit, |session, slice| session.submit_batch_within(&mut batch, slice))?;
+        let ticket = self.submit_by(py, limit, |session, slice| session.submit_within(&mut batch, slice))?;
         Ok((ticket, slices.len() as u64))
     }
 }

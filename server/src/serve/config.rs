@@ -11,7 +11,8 @@
 use super::limits::Limits;
 use super::size::Size;
 use crate::common::failure::{Failure, Result};
-use chiplog::{Bootstrap, ClusterOptions, NodeId, Options, ReadMode};
+use chiplog::cluster::{Bootstrap, ClusterOptions};
+use chiplog::{NodeId, Options, ReadMode};
 use chiplog_net::wire::address::{Address, check_host_port};
 use serde::{Deserialize, Serialize};
 use std::fs;

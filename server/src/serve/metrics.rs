@@ -6,7 +6,8 @@ use super::Config;
 use super::ready::not_ready;
 use super::reload::Reloads;
 use crate::common::failure::Result;
-use chiplog::{Log, Role};
+use chiplog::Log;
+use chiplog::cluster::Role;
 use chiplog_net::listener::memory_budget::Budget;
 use chiplog_net::listener::refusals::{Refusal, Refusals};
 use chiplog_net::peer::{PeerTraffic, PeerTransport};
@@ -196,7 +197,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     )?;
     page.counter("discarded_records", "records removed by discards or retention", metrics.discarded_records)?;
     histograms(page, &metrics)?;
-    let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
+    let peers = |value: fn(&chiplog::cluster::PeerStatus) -> u64| -> Vec<(String, u64)> {
         replica.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
     };
     let gauge = MetricType::Gauge;
@@ -211,7 +212,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.family("peer_active", "1 if the leader hears from the peer", "node", MetricType::Gauge, &active)
 }
 
-fn histograms(page: &mut Page<'_>, metrics: &chiplog::Metrics) -> fmt::Result {
+fn histograms(page: &mut Page<'_>, metrics: &chiplog::metrics::Metrics) -> fmt::Result {
     let seconds = |n: usize| (2_u64 << n) as f64 / 1e6;
     let total = |micros: u64| micros as f64 / 1e6;
     let syncs = (&metrics.sync_micros_buckets[..], total(metrics.sync_micros_total));

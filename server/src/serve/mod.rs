@@ -33,7 +33,8 @@ pub(crate) use config::Config;
 
 use crate::common::failure::{Failure, Result};
 use crate::connect::open_log;
-use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
+use chiplog::cluster::{Bootstrap, Role};
+use chiplog::{ErrorKind, Log, LogId, NodeId};
 use chiplog_net::listener;
 use chiplog_net::listener::Settings;
 use chiplog_net::listener::auth::roles::{Access, AccessLayer};

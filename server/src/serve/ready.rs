@@ -1,6 +1,6 @@
 //! Ready: whether clients should use this server.
 
-use chiplog::Role;
+use chiplog::cluster::Role;
 use chiplog_net::served::log_slot::LogSlot;
 use std::borrow::Cow;
 use std::time::Duration;

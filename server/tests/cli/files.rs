@@ -341,8 +341,9 @@ fn info_shows_positions_and_sizes() {
 /// The directory of a replica is reported as such, with the command that opens it.
 #[test]
 fn directory_of_a_replica_is_reported() {
+    use chiplog::cluster::{Bootstrap, ClusterOptions};
     use chiplog::transport::MemoryNetwork;
-    use chiplog::{Bootstrap, ClusterOptions, Log, LogId, NodeId, Options};
+    use chiplog::{Log, LogId, NodeId, Options};
     let place = Place::empty();
     let network = MemoryNetwork::new();
     let cluster = ClusterOptions::new(NodeId(2), Bootstrap::Join(LogId(7)), network.transport());
@@ -697,7 +698,7 @@ fn undecodable_batches_are_reported_and_skipped() {
     let place = Place::empty();
     let log = chiplog::Log::open(place.log(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
     log.append(b"before").unwrap();
-    log.append_batch(&zeros_without_a_table()).unwrap();
+    log.append(&zeros_without_a_table()).unwrap();
     log.append(b"behind").unwrap();
     log.close().unwrap();
     let ended = place.run("read", &[]).fails(3);

@@ -159,19 +159,19 @@ fn work(log: &Log, text: &Text, plan: &Plan, worker: usize) {
     send(&[Report::Session { worker: worker as u64, id: session.id().get() }]);
     let threads = plan.workers.len() as u64;
     let mut number = worker as u64 + (session.next_sequence().get() - 1) * threads;
-    let mut under_way: VecDeque<(u64, Ticket)> = VecDeque::new();
+    let mut under_way: VecDeque<(u64, Ticket<Index>)> = VecDeque::new();
     loop {
         while under_way.len() < plan.in_flight.into() && number < plan.total {
             under_way.push_back((number, session.submit(text.record(number).as_bytes()).unwrap()));
             number += threads;
         }
         let Some((number, ticket)) = under_way.pop_front() else { return };
-        let mut reports = vec![Report::Acked { number, index: ticket.wait().unwrap().first.get() }];
+        let mut reports = vec![Report::Acked { number, index: ticket.wait().unwrap().get() }];
         while reports.len() < REPORTS_MAX
             && let Some(done) = under_way.front().and_then(|(_, ticket)| ticket.poll())
             && let Some((number, _)) = under_way.pop_front()
         {
-            reports.push(Report::Acked { number, index: done.unwrap().first.get() });
+            reports.push(Report::Acked { number, index: done.unwrap().get() });
         }
         send(&reports);
     }

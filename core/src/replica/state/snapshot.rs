@@ -15,7 +15,7 @@ use bytes::Bytes;
 /// # let dir = tempfile::tempdir()?;
 /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
 /// log.append(b"x")?;
-/// let Some(chiplog::FollowMessage::State(state)) = log.follow(chiplog::FollowFrom::Newest)?.next(0)? else { panic!() };
+/// let Some(chiplog::follower::FollowMessage::State(state)) = log.follow(chiplog::follower::FollowFrom::Newest)?.next(0)? else { panic!() };
 /// assert_eq!((state.log(), state.next().get()), (log.log_id(), 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

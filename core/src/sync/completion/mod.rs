@@ -24,6 +24,7 @@ use crate::sync::futex::Futex;
 use crate::types::Index;
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -201,7 +202,10 @@ fn guarded(what: &str, run: impl FnOnce()) {
     }
 }
 
-/// A submitted append: reports when it is durable, and the indexes of its records.
+/// A submitted append or request: reports when it is durable or answered, and the indexes of its records.
+///
+/// `T` is the form of the result: the [`Index`] of a record, the [`Appended`] indexes of a batch, the index that answers a
+/// request, or `()`.
 ///
 /// Wait for it, poll it, await it (it is a [`Future`] for any runtime), or give it a callback. All tickets of a block
 /// become ready at the same moment. Dropping a ticket does not cancel the append; nothing does. `Send` and `Sync`: many
@@ -216,12 +220,50 @@ fn guarded(what: &str, run: impl FnOnce()) {
 /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
 /// let tickets = [log.submit(b"one")?, log.submit(b"two")?]; // both are in progress
 /// for ticket in &tickets {
-///     println!("durable at {}", ticket.wait()?.first);
+///     println!("durable at {}", ticket.wait()?);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "without its ticket it stays unknown whether the append became durable"]
-pub struct Ticket {
+pub struct Ticket<T = Appended> {
+    seat: Seat,
+    value: PhantomData<fn() -> T>,
+}
+
+/// The result of a [`Ticket`]: the [`Index`] of a record or an answer, the [`Appended`] indexes of a batch, or `()`. Only
+/// chiplog implements it.
+pub trait TicketValue: sealed::OfAppended + Send + 'static {}
+
+impl TicketValue for Appended {}
+impl TicketValue for Index {}
+impl TicketValue for () {}
+
+mod sealed {
+    use super::{Appended, Index};
+
+    pub trait OfAppended {
+        fn of(appended: Appended) -> Self;
+    }
+
+    impl OfAppended for Appended {
+        fn of(appended: Appended) -> Self {
+            appended
+        }
+    }
+
+    impl OfAppended for Index {
+        fn of(appended: Appended) -> Self {
+            appended.first
+        }
+    }
+
+    impl OfAppended for () {
+        fn of(_: Appended) -> Self {}
+    }
+}
+
+/// One waiter's part of a completion.
+struct Seat {
     completion: Arc<Completion>,
     place: Place,
     /// The index of our slot among the completion's wakers, once polled as a future.
@@ -229,18 +271,37 @@ pub struct Ticket {
 }
 
 /// A second ticket for the same append, with a waker of its own.
-impl Clone for Ticket {
+impl<T> Clone for Ticket<T> {
     fn clone(&self) -> Self {
-        Self { completion: self.completion.clone(), place: self.place, waker: None }
+        let Seat { completion, place, .. } = &self.seat;
+        let seat = Seat { completion: completion.clone(), place: *place, waker: None };
+        Self { seat, value: PhantomData }
     }
 }
 
-impl Ticket {
+/// For programs that keep tickets of records and of batches together.
+impl From<Ticket<Index>> for Ticket<Appended> {
+    fn from(ticket: Ticket<Index>) -> Self {
+        ticket.returning()
+    }
+}
+
+impl Ticket<Appended> {
     /// The ticket of the batch that is number `ordinal` of its block and has `offset` records before it.
     pub(crate) fn new(completion: Arc<Completion>, ordinal: u32, offset: u32, count: u32) -> Self {
-        Self { completion, place: Place { ordinal, offset, count }, waker: None }
+        let seat = Seat { completion, place: Place { ordinal, offset, count }, waker: None };
+        Self { seat, value: PhantomData }
     }
+}
 
+impl<T> Ticket<T> {
+    /// The same ticket, which returns its result in another form.
+    pub(crate) fn returning<U>(self) -> Ticket<U> {
+        Ticket { seat: self.seat, value: PhantomData }
+    }
+}
+
+impl<T: TicketValue> Ticket<T> {
     /// Blocks until the append is durable or has failed. Returns at once if it is settled; the result stays and can be
     /// read again. Do not call it in a forked child: if the ticket was pending at the fork, it never returns there.
     ///
@@ -253,10 +314,10 @@ impl Ticket {
     /// - `Removed`: this replica was removed from the cluster; the append is not in the log.
     /// - `Unavailable`: the leader stepped down, or the log closed, before a majority was known to have the append;
     ///   outcome unknown. Within a session it can be sent again.
-    pub fn wait(&self) -> Result<Appended> {
+    pub fn wait(&self) -> Result<T> {
         loop {
-            if let Some(result) = self.completion.wait(self.place, None) {
-                return result;
+            if let Some(result) = self.seat.completion.wait(self.seat.place, None) {
+                return result.map(T::of);
             }
         }
     }
@@ -266,21 +327,26 @@ impl Ticket {
     /// # Errors
     /// Those of `wait`, and `Timeout`: the append is still in progress and **may still become durable**. Wait for this
     /// ticket again. Appending the record again may put it into the log twice, unless it belongs to a session.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<Appended> {
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<T> {
         // A time-out that no clock can represent means no limit.
         let deadline = Instant::now().checked_add(timeout);
-        self.completion.wait(self.place, deadline).unwrap_or_else(|| {
-            let message =
-                format!("the append has no result after {timeout:?}; it may still become durable: wait for its ticket again");
-            Err(Error::new(ErrorKind::Timeout, message))
-        })
+        let Some(result) = self.seat.completion.wait(self.seat.place, deadline) else {
+            let message = match self.seat.place.count {
+                0 => format!("there was no answer within {timeout:?}"),
+                _ => format!(
+                    "the append has no result after {timeout:?}; it may still become durable: wait for its ticket again"
+                ),
+            };
+            return Err(Error::new(ErrorKind::Timeout, message));
+        };
+        result.map(T::of)
     }
 
     /// Returns the result if it is known. Never blocks.
     ///
     /// The result's errors are those of [`wait`](Self::wait).
-    pub fn poll(&self) -> Option<Result<Appended>> {
-        self.completion.result(self.place)
+    pub fn poll(&self) -> Option<Result<T>> {
+        Some(self.seat.result()?.map(T::of))
     }
 
     /// Calls `callback` with the result, exactly once: at once on this thread if the result is known already, otherwise
@@ -294,17 +360,17 @@ impl Ticket {
     /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
     /// let (sender, receiver) = std::sync::mpsc::channel();
     /// log.submit(b"record")?.on_complete(move |result| drop(sender.send(result)));
-    /// println!("durable at {}", receiver.recv()??.first);
+    /// println!("durable at {}", receiver.recv()??);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn on_complete(self, callback: impl FnOnce(Result<Appended>) + Send + 'static) {
+    pub fn on_complete(self, callback: impl FnOnce(Result<T>) + Send + 'static) {
         // Boxed before the lock is taken, to hold it briefly.
-        let callback: Callback = Box::new(callback);
-        let mut hooks = self.completion.hooks.lock();
+        let callback: Callback = Box::new(move |result: Result<Appended>| callback(result.map(T::of)));
+        let mut hooks = self.seat.completion.hooks.lock();
         // Under the lock: either this sees the result, or `complete`, which takes the hooks under the lock after it
         // stored DONE, sees this callback.
-        match self.poll() {
-            None => hooks.callbacks.push((self.place, callback)),
+        match self.seat.result() {
+            None => hooks.callbacks.push((self.seat.place, callback)),
             Some(result) => {
                 drop(hooks);
                 callback(result);
@@ -313,27 +379,37 @@ impl Ticket {
     }
 }
 
-impl Future for Ticket {
-    type Output = Result<Appended>;
+impl<T: TicketValue> Future for Ticket<T> {
+    type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let ticket = &mut *self;
-        if let Some(result) = Self::poll(ticket) {
+        self.seat.poll(context).map_ok(T::of)
+    }
+}
+
+impl Seat {
+    /// The result, if it is known.
+    fn result(&self) -> Option<Result<Appended>> {
+        self.completion.result(self.place)
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Appended>> {
+        if let Some(result) = self.result() {
             return Poll::Ready(result);
         }
         // Cloning and dropping wakers is foreign code, so it happens outside the lock.
         let waker = context.waker().clone();
-        let mut hooks = ticket.completion.hooks.lock();
+        let mut hooks = self.completion.hooks.lock();
         // Checked again under the lock; see `on_complete`.
-        if let Some(result) = Self::poll(ticket) {
+        if let Some(result) = self.result() {
             drop(hooks);
             return Poll::Ready(result);
         }
         // Only the newest waker counts: it replaces the one of an earlier poll.
-        let replaced = match ticket.waker {
+        let replaced = match self.waker {
             Some(place) => hooks.wakers[place].replace(waker),
             None => {
-                ticket.waker = Some(hooks.wakers.len());
+                self.waker = Some(hooks.wakers.len());
                 hooks.wakers.push(Some(waker));
                 None
             }
@@ -344,7 +420,7 @@ impl Future for Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Seat {
     /// Drops the waker that this ticket registered; does not touch other tickets.
     fn drop(&mut self) {
         if let Some(place) = self.waker {
@@ -357,65 +433,10 @@ impl Drop for Ticket {
     }
 }
 
-impl fmt::Debug for Ticket {
+impl<T> fmt::Debug for Ticket<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket").field("count", &self.place.count).field("result", &self.poll()).finish()
-    }
-}
-
-/// The pending answer to a request or command: an index. A [`Future`] for any runtime. Dropping it does not cancel the
-/// request. Like a [`Ticket`], it cannot be used in a forked child.
-///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// log.append(b"x")?;
-/// let last = log.submit_barrier(std::time::Duration::from_secs(1))?;
-/// assert_eq!(last.wait()?.get(), 1);
-/// assert_eq!(last.poll().expect("waited for")?.get(), 1);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-#[must_use = "an answer that is not waited for has no effect"]
-pub struct Answer(pub(crate) Ticket);
-
-impl Answer {
-    /// Blocks until the answer is known.
-    ///
-    /// # Errors
-    /// The reason why the request failed; see the call that returned this.
-    pub fn wait(&self) -> Result<Index> {
-        self.0.wait().map(|a| a.first)
-    }
-
-    /// Like [`wait`](Self::wait), for up to `timeout`. Zero is allowed and checks once.
-    ///
-    /// # Errors
-    /// Those of [`wait`](Self::wait), and `Timeout`: there is no answer yet.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<Index> {
-        let deadline = Instant::now().checked_add(timeout);
-        let answer = self.0.completion.wait(self.0.place, deadline).unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Timeout, format!("there was no answer within {timeout:?}")))
-        });
-        answer.map(|a| a.first)
-    }
-
-    /// Returns the answer if it is known. Never blocks.
-    pub fn poll(&self) -> Option<Result<Index>> {
-        Some(self.0.poll()?.map(|a| a.first))
-    }
-
-    /// Calls `callback` with the answer, like [`Ticket::on_complete`].
-    pub fn on_complete(self, callback: impl FnOnce(Result<Index>) + Send + 'static) {
-        self.0.on_complete(move |result| callback(result.map(|a| a.first)));
-    }
-}
-
-impl Future for Answer {
-    type Output = Result<Index>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map_ok(|a| a.first)
+        let Seat { place, .. } = &self.seat;
+        f.debug_struct("Ticket").field("count", &place.count).field("result", &self.seat.result()).finish()
     }
 }
 

@@ -2,9 +2,8 @@
 
 use super::accumulator::{BATCH_BYTES_MIN, Bounds, FRAME_BYTES};
 use crate::client::cluster::discovery::Limits;
-use chiplog::{
-    BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Result, Sequence, SessionId, options,
-};
+use chiplog::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
+use chiplog::{Codec, Error, ErrorKind, Result, Sequence, SessionId, options};
 use std::time::Duration;
 
 options! {

@@ -19,10 +19,8 @@ use crate::wire::proto::v1::follow_request::Start as Asked;
 use crate::wire::proto::v1::{FollowPlace, FollowRequest};
 use crate::wire::protocol::NANOS_PER_MILLI;
 use bytes::Bytes;
-use chiplog::{
-    EntryIndex, Error, ErrorKind, FollowFrom, FollowMessage, FollowSource, Index, Log, LogId, ReadMode, Term,
-    Timestamp,
-};
+use chiplog::follower::{FollowFrom, FollowMessage, FollowSource};
+use chiplog::{EntryIndex, Error, ErrorKind, Index, Log, LogId, ReadMode, Term, Timestamp};
 use prost::encoding::{encoded_len_varint, uint64};
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -196,7 +196,7 @@ impl AppendStream {
         let unpacked = batch.unmeasured_bytes(log.record_bytes_max());
         let is_large = (UNPACKED_AT_ONCE_MAX + 1..=options.batch_bytes_max as usize).contains(&unpacked);
         if !is_large {
-            match log.try_submit_batch(&batch) {
+            match log.try_submit(&batch) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
                 done => return self.submitted(Some(done), bytes, held),
             }
@@ -204,7 +204,7 @@ impl AppendStream {
         let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
         let submitting = async move {
             let batch = if is_large { measured(&payer, batch).await? } else { batch };
-            log.submit_batch_when_room(&batch).await
+            log.submit_when_room(&batch).await
         };
         let ticket = async move { timeout(patience, submitting).await.ok() };
         self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(ticket) });

@@ -1,7 +1,7 @@
 //! LogService: the service `chiplog.v1.Log`, as documented in its proto, over a [`LogSlot`].
 //!
 //! ```text
-//! Append   requests ──> decode, verify ──> Log::try_submit_batch ──> tickets, in order ──> responses
+//! Append   requests ──> decode, verify ──> Log::try_submit ──> tickets, in order ──> responses
 //! Read     Reader::next_stored ──> batches as they are in the log ──> responses of about 1 MiB
 //! others   one answer each; blocking calls run on the runtime's blocking threads, a limited number at a time
 //! ```
@@ -30,7 +30,7 @@ use crate::wire::proto::v1::{
     ServerInfoResponse, WatchRequest,
 };
 use append::AppendStream;
-use chiplog::{Answer, Error, ErrorKind, Index, Log, NodeId, Sequence, SessionId, options};
+use chiplog::{Error, ErrorKind, Index, Log, NodeId, Sequence, SessionId, Ticket, options};
 use info::WatchStream;
 use read::{ReadStream, Replies};
 pub use service::NativeServer;
@@ -151,7 +151,7 @@ impl LogService {
     async fn answer(
         &self,
         log: &str,
-        ask: impl FnOnce(&Log) -> chiplog::Result<Answer>,
+        ask: impl FnOnce(&Log) -> chiplog::Result<Ticket<Index>>,
     ) -> Result<Index, Status> {
         let log = self.host.log(log)?;
         let _permit = self.permit()?;

@@ -161,7 +161,7 @@ impl Taker {
         let options = self.log.options();
         let mut tickets = Vec::new();
         for batch in request.batches(options.batch_bytes_max) {
-            let submitting = async { self.log.submit_batch_when_room(&batch?).await };
+            let submitting = async { self.log.submit_when_room(&batch?).await };
             let submitted = timeout(options.queue_timeout, submitting).await;
             let submitted =
                 submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.is_empty())));
@@ -420,7 +420,7 @@ mod tests {
         let room = Arc::new(Semaphore::new(1)).acquire_many_owned(1).await.unwrap();
         let _room = (room, memory_budget::Ledger::default().claim().queued());
         let went_in =
-            Turn::Appended { sequence: 3, count: 1, tickets: vec![log.submit(b"x").unwrap()], _room };
+            Turn::Appended { sequence: 3, count: 1, tickets: vec![log.submit(b"x").unwrap().into()], _room };
         let refused = || Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, "no room")));
         let in_part = Turn::Failed(unknown(1, &Error::new(ErrorKind::Busy, "no room")));
         for (behind, submitted) in [

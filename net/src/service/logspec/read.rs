@@ -359,7 +359,7 @@ mod tests {
         log.append(b"x").unwrap();
         let mut builder = BatchBuilder::new();
         builder.codec(Codec::Lz4).push(&[7; 2 * UNPACKED_AT_ONCE_MAX]).unwrap();
-        log.append_batch(&builder.build().unwrap()).unwrap();
+        log.append(&builder.build().unwrap()).unwrap();
         let host = LogSlot::new();
         host.open(log);
         let payer = Budget::default().payer_of(&http::Extensions::new());

@@ -47,7 +47,7 @@ impl Ticket {
         Self::on(Way::Remote(delivery, runtime))
     }
 
-    pub(crate) fn answer(answer: chiplog::Answer) -> PyResult<Self> {
+    pub(crate) fn answer(answer: impl Future<Output = Result<Index>> + Send + 'static) -> PyResult<Self> {
         Self::on(Way::Answer(answer.boxed().shared()))
     }
 

@@ -292,7 +292,7 @@ fn append(shared: &Shared, log: &Log, jobs: &Receiver<Work>, in_flight: usize, b
                     settle(shared, oldest, bar);
                 }
             }
-            Ok(Work::Batch(batch, bytes)) if !shared.stopped() => match log.submit_batch(&batch) {
+            Ok(Work::Batch(batch, bytes)) if !shared.stopped() => match log.submit(&batch) {
                 Ok(ticket) => waiting.push_back((ticket, bytes)),
                 Err(error) => shared.fail(error),
             },

@@ -57,7 +57,7 @@ impl Resuming {
         let mut options = ProducerOptions::default();
         options.session = Some((session, Sequence(next)));
         options.codec = plan.codec;
-        options.batch_bytes = chiplog::BATCH_BYTES_MAX;
+        options.batch_bytes = chiplog::limits::BATCH_BYTES_MAX;
         options.inflight_max = plan.in_flight.min(1024) as u16;
         options.delivery_timeout = DELIVERY;
         options.block_max = STOP_CHECK;
