@@ -1,14 +1,14 @@
 //! Three replicas of one log inside a program. docs/embedding.md shows exactly these lines.
 
 use chiplog::transport::MemoryNetwork; // connects replicas of one process; chiplog_net::peer::PeerTransport, feature `server`, is over a network
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options};
+use chiplog::{Bootstrap, Change, ClusterOptions, Log, NodeId, Options};
 use std::time::Duration;
 
 fn main() -> Result<(), chiplog::Error> {
     let (network, patience) = (MemoryNetwork::new(), Duration::from_secs(10));
-    let replica = |node, bootstrap| Options {
-        cluster: Some(Cluster::new(NodeId(node), bootstrap, network.transport())),
-        ..Options::default()
+    let replica = |node, bootstrap| {
+        let cluster = ClusterOptions::new(NodeId(node), bootstrap, network.transport());
+        Options::default().cluster(cluster)
     };
     let leader = Log::open("replica-1", replica(1, Bootstrap::Init))?; // on one node, once
     let mut followers = Vec::new();
