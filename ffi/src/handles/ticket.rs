@@ -1,14 +1,10 @@
 //! Tickets: the outcome of an append or a command in flight, of the embedded log or of a producer.
 
-use crate::abi::entry::entry;
+use crate::abi::entry::{entry, entry_value};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::abi::values::out;
-use crate::abi::values::{
-    Context, appended, chiplog_appended_t, chiplog_outcome_fn, one, put, tell, timeout,
-};
-use crate::support::handle_table;
-use crate::support::handle_table::handle;
-use crate::support::panic_guard::plain;
+use crate::abi::pointers::put;
+use crate::abi::values::{appended, chiplog_appended_t, chiplog_outcome_fn, one, outcome, timeout};
+use crate::support::handle_table::{Opaque, get, handle, release};
 use crate::support::threads::without_sigpipe;
 use chiplog::{Answer, Error, ErrorKind, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
@@ -16,7 +12,7 @@ use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
 /// The operation behind a ticket.
-enum What {
+pub(crate) enum What {
     Append(Ticket),
     Answer(Answer),
     Delivery(Delivery),
@@ -27,32 +23,62 @@ pub(crate) struct Asked(RwLock<Option<What>>);
 
 /// An append or a command in flight. Many threads may use it at once. Closing it does not cancel the append: nothing
 /// does.
-#[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_ticket_t {
-    _private: crate::support::handle_table::Opaque,
+    _private: Opaque,
 }
 
 handle!(chiplog_ticket_t is Asked, 5, "ticket");
 
+impl From<What> for Asked {
+    fn from(what: What) -> Self {
+        Self(RwLock::new(Some(what)))
+    }
+}
+
+impl From<Ticket> for Asked {
+    fn from(ticket: Ticket) -> Self {
+        What::Append(ticket).into()
+    }
+}
+
+impl From<Answer> for Asked {
+    fn from(answer: Answer) -> Self {
+        What::Answer(answer).into()
+    }
+}
+
+impl From<Delivery> for Asked {
+    fn from(delivery: Delivery) -> Self {
+        What::Delivery(delivery).into()
+    }
+}
+
 impl Asked {
-    pub(crate) fn append(ticket: Ticket) -> Self {
-        Self(RwLock::new(Some(What::Append(ticket))))
-    }
-
-    pub(crate) fn answer(answer: Answer) -> Self {
-        Self(RwLock::new(Some(What::Answer(answer))))
-    }
-
-    pub(crate) fn delivery(delivery: Delivery) -> Self {
-        Self(RwLock::new(Some(What::Delivery(delivery))))
-    }
-
     fn with<T>(&self, ask: impl FnOnce(&What) -> Result<T>) -> Result<T> {
-        match &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(what) => ask(what),
-            None => Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
-        }
+        self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or_else(taken).and_then(ask)
     }
+
+    /// Takes the operation for a callback.
+    ///
+    /// # Errors
+    /// `Busy`, `InvalidArgument`: the ticket is unchanged.
+    fn take(&self) -> Result<Option<What>> {
+        let busy = |_| {
+            let what = "another thread waits for this ticket: only one of the two can have it";
+            Error::new(ErrorKind::Busy, what)
+        };
+        let mut place = self.0.try_write().map_err(busy)?;
+        if let Some(What::Delivery(_)) = *place {
+            return Err(invalid(
+                "the ticket is of a producer's record: pass the callback to chiplog_producer_send_with instead",
+            ));
+        }
+        Ok(place.take())
+    }
+}
+
+fn taken() -> Error {
+    Error::new(ErrorKind::Closed, "the ticket was given to a callback")
 }
 
 impl What {
@@ -83,9 +109,6 @@ impl What {
 /// Ownership: borrowed. Any thread, many at once. Blocks.
 /// Errors: TIMEOUT: the append is still in flight and MAY STILL BECOME DURABLE: wait for this ticket again. Other
 /// errors: see the function that returned the ticket, and for a producer's ticket chiplog_producer_submit.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_wait(
     ticket: *const chiplog_ticket_t,
@@ -93,21 +116,12 @@ pub unsafe extern "C" fn chiplog_ticket_wait(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            put(placed, handle_table::get::<Asked>(ticket)?.with(|what| what.wait(timeout_ms))?);
-            Ok(())
-        })
-    }
+    entry_value(error, placed, || get(ticket)?.with(|what| what.wait(timeout_ms)))
 }
 
 /// Checks whether there is a result: `*done` is 1 or 0. If there is, returns its status, and `*placed` is the
 /// position.
 /// Ownership: borrowed. Any thread. Never blocks. Errors: as chiplog_ticket_wait, except TIMEOUT for waiting.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_poll(
     ticket: *const chiplog_ticket_t,
@@ -115,18 +129,14 @@ pub unsafe extern "C" fn chiplog_ticket_poll(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            put(done, 0);
-            let Some(result) = handle_table::get::<Asked>(ticket)?.with(|what| Ok(what.poll()))? else {
-                return Ok(());
-            };
+    entry(error, || {
+        put(done, 0);
+        if let Some(result) = get(ticket)?.with(|what| Ok(what.poll()))? {
             put(done, 1);
             put(placed, result?);
-            Ok(())
-        })
-    }
+        }
+        Ok(())
+    })
 }
 
 /// Calls `callback` once with the result: at once on this thread if it is known already, else on the log's writer
@@ -136,9 +146,6 @@ pub unsafe extern "C" fn chiplog_ticket_poll(
 /// called. Any thread. Blocks only while the callback runs.
 /// Errors: BUSY: another thread waits for the ticket; INVALID_ARGUMENT; CLOSED, FORKED. On an error `callback` is not
 /// called.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_on_complete(
     ticket: *mut chiplog_ticket_t,
@@ -146,63 +153,22 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
     context: *mut c_void,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    let context = Context(context);
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            if callback.is_none() {
-                return Err(invalid("callback is NULL"));
-            }
-            let asked = handle_table::get::<Asked>(ticket)?;
-            let what = {
-                let busy = |_| {
-                    Error::new(
-                        ErrorKind::Busy,
-                        "another thread waits for this ticket: only one of the two can have it",
-                    )
-                };
-                let mut place = asked.0.try_write().map_err(busy)?;
-                if let Some(What::Delivery(_)) = *place {
-                    return Err(invalid(
-                        "the ticket is of a producer's record: pass the callback to chiplog_producer_send_with instead",
-                    ));
-                }
-                place.take()
-            };
-            drop(handle_table::close::<Asked>(ticket));
-            match what {
-                Some(What::Append(ticket)) => {
-                    ticket.on_complete(move |result| tell(callback, context, result.map(appended)));
-                }
-                Some(What::Answer(answer)) => {
-                    answer.on_complete(move |result| tell(callback, context, result.map(one)));
-                }
-                _ => return Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
-            }
-            Ok(())
-        })
-    }
+    entry(error, || {
+        let callback = outcome(callback, context)?;
+        let what = get(ticket)?.take()?;
+        release(ticket);
+        match what {
+            Some(What::Append(ticket)) => ticket.on_complete(|result| callback(result.map(appended))),
+            Some(What::Answer(answer)) => answer.on_complete(|result| callback(result.map(one))),
+            _ => return Err(taken()),
+        }
+        Ok(())
+    })
 }
 
 /// Closes a ticket; the append continues. Does nothing if it is NULL or already closed.
 /// Ownership: takes `ticket`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_ticket_close(ticket: *mut chiplog_ticket_t) {
-    plain((), || drop(handle_table::close::<Asked>(ticket)));
-}
-
-/// Hands out the ticket of a submitted operation.
-///
-/// # Safety
-/// `ticket` is as [`out`] requires.
-pub(crate) unsafe fn ticketed(
-    ticket: *mut *mut chiplog_ticket_t,
-    submit: impl FnOnce() -> Result<Asked>,
-) -> Result<()> {
-    // SAFETY: this function's condition.
-    let place = unsafe { out(ticket, "ticket") }?;
-    let handle = handle_table::insert(submit()?)?;
-    // SAFETY: `out` checked the pointer.
-    unsafe { place.write(handle) };
-    Ok(())
+    release(ticket);
 }
