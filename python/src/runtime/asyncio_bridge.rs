@@ -163,6 +163,25 @@ pub(crate) fn drive(
     Ok(promise.unbind())
 }
 
+/// As [`drive`], for a future with a result, of which `finish` makes the value.
+pub(crate) fn drive_result<T: Send + 'static>(
+    py: Python<'_>,
+    runtime: Option<Handle>,
+    future: impl Future<Output = Result<T>> + Send + 'static,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    drive(py, runtime, async move {
+        let done = future.await;
+        let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
+        finish
+    })
+}
+
+/// The value of a call that returns nothing.
+pub(crate) fn none(py: Python<'_>, _: ()) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
 /// Runs work that cannot be awaited on a thread of its own, for the running event loop: see [`threads::begin`].
 ///
 /// # Errors
@@ -173,12 +192,7 @@ pub(crate) fn drive_on_thread<T: Send + 'static>(
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
     running_loop(py)?;
-    let done = threads::begin(work).map_err(raise)?;
-    drive(py, None, async move {
-        let done = done.await;
-        let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
-        finish
-    })
+    drive_result(py, None, threads::begin(work).map_err(raise)?, finish)
 }
 
 /// Drops a task's future when nothing waits for it any more.
