@@ -194,6 +194,14 @@ pub(crate) fn invalid(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
+/// The text of an error about an argument, for tests.
+#[cfg(test)]
+pub(crate) fn said<T: std::fmt::Debug>(result: chiplog::Result<T>) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    error.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -136,12 +136,7 @@ pub(crate) unsafe fn out<T>(place: *mut *mut T, name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn said<T: std::fmt::Debug>(result: Result<T>) -> String {
-        let error = result.unwrap_err();
-        assert_eq!(error.kind(), chiplog::ErrorKind::InvalidArgument);
-        error.to_string()
-    }
+    use crate::abi::error::said;
 
     /// "5 bytes at 0x0" and "3 slices at 0x0" did not name the argument or what is wrong with it.
     #[test]

@@ -174,12 +174,7 @@ pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn said<T: std::fmt::Debug>(result: Result<T>) -> String {
-        let error = result.unwrap_err();
-        assert_eq!(error.kind(), chiplog::ErrorKind::InvalidArgument);
-        error.to_string()
-    }
+    use crate::abi::error::said;
 
     /// A value was silently ignored where it means nothing.
     #[test]

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A kind of handle: a type that the header shows, of which there are only pointers.
 pub(crate) trait Handle: Sized + 'static {
-    /// What a handle stands for.
+    /// The type of the objects behind the handles.
     type Value: Send + Sync + 'static;
     /// From 1 to 63, different for each kind.
     const TAG: u64;

@@ -1,4 +1,4 @@
-//! What connects to servers: their addresses, a token, TLS. For clients and followers.
+//! Connecting to servers: their addresses, a token, TLS. For clients and followers.
 
 use crate::abi::error::invalid;
 use crate::abi::pointers::{bytes_of, text, text_or_none};

@@ -1,4 +1,4 @@
-//! What changes an embedded log: appends and discards.
+//! Changes of an embedded log: appends and discards.
 
 use crate::abi::entry::{entry, entry_handle, entry_value};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t};
