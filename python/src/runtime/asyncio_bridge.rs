@@ -17,7 +17,7 @@ use crate::convert::errors::raise;
 use crate::runtime::fork::Own;
 use crate::runtime::threads;
 use chiplog::{Error, ErrorKind, Result};
-use pyo3::exceptions::{PyBaseException, PyStopIteration};
+use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -285,14 +285,6 @@ pub(crate) fn next(py: Python<'_>, of: impl Taken + 'static) -> PyResult<Py<PyAn
 
 #[pymethods]
 impl Next {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         loop {
             let current = lock(&self.waiting).take();
@@ -314,24 +306,6 @@ impl Next {
                 *lock(&self.waiting) = Some(awaited.unbind());
             }
         }
-    }
-
-    // These methods make it a coroutine for asyncio.create_task.
-
-    fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let _ = value; // nothing awaited here uses one
-        self.__next__(py)
-    }
-
-    #[pyo3(signature = (kind, value=None, traceback=None))]
-    fn throw(
-        &self,
-        kind: &Bound<'_, PyAny>,
-        value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.close();
-        Err(thrown(kind, value, traceback))
     }
 
     fn close(&self) {
@@ -364,36 +338,12 @@ pub(crate) fn ready(py: Python<'_>, result: PyResult<Py<PyAny>>) -> PyResult<Py<
 
 #[pymethods]
 impl Ready {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self) -> PyResult<()> {
+    fn __next__(&self, _py: Python<'_>) -> PyResult<Py<PyAny>> {
         match lock(&self.0).take() {
             Some(Ok(value)) => Err(PyStopIteration::new_err((value,))),
             Some(Err(error)) => Err(error),
-            None => Err(pyo3::exceptions::PyRuntimeError::new_err("this object was already awaited")),
+            None => Err(PyRuntimeError::new_err("this object was already awaited")),
         }
-    }
-
-    fn send(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let _ = value;
-        self.__next__()
-    }
-
-    #[pyo3(signature = (kind, value=None, traceback=None))]
-    fn throw(
-        &self,
-        kind: &Bound<'_, PyAny>,
-        value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.close();
-        Err(thrown(kind, value, traceback))
     }
 
     fn close(&self) {
@@ -401,6 +351,42 @@ impl Ready {
         drop(result);
     }
 }
+
+/// Makes an iterator with `close` an awaitable, and a coroutine for `asyncio.create_task`.
+macro_rules! coroutine {
+    ($($class:ident),*) => {
+        $(
+            #[pymethods]
+            impl $class {
+                fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                    slf
+                }
+
+                fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                    slf
+                }
+
+                fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+                    let _ = value; // nothing awaited here uses one
+                    self.__next__(py)
+                }
+
+                #[pyo3(signature = (kind, value=None, traceback=None))]
+                fn throw(
+                    &self,
+                    kind: &Bound<'_, PyAny>,
+                    value: Option<&Bound<'_, PyAny>>,
+                    traceback: Option<&Bound<'_, PyAny>>,
+                ) -> PyResult<()> {
+                    self.close();
+                    Err(thrown(kind, value, traceback))
+                }
+            }
+        )*
+    };
+}
+
+coroutine!(Next, Ready);
 
 /// The arguments of a coroutine's `throw`: an exception, or a class with a value.
 fn thrown(
