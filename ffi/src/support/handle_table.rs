@@ -379,7 +379,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
-    struct Counted(Arc<AtomicUsize>);
+    pub(crate) struct Counted(Arc<AtomicUsize>);
 
     /// A type for these tests.
     pub struct counted_t {
