@@ -913,44 +913,6 @@ typedef struct {
 } chiplog_client_options_t;
 
 /**
- * Where and how a reader reads over the network. Fill it with chiplog_reader_options_init.
- */
-typedef struct {
-  /**
-   * sizeof(chiplog_reader_options_t) as the caller was compiled with it.
-   */
-  size_t size;
-  /**
-   * CHIPLOG_READ_FROM_..., default ANY.
-   */
-  uint32_t from;
-  /**
-   * Whether the reader waits at the end for new records: 1 or 0. Default 1. With 0 it ends there.
-   */
-  uint8_t follow;
-  /**
-   * Not used; must be 0.
-   */
-  uint8_t reserved[3];
-  /**
-   * The zone of CHIPLOG_READ_FROM_NEAREST.
-   */
-  const char *zone;
-  /**
-   * The reader waits for a replica that does not have this record yet. Default 0.
-   */
-  uint64_t min_index;
-  /**
-   * The interval at which an idle server sends a sign of life, default 3 s.
-   */
-  uint64_t keep_alive_ms;
-  /**
-   * How long servers are tried before the reader returns an error, default 30 s.
-   */
-  uint64_t timeout_ms;
-} chiplog_reader_options_t;
-
-/**
  * Limits, deadlines and guarantees of a producer. Fill it with chiplog_producer_options_init.
  */
 typedef struct {
@@ -1016,6 +978,44 @@ typedef struct {
    */
   uint8_t reserved[5];
 } chiplog_producer_options_t;
+
+/**
+ * Where and how a reader reads over the network. Fill it with chiplog_reader_options_init.
+ */
+typedef struct {
+  /**
+   * sizeof(chiplog_reader_options_t) as the caller was compiled with it.
+   */
+  size_t size;
+  /**
+   * CHIPLOG_READ_FROM_..., default ANY.
+   */
+  uint32_t from;
+  /**
+   * Whether the reader waits at the end for new records: 1 or 0. Default 1. With 0 it ends there.
+   */
+  uint8_t follow;
+  /**
+   * Not used; must be 0.
+   */
+  uint8_t reserved[3];
+  /**
+   * The zone of CHIPLOG_READ_FROM_NEAREST.
+   */
+  const char *zone;
+  /**
+   * The reader waits for a replica that does not have this record yet. Default 0.
+   */
+  uint64_t min_index;
+  /**
+   * The interval at which an idle server sends a sign of life, default 3 s.
+   */
+  uint64_t keep_alive_ms;
+  /**
+   * How long servers are tried before the reader returns an error, default 30 s.
+   */
+  uint64_t timeout_ms;
+} chiplog_reader_options_t;
 
 /**
  * Called with each record that was not acknowledged when its producer ended. `in_doubt` is 1 if the record was sent
@@ -1340,6 +1340,12 @@ chiplog_status_t chiplog_log_close(chiplog_log_t *log,
                                    chiplog_error_t **error);
 
 /**
+ * Returns the log's directory, as the caller gave it. NULL if `log` is not an open log.
+ * Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
+ */
+const char *chiplog_log_path(const chiplog_log_t *log);
+
+/**
  * Appends one record and blocks until it is durable. `*index` (may be NULL) is its index.
  * Ownership: all borrowed. Any thread, many at once: they share writes and syncs. Blocks.
  * Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: the outcome is unknown.
@@ -1435,40 +1441,6 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_check_room(const chiplog_log_t *lo
                                         chiplog_error_t **error);
 
 /**
- * Opens a reader of committed records that begins at `start` (CHIPLOG_START_...; `value`: its number, else 0).
- * Ownership: `log` borrowed for the call. The caller owns `*reader` and must close it; it may outlive the log. Any
- * thread.
- * Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, IO, CORRUPT, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_reader(const chiplog_log_t *log,
-                                    uint32_t start,
-                                    uint64_t value,
-                                    chiplog_reader_t **reader,
-                                    chiplog_error_t **error);
-
-/**
- * Reads one committed record by its index: `*records` holds only that one.
- * Ownership: `log` borrowed. The caller owns `*records` and must close it; it may outlive the log. Any thread, many
- * at once.
- * Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, CORRUPT, IO, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
-                                  uint64_t index,
-                                  chiplog_records_t **records,
-                                  chiplog_error_t **error);
-
-/**
- * Reports that the bytes of record `index` are damaged in this directory. A replica of a cluster scrubs the segment
- * at once and repairs the damage from other replicas. A log on its own only counts and logs the damage. Reads report
- * damage by themselves. A report about a sound record costs only the scrub.
- * Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE,
- * UNAVAILABLE, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_report_damage(const chiplog_log_t *log,
-                                           uint64_t index,
-                                           chiplog_error_t **error);
-
-/**
  * Discards all records below `first`, durably; their space is reused. Does nothing if `first` is at or below the
  * first index. If it is beyond the end, the log becomes empty and continues at `first`. Readers keep the records
  * they hold.
@@ -1490,19 +1462,26 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_discard(chiplog_log_t *log,
                                             chiplog_error_t **error);
 
 /**
- * Returns the options that the log was opened with, except for the clock. Set `options->size` first.
- * Ownership: `log` borrowed; the caller owns `options`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ * Opens a reader of committed records that begins at `start` (CHIPLOG_START_...; `value`: its number, else 0).
+ * Ownership: `log` borrowed for the call. The caller owns `*reader` and must close it; it may outlive the log. Any
+ * thread.
+ * Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, IO, CORRUPT, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
-                                     chiplog_log_options_t *options,
-                                     chiplog_error_t **error);
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_reader(const chiplog_log_t *log,
+                                    uint32_t start,
+                                    uint64_t value,
+                                    chiplog_reader_t **reader,
+                                    chiplog_error_t **error);
 
 /**
- * Returns the current state of the log. Set `info->size` first.
- * Ownership: `log` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ * Reads one committed record by its index: `*records` holds only that one.
+ * Ownership: `log` borrowed. The caller owns `*records` and must close it; it may outlive the log. Any thread, many
+ * at once.
+ * Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, CORRUPT, IO, CLOSED, FORKED.
  */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_info(const chiplog_log_t *log,
-                                  chiplog_info_t *info,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
+                                  uint64_t index,
+                                  chiplog_records_t **records,
                                   chiplog_error_t **error);
 
 /**
@@ -1533,6 +1512,33 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_wait_for(const chiplog_log_t *log,
                                       uint64_t index,
                                       uint64_t timeout_ms,
                                       chiplog_error_t **error);
+
+/**
+ * Reports that the bytes of record `index` are damaged in this directory. A replica of a cluster scrubs the segment
+ * at once and repairs the damage from other replicas. A log on its own only counts and logs the damage. Reads report
+ * damage by themselves. A report about a sound record costs only the scrub.
+ * Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE,
+ * UNAVAILABLE, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_report_damage(const chiplog_log_t *log,
+                                           uint64_t index,
+                                           chiplog_error_t **error);
+
+/**
+ * Returns the options that the log was opened with, except for the clock. Set `options->size` first.
+ * Ownership: `log` borrowed; the caller owns `options`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
+                                     chiplog_log_options_t *options,
+                                     chiplog_error_t **error);
+
+/**
+ * Returns the current state of the log. Set `info->size` first.
+ * Ownership: `log` borrowed; the caller owns `info`. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_info(const chiplog_log_t *log,
+                                  chiplog_info_t *info,
+                                  chiplog_error_t **error);
 
 /**
  * Returns the counters of the log since it was opened. Set `stats->size` first.
@@ -1569,34 +1575,6 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_poison_cause(const chiplog_log_t *
  */
 CHIPLOG_MUST_USE chiplog_status_t chiplog_log_shortage_cause(const chiplog_log_t *log,
                                             chiplog_error_t **cause,
-                                            chiplog_error_t **error);
-
-/**
- * Returns the log's directory, as the caller gave it. NULL if `log` is not an open log.
- * Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
- */
-const char *chiplog_log_path(const chiplog_log_t *log);
-
-/**
- * Opens an exactly-once session, durably.
- * Ownership: `log` borrowed for the call; the caller owns `*session` and must close it. Any thread. Blocks.
- * Errors: TOO_MANY_SESSIONS, FULL, POISONED, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_open_session(chiplog_log_t *log,
-                                          chiplog_session_t **session,
-                                          chiplog_error_t **error);
-
-/**
- * Resumes a session, in this process or another one. `next` is the number that the next append gets, from 1. To
- * repeat an append whose outcome is unknown, use its number again. The first append reports whether the log still
- * knows the session.
- * Ownership: `log` borrowed for the call; the caller owns `*session` and must close it. Any thread. Never blocks.
- * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_log_resume_session(chiplog_log_t *log,
-                                            uint64_t id,
-                                            uint64_t next,
-                                            chiplog_session_t **session,
                                             chiplog_error_t **error);
 
 /**
@@ -1971,6 +1949,28 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_records_view(const chiplog_records_t *
 void chiplog_records_close(chiplog_records_t *records);
 
 /**
+ * Opens an exactly-once session, durably.
+ * Ownership: `log` borrowed for the call; the caller owns `*session` and must close it. Any thread. Blocks.
+ * Errors: TOO_MANY_SESSIONS, FULL, POISONED, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_open_session(chiplog_log_t *log,
+                                          chiplog_session_t **session,
+                                          chiplog_error_t **error);
+
+/**
+ * Resumes a session, in this process or another one. `next` is the number that the next append gets, from 1. To
+ * repeat an append whose outcome is unknown, use its number again. The first append reports whether the log still
+ * knows the session.
+ * Ownership: `log` borrowed for the call; the caller owns `*session` and must close it. Any thread. Never blocks.
+ * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_resume_session(chiplog_log_t *log,
+                                            uint64_t id,
+                                            uint64_t next,
+                                            chiplog_session_t **session,
+                                            chiplog_error_t **error);
+
+/**
  * Returns the session's permanent id. Ownership: borrowed. One thread at a time. Does not block for long.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
@@ -2153,13 +2153,6 @@ void chiplog_client_options_init(chiplog_client_options_t *options,
                                  size_t size);
 
 /**
- * Fills options with their defaults. `size`: sizeof(chiplog_reader_options_t).
- * Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
- */
-void chiplog_reader_options_init(chiplog_reader_options_t *options,
-                                 size_t size);
-
-/**
  * Connects to the cluster that these `count` servers, `host:port`, belong to. One that answers is enough: the client
  * learns the others from it. `options` may be NULL for the defaults.
  * Ownership: all borrowed for the call; the caller owns `*client` and must close it. Any thread. Blocks for up to
@@ -2183,20 +2176,6 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_client_producer(const chiplog_client_t
                                          const chiplog_producer_options_t *options,
                                          chiplog_producer_t **producer,
                                          chiplog_error_t **error);
-
-/**
- * Opens a reader that follows the log over the network from `start` on (CHIPLOG_START_...; `value`: its number, else
- * 0). It connects at the first read and switches to another server when one fails. `options` may be NULL for the
- * defaults.
- * Ownership: `client`, `options` borrowed for the call; the caller owns `*reader` and must close it; it may outlive the client.
- * Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
- */
-CHIPLOG_MUST_USE chiplog_status_t chiplog_client_reader(const chiplog_client_t *client,
-                                       uint32_t start,
-                                       uint64_t value,
-                                       const chiplog_reader_options_t *options,
-                                       chiplog_reader_t **reader,
-                                       chiplog_error_t **error);
 
 /**
  * Returns the state of the log, including everything that was acknowledged before the call. Set `info->size` first.
@@ -2275,6 +2254,27 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_watch_next(chiplog_watch_t *watch,
  * Ownership: takes `watch`. Any thread. Does not block for long; see chiplog_client_close.
  */
 void chiplog_watch_close(chiplog_watch_t *watch);
+
+/**
+ * Fills options with their defaults. `size`: sizeof(chiplog_reader_options_t).
+ * Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
+ */
+void chiplog_reader_options_init(chiplog_reader_options_t *options,
+                                 size_t size);
+
+/**
+ * Opens a reader that follows the log over the network from `start` on (CHIPLOG_START_...; `value`: its number, else
+ * 0). It connects at the first read and switches to another server when one fails. `options` may be NULL for the
+ * defaults.
+ * Ownership: `client`, `options` borrowed for the call; the caller owns `*reader` and must close it; it may outlive the client.
+ * Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_reader(const chiplog_client_t *client,
+                                       uint32_t start,
+                                       uint64_t value,
+                                       const chiplog_reader_options_t *options,
+                                       chiplog_reader_t **reader,
+                                       chiplog_error_t **error);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_producer_options_t).

@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use support::{Installed, Server, compiler, run, run_with, zeros_without_a_table};
 
 const C99: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+/// The tests of the embedded log, one program a topic.
+const EMBEDDED: [&str; 4] = ["embedded.c", "tickets.c", "errors.c", "threads.c"];
 const CPP17: &[&str] = &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// Compiles the header alone, included twice, as the strictest C and C++.
@@ -55,9 +57,11 @@ fn an_ignored_status_is_a_compiler_warning() {
 #[test]
 fn the_embedded_log_from_c() {
     let installed = Installed::get();
-    let program = installed.build("embedded.c", C99, &[]);
-    let dir = tempfile::tempdir().unwrap();
-    run(Command::new(program).arg(dir.path()));
+    for source in EMBEDDED {
+        let program = installed.build(source, C99, &["-pthread"]);
+        let dir = tempfile::tempdir().unwrap();
+        run(Command::new(program).arg(dir.path()));
+    }
 }
 
 #[test]
@@ -182,15 +186,14 @@ fn all_programs_run_under_address_sanitizer() {
         return;
     }
     let (server, called, other) = (Server::start(), Server::start(), Server::start());
-    let all = [
-        ("embedded.c", C99),
+    let more = [
         ("concurrent.cpp", CPP17),
         ("network.c", C99),
         ("callbacks.c", C99),
         ("cancel.c", C99),
         ("trace.c", C99),
     ];
-    for (source, language) in all {
+    for (source, language) in EMBEDDED.map(|source| (source, C99)).into_iter().chain(more) {
         let program = installed.build(source, language, &flags);
         let server = if source == "callbacks.c" { &called } else { &server };
         let dir = tempfile::tempdir().unwrap();
@@ -212,7 +215,8 @@ fn the_main_programs_run_under_valgrind() {
     }
     let installed = Installed::get();
     let server = Server::start();
-    for (source, language) in [("embedded.c", C99), ("concurrent.cpp", CPP17), ("network.c", C99)] {
+    let more = [("concurrent.cpp", CPP17), ("network.c", C99)];
+    for (source, language) in EMBEDDED.map(|source| (source, C99)).into_iter().chain(more) {
         let program = installed.build(source, language, &["-g"]);
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("valgrind");

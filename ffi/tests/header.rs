@@ -13,6 +13,59 @@ fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
+/// The order of the sources for readers of the header. Further ones follow, by name.
+const ORDER: [&str; 25] = [
+    "abi/version",
+    "abi/error",
+    "abi/trace",
+    "abi/values",
+    "handles/log/options",
+    "handles/log/open",
+    "handles/log/write",
+    "handles/log/read",
+    "handles/log/state",
+    "handles/log/log_options",
+    "handles/batch",
+    "handles/ticket",
+    "handles/reader/state",
+    "handles/reader/calls",
+    "abi/records",
+    "handles/session",
+    "handles/read_only",
+    "handles/client/options",
+    "handles/client/calls",
+    "handles/client/reader",
+    "handles/producer",
+    "handles/follower/options",
+    "handles/follower/status",
+    "handles/follower/events",
+    "handles/follower/calls",
+];
+
+/// The sources, without the lists of modules, which would add everything a second time.
+fn sources() -> Vec<PathBuf> {
+    let root = here().join("src");
+    let (mut folders, mut found) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs")
+                && !path.ends_with("mod.rs")
+                && !path.ends_with("lib.rs")
+            {
+                found.push(path);
+            }
+        }
+    }
+    let place = |path: &PathBuf| {
+        let name = path.strip_prefix(&root).unwrap().with_extension("").display().to_string();
+        (ORDER.iter().position(|n| **n == name).unwrap_or(ORDER.len()), name)
+    };
+    found.sort_by_key(place);
+    found
+}
+
 /// The header as it should be.
 fn generated() -> String {
     let mut config = cbindgen::Config::from_file(here().join("cbindgen.toml")).unwrap();
@@ -29,52 +82,15 @@ fn generated() -> String {
          #ifndef CHIPLOG_MUST_USE\n#if defined(__GNUC__) || defined(__clang__)\n\
          #define CHIPLOG_MUST_USE __attribute__((warn_unused_result))\n#else\n#define CHIPLOG_MUST_USE\n#endif\n#endif"
     ));
-    let folders = ["abi", "handles", "support"].map(|folder| here().join("src").join(folder));
-    let mut sources: Vec<PathBuf> =
-        folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|e| e.unwrap().path()).collect();
-    // Not the lists of modules: they would add everything a second time.
-    sources.retain(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("mod.rs"));
-    // The order for readers.
-    let order = [
-        "version",
-        "error",
-        "trace",
-        "values",
-        "options",
-        "log",
-        "log_options",
-        "batch",
-        "ticket",
-        "reader",
-        "records",
-        "session",
-        "read_only",
-        "client",
-        "producer",
-        "follower",
-    ];
-    let place = |path: &PathBuf| {
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        (order.iter().position(|n| **n == name).unwrap_or(order.len()), name)
-    };
-    sources.sort_by_key(place);
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in sources {
+    for source in sources() {
         builder = builder.with_src(source);
     }
     let mut out = Vec::new();
     builder.generate().unwrap().write(&mut out);
     let text = String::from_utf8(out).unwrap();
-    // Omit the sections for Rust callers: the paragraph before says the same in C's terms.
     let mut header = String::new();
-    let mut lines = text.lines().peekable();
-    while let Some(line) = lines.next() {
-        let is_safety = line.trim() == "*" && lines.peek().is_some_and(|next| next.trim() == "* # Safety");
-        if is_safety {
-            lines.next();
-            lines.next();
-            continue;
-        }
+    for line in text.lines() {
         if has_to_be_looked_at(line) {
             header.push_str("CHIPLOG_MUST_USE ");
         }

@@ -186,17 +186,17 @@ fn the_library_is_stripped_and_debuggers_find_the_rest() {
     let open = symbols.lines().find(|line| line.contains(" chiplog_log_open@")).unwrap();
     let address = open.split(' ').next().unwrap();
     let found = run(Command::new("addr2line").arg("-e").arg(&library).arg(address).current_dir("/")).out;
-    assert!(found.contains("ffi/src/handles/log.rs:"), "chiplog_log_open is at {found}");
+    assert!(found.contains("ffi/src/handles/log/open.rs:"), "chiplog_log_open is at {found}");
     let away = tempfile::tempdir().unwrap();
     let alone = away.path().join("libchiplog.so");
     fs::copy(&library, &alone).unwrap();
     let found = run(Command::new("addr2line").arg("-e").arg(&alone).arg(address).current_dir("/")).out;
-    assert!(!found.contains("log.rs"), "without the debug file: {found}");
+    assert!(!found.contains("open.rs"), "without the debug file: {found}");
     if has("gdb") {
         let mut gdb = Command::new("gdb");
         gdb.args(["--batch", "--nx", "-ex", "info line chiplog_log_open"]).arg(&library).current_dir("/");
         let found = run(&mut gdb).out;
-        assert!(found.contains("log.rs"), "{found}");
+        assert!(found.contains("open.rs"), "{found}");
     }
 }
 

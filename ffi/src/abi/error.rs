@@ -1,14 +1,12 @@
 //! Errors: status codes, which equal the error kinds of Rust and Python, and the error object with the details.
 
 use crate::support::handle_table;
-use crate::support::handle_table::handle;
-use crate::support::panic_guard::plain;
+use crate::support::handle_table::{Opaque, handle, query, release};
 use chiplog::{Error, ErrorKind};
 use std::ffi::{CString, c_char};
 
 /// The result of a call: 0 (CHIPLOG_OK), or the number of an error's kind. The numbers are the same in Rust and
 /// Python and never change. Later versions may add more.
-#[allow(non_camel_case_types)]
 pub type chiplog_status_t = i32;
 
 /// Success.
@@ -80,9 +78,8 @@ pub(crate) struct Told {
 
 /// An error: what went wrong, where, and what to do. The caller that receives it owns it. Immutable: many threads may
 /// use it at once.
-#[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_error_t {
-    _private: crate::support::handle_table::Opaque,
+    _private: Opaque,
 }
 
 handle!(chiplog_error_t is Told, 1, "error");
@@ -100,15 +97,11 @@ pub(crate) fn hand_out(error: &Error) -> *mut chiplog_error_t {
     handle_table::insert(Told { error: error.clone(), message }).unwrap_or(std::ptr::null_mut())
 }
 
-fn told<T>(error: *const chiplog_error_t, otherwise: T, tell: impl FnOnce(&Told) -> T) -> T {
-    handle_table::get::<Told>(error).map_or(otherwise, |told| tell(&told))
-}
-
 /// Returns the kind of an error, which is never CHIPLOG_OK. CHIPLOG_INVALID_ARGUMENT if `error` is NULL or closed.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_status(error: *const chiplog_error_t) -> chiplog_status_t {
-    plain(CHIPLOG_INVALID_ARGUMENT, || told(error, CHIPLOG_INVALID_ARGUMENT, |told| status(&told.error)))
+    query(error, CHIPLOG_INVALID_ARGUMENT, |told| status(&told.error))
 }
 
 /// Returns the message of an error, in UTF-8. It is for people: do not compare it. Never NULL; empty if `error` is
@@ -116,28 +109,28 @@ pub extern "C" fn chiplog_error_status(error: *const chiplog_error_t) -> chiplog
 /// Ownership: `error` is borrowed; the text is valid until `error` is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_message(error: *const chiplog_error_t) -> *const c_char {
-    plain(c"".as_ptr(), || told(error, c"".as_ptr(), |told| told.message.as_ptr()))
+    query(error, c"".as_ptr(), |told| told.message.as_ptr())
 }
 
 /// Returns the operating system's error number if a system call failed, else 0.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_os_error(error: *const chiplog_error_t) -> i32 {
-    plain(0, || told(error, 0, |told| told.error.os_error().unwrap_or(0)))
+    query(error, 0, |told| told.error.os_error().unwrap_or(0))
 }
 
 /// Returns whether the same call can succeed later without a repair, once there is space or less load.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_retryable(error: *const chiplog_error_t) -> bool {
-    plain(false, || told(error, false, |told| told.error.is_retryable()))
+    query(error, false, |told| told.error.is_retryable())
 }
 
 /// Returns whether the handle that the call was made with can no longer append.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool {
-    plain(false, || told(error, false, |told| told.error.is_fatal()))
+    query(error, false, |told| told.error.is_fatal())
 }
 
 /// Returns whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
@@ -146,14 +139,14 @@ pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool 
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> bool {
-    plain(false, || told(error, false, |told| told.error.is_lasting()))
+    query(error, false, |told| told.error.is_lasting())
 }
 
 /// Frees an error. Does nothing if it is NULL or already closed.
 /// Ownership: takes `error`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_close(error: *mut chiplog_error_t) {
-    plain((), || drop(handle_table::close::<Told>(error)));
+    release(error);
 }
 
 /// Returns the name of a status, such as "ok" or "out_of_range"; "unknown" for a number that this version does not
@@ -199,6 +192,14 @@ pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char
 /// An error about an argument.
 pub(crate) fn invalid(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
+}
+
+/// The text of an error about an argument, for tests.
+#[cfg(test)]
+pub(crate) fn said<T: std::fmt::Debug>(result: chiplog::Result<T>) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    error.to_string()
 }
 
 #[cfg(test)]

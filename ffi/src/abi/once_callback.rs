@@ -4,9 +4,12 @@
 //! Invariant: once [`Gate::shut`] has returned, the callback is not running and will not run any more. The exception
 //! is a callback that shuts its own gate.
 
-use crate::abi::values::Context;
+use crate::abi::error::invalid;
+use crate::abi::values::{Context, chiplog_notify_fn};
+use crate::support::panic_guard::lock;
+use chiplog::Result;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 /// The caller's function.
@@ -23,17 +26,22 @@ struct Inner {
 }
 
 impl Gate {
+    /// # Errors
+    /// `InvalidArgument`: there is no callback.
+    ///
     /// # Safety
-    /// `callback` may be called with `context` once, on any thread, until the gate is shut.
-    pub(crate) unsafe fn new(callback: Callback, context: Context) -> Self {
-        Self(Arc::new(Inner { callback: Mutex::new(Some((callback, context))), inside: Mutex::default() }))
+    /// `callback` is NULL, or may be called with `context` once, on any thread, until the gate is shut.
+    pub(crate) unsafe fn new(callback: chiplog_notify_fn, context: *mut c_void) -> Result<Self> {
+        let callback = callback.ok_or_else(|| invalid("callback is NULL"))?;
+        let callback = Mutex::new(Some((callback, Context(context))));
+        Ok(Self(Arc::new(Inner { callback, inside: Mutex::default() })))
     }
 
     /// Returns the hook that runs the callback.
     pub(crate) fn hook(&self) -> impl FnOnce() + Send + 'static {
         let inner = self.0.clone();
         move || {
-            let mut callback = inner.callback.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut callback = lock(&inner.callback);
             let Some((callback, context)) = callback.take() else { return };
             inner.set_inside(Some(thread::current().id()));
             // SAFETY: by the condition of `new`: the gate is not shut, or the thread that shuts it waits for the lock
@@ -45,16 +53,16 @@ impl Gate {
 
     /// Blocks while the callback runs.
     fn shut(&self) {
-        let inside = *self.0.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = *lock(&self.0.inside);
         if inside != Some(thread::current().id()) {
-            *self.0.callback.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(&self.0.callback) = None;
         }
     }
 }
 
 impl Inner {
     fn set_inside(&self, thread: Option<ThreadId>) {
-        *self.inside.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+        *lock(&self.inside) = thread;
     }
 }
 
@@ -107,7 +115,7 @@ impl Later {
 }
 
 fn change(turn: &Mutex<Turn>, next: impl FnOnce(Turn) -> (Turn, Option<Hook>)) -> Option<Hook> {
-    let mut turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut turn = lock(turn);
     let (after, due) = next(std::mem::replace(&mut *turn, Turn::Over));
     *turn = after;
     due
@@ -142,14 +150,14 @@ mod tests {
     unsafe extern "C" fn ends_itself(context: *mut c_void) {
         // SAFETY: as above.
         let story = unsafe { &*context.cast::<Story>() };
-        let own = story.own.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let own = lock(&story.own).take();
         drop(own);
         story.over.store(true, Ordering::SeqCst);
     }
 
     fn gate(callback: Callback, story: &Story) -> Gate {
         // SAFETY: the story outlives the gate.
-        unsafe { Gate::new(callback, Context((&raw const *story).cast_mut().cast())) }
+        unsafe { Gate::new(Some(callback), (&raw const *story).cast_mut().cast()) }.unwrap()
     }
 
     /// A context that was freed after its reader was closed was passed to a callback that was still running.
@@ -180,7 +188,7 @@ mod tests {
         let story = story();
         let gate = gate(ends_itself, &story);
         let hook = gate.hook();
-        *story.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(gate);
+        *lock(&story.own) = Some(gate);
         hook();
         assert!(story.over.load(Ordering::SeqCst));
     }
@@ -189,10 +197,10 @@ mod tests {
     #[test]
     fn a_postponed_hook_runs_once_and_not_early() {
         let counted = Arc::new(Mutex::new(0));
-        let count = || *counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = || *lock(&counted);
         let hook = || {
             let counted = counted.clone();
-            move || *counted.lock().unwrap_or_else(PoisonError::into_inner) += 1
+            move || *lock(&counted) += 1
         };
         let (call, held) = later(hook());
         call();

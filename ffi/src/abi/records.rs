@@ -5,11 +5,10 @@
 
 use crate::abi::entry::entry;
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::abi::values::{chiplog_record_t, out};
-use crate::support::handle_table;
-use crate::support::handle_table::handle;
-use crate::support::panic_guard::plain;
-use chiplog::{OwnedRecord, Record, RecordBatch, Result};
+use crate::abi::values::chiplog_record_t;
+use crate::support::handle_table::{Opaque, get, handle, release};
+use chiplog::{OwnedRecord, Record, RecordBatch};
+use std::ptr;
 
 /// The owner of the bytes.
 #[expect(dead_code, reason = "held, not read")]
@@ -31,9 +30,8 @@ unsafe impl Sync for Records {}
 
 /// Records that were read: views into the log's files, without a copy if the batch is not compressed. They keep their
 /// files alive, even if those are discarded or the log is closed. Immutable: many threads may use them at once.
-#[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_records_t {
-    _private: crate::support::handle_table::Opaque,
+    _private: Opaque,
 }
 
 handle!(chiplog_records_t is Records, 6, "records");
@@ -81,37 +79,32 @@ impl Run {
     pub(crate) fn room(&self) -> (usize, usize) {
         (self.views.len(), self.batches.len())
     }
+}
 
-    pub(crate) fn finish(self) -> Records {
-        Records { views: self.views, _held: Held::Batches(self.batches) }
+impl From<RecordBatch> for Run {
+    fn from(batch: RecordBatch) -> Self {
+        let mut run = Self::with_room(batch.count() as usize, 1);
+        run.push(batch);
+        run
     }
 }
 
-/// Hands out one record.
-///
-/// # Safety
-/// `records` is as [`out`] requires.
-pub(crate) unsafe fn hand_out_one(
-    records: *mut *mut chiplog_records_t,
-    read: impl FnOnce() -> Result<OwnedRecord>,
-) -> Result<()> {
-    // SAFETY: this function's condition.
-    let place = unsafe { out(records, "records") }?;
-    let record = read()?;
-    let shown = Record { index: record.index, timestamp: record.timestamp, data: &record.data };
-    let views = vec![view(shown)];
-    let handle = handle_table::insert(Records { views, _held: Held::One(record) })?;
-    // SAFETY: `out` checked the pointer.
-    unsafe { place.write(handle) };
-    Ok(())
+impl From<OwnedRecord> for Records {
+    fn from(record: OwnedRecord) -> Self {
+        let shown = Record { index: record.index, timestamp: record.timestamp, data: &record.data };
+        Self { views: vec![view(shown)], _held: Held::One(record) }
+    }
+}
+
+impl From<Run> for Records {
+    fn from(run: Run) -> Self {
+        Self { views: run.views, _held: Held::Batches(run.batches) }
+    }
 }
 
 /// Returns the records in order: `*count` of them, at least one, in `*array`.
 /// Ownership: `records` is borrowed; the array and its bytes are valid until `records` is closed. Any thread. Never
 /// blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_records_view(
     records: *const chiplog_records_t,
@@ -119,25 +112,22 @@ pub unsafe extern "C" fn chiplog_records_view(
     count: *mut usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            if array.is_null() || count.is_null() {
-                return Err(invalid("array or count is NULL"));
-            }
-            array.write(std::ptr::null());
-            count.write(0);
-            let records = handle_table::get::<Records>(records)?;
-            array.write(records.views.as_ptr());
-            count.write(records.views.len());
-            Ok(())
-        })
-    }
+    entry(error, || {
+        if array.is_null() || count.is_null() {
+            return Err(invalid("array or count is NULL"));
+        }
+        array.write(ptr::null());
+        count.write(0);
+        let records = get(records)?;
+        array.write(records.views.as_ptr());
+        count.write(records.views.len());
+        Ok(())
+    })
 }
 
 /// Closes records: their views become invalid. Does nothing if it is NULL or already closed.
 /// Ownership: takes `records`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_records_close(records: *mut chiplog_records_t) {
-    plain((), || drop(handle_table::close::<Records>(records)));
+    release(records);
 }

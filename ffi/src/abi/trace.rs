@@ -22,7 +22,6 @@ pub const CHIPLOG_SEVERITY_TRACE: u32 = 5;
 /// runs on any thread, on several at once, and on the program's own threads in the middle of a call. chiplog may hold
 /// locks that other calls need. So the callback must not block, throw, or call a function that can fail: each of
 /// those returns CHIPLOG_INVALID_ARGUMENT there. It should only write a line to a file or a queue.
-#[allow(non_camel_case_types)]
 pub type chiplog_trace_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, severity: u32, target: *const c_char, text: *const c_char),
 >;
@@ -38,9 +37,6 @@ pub type chiplog_trace_fn = Option<
 /// not in `callback`. Blocks while the previous callback runs, on any thread: do not hold a lock that it takes.
 /// Errors: INVALID_ARGUMENT: an unknown severity; a call within the callback; or the program is written in Rust,
 /// links this library and has set a subscriber of `tracing`, which then receives the notices. IO.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_trace(
     callback: chiplog_trace_fn,
@@ -48,8 +44,8 @@ pub unsafe extern "C" fn chiplog_trace(
     severity: u32,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    let context = Context(context);
-    let body = || {
+    entry(error, || {
+        let context = Context(context);
         let Some(callback) = callback else { return Notices::stop() };
         let Some(severity) = Severity::from_code(severity) else {
             return Err(invalid(format!("{severity} is not one of CHIPLOG_SEVERITY_...")));
@@ -61,9 +57,7 @@ pub unsafe extern "C" fn chiplog_trace(
             // function is called again.
             unsafe { callback(context.0, notice.severity.code(), target.as_ptr(), text.as_ptr()) };
         })
-    };
-    // SAFETY: this function's condition.
-    unsafe { entry(error, body) }
+    })
 }
 
 fn c_text(text: &str) -> CString {

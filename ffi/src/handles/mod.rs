@@ -1,11 +1,9 @@
-//! The objects that a C program holds, one file each, with their functions.
+//! The objects that a C program holds, with their functions.
 
 pub(crate) mod batch;
 pub(crate) mod client;
 pub(crate) mod follower;
 pub(crate) mod log;
-pub(crate) mod log_options;
-pub(crate) mod options;
 pub(crate) mod producer;
 pub(crate) mod read_only;
 pub(crate) mod reader;

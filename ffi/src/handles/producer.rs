@@ -1,45 +1,35 @@
 //! Producers: send records to a cluster in batches, each record exactly once.
 
-use crate::abi::entry::entry;
+use crate::abi::entry::{entry, entry_handle, entry_value, init};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
+use crate::abi::growing;
+use crate::abi::growing::{Growing, growing};
+use crate::abi::pointers::{bytes, put, slices};
 use crate::abi::values::{
-    Context, Sized0, bytes, chiplog_appended_t, chiplog_outcome_fn, chiplog_slice_t, codec, duration, init,
-    millis, one, options, put, slices, tell,
+    chiplog_appended_t, chiplog_outcome_fn, chiplog_slice_t, codec, duration, millis, one, outcome,
 };
-use crate::handles::ticket::ticketed;
-use crate::handles::ticket::{Asked, chiplog_ticket_t};
+use crate::handles::ticket::chiplog_ticket_t;
 use crate::support::handle_table;
-use crate::support::handle_table::handle;
+use crate::support::handle_table::{Opaque, get, handle, query};
 use crate::support::panic_guard::plain;
 use crate::support::threads::without_sigpipe;
-use chiplog::Result;
+use chiplog::{Error, ErrorKind, Index, Result};
 use chiplog_net::client::ProducerOptions;
 use chiplog_net::client::blocking::Producer;
 use std::ffi::c_void;
 
-/// The producer behind a handle.
-pub(crate) struct Producing(Producer);
-
 /// Appends records over the network. It collects them into batches, keeps several in flight, and sends again after a
 /// failure. Records are in the log in the order in which they were sent. Many threads may use it at once. In a forked
 /// child each call returns CHIPLOG_FORKED.
-#[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_producer_t {
-    _private: crate::support::handle_table::Opaque,
+    _private: Opaque,
 }
 
-handle!(chiplog_producer_t is Producing, 12, "producer");
-
-impl Producing {
-    pub(crate) fn new(producer: Producer) -> Self {
-        Self(producer)
-    }
-}
+handle!(chiplog_producer_t is Producer, 12, "producer");
 
 /// Limits, deadlines and guarantees of a producer. Fill it with chiplog_producer_options_init.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(non_camel_case_types)]
 pub struct chiplog_producer_options_t {
     /// sizeof(chiplog_producer_options_t) as the caller was compiled with it.
     pub size: usize,
@@ -74,23 +64,17 @@ pub struct chiplog_producer_options_t {
     pub reserved: [u8; 5],
 }
 
-impl Sized0 for chiplog_producer_options_t {
-    fn size(&mut self) -> &mut usize {
-        &mut self.size
-    }
-}
+growing!(chiplog_producer_options_t);
 
 /// Called with each record that was not acknowledged when its producer ended. `in_doubt` is 1 if the record was sent
 /// and may be in the log, and 0 if it certainly is not. The bytes are valid only during the call. The callback must
 /// not throw.
-#[allow(non_camel_case_types)]
 pub type chiplog_left_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, data: *const c_void, length: usize, in_doubt: u8)>;
 
 fn defaults() -> chiplog_producer_options_t {
     let d = ProducerOptions::default();
     chiplog_producer_options_t {
-        size: size_of::<chiplog_producer_options_t>(),
         linger_ms: millis(d.linger),
         batch_bytes: d.batch_bytes as u64,
         buffer_bytes: d.buffer_bytes as u64,
@@ -98,23 +82,19 @@ fn defaults() -> chiplog_producer_options_t {
         request_timeout_ms: millis(d.request_timeout),
         delivery_timeout_ms: millis(d.delivery_timeout),
         full_max_ms: millis(d.full_max),
-        session: 0,
-        session_next: 0,
         batch_records: d.batch_records,
-        codec: 0,
         inflight_max: d.inflight_max,
         exactly_once: d.exactly_once.into(),
-        reserved: [0; 5],
+        ..Growing::zeros()
     }
 }
 
 /// Converts the caller's options to Rust's.
 ///
 /// # Safety
-/// As [`options`].
+/// As [`growing::options`].
 pub(crate) unsafe fn read(given: *const chiplog_producer_options_t) -> Result<ProducerOptions> {
-    // SAFETY: this function's condition.
-    let given = unsafe { options(given, defaults()) }?;
+    let given = growing::options(given, defaults())?;
     if given.exactly_once > 1 || given.reserved != [0; 5] {
         return Err(invalid("producer options: exactly_once must be 0 or 1, and reserved must be 0"));
     }
@@ -137,22 +117,14 @@ pub(crate) unsafe fn read(given: *const chiplog_producer_options_t) -> Result<Pr
     Ok(options)
 }
 
-fn get(producer: *const chiplog_producer_t) -> Result<handle_table::Pinned<Producing>> {
-    handle_table::get::<Producing>(producer)
-}
-
 /// Fills options with their defaults. `size`: sizeof(chiplog_producer_options_t).
 /// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_options_init(
     options: *mut chiplog_producer_options_t,
     size: usize,
 ) {
-    // SAFETY: this function's condition.
-    plain((), || unsafe { init(options, size, defaults()) });
+    init(options, size, defaults);
 }
 
 /// Buffers a record, which is copied. Waits for space for up to block_max_ms. chiplog_producer_flush reports whether
@@ -160,9 +132,6 @@ pub unsafe extern "C" fn chiplog_producer_options_init(
 /// Ownership: borrowed. Any thread, many at once.
 /// Errors: BUSY: no space in time; TOO_LARGE; CLOSED; the error that ended the producer; FORKED. The record was not
 /// accepted.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_send(
     producer: *mut chiplog_producer_t,
@@ -170,15 +139,11 @@ pub unsafe extern "C" fn chiplog_producer_send(
     length: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe { entry(error, || get(producer)?.0.send(bytes(data, length)?)) }
+    entry(error, || get(producer)?.send(bytes(data, length)?))
 }
 
 /// As chiplog_producer_send, but never waits: callbacks may call it.
 /// Ownership and threads as chiplog_producer_send. Never blocks. Errors: the same; BUSY if there is no space.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_try_send(
     producer: *mut chiplog_producer_t,
@@ -186,17 +151,13 @@ pub unsafe extern "C" fn chiplog_producer_try_send(
     length: usize,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe { entry(error, || get(producer)?.0.try_send(bytes(data, length)?)) }
+    entry(error, || get(producer)?.try_send(bytes(data, length)?))
 }
 
 /// As chiplog_producer_send, and calls `callback` once, on the client's thread, with the record's index or with an
 /// error. SEQUENCE_FORGOTTEN means that the record IS IN THE LOG; TIMEOUT and CLOSED mean that it may be.
 /// Ownership: `data` borrowed for the call, `context` until the callback was called. Any thread, many at once.
 /// Errors: as chiplog_producer_send; `callback` is not called then.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_send_with(
     producer: *mut chiplog_producer_t,
@@ -206,26 +167,16 @@ pub unsafe extern "C" fn chiplog_producer_send_with(
     context: *mut c_void,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    let context = Context(context);
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            if callback.is_none() {
-                return Err(invalid("callback is NULL"));
-            }
-            let (producer, record) = (get(producer)?, bytes(data, length)?);
-            producer.0.send_with(record, move |result| tell(callback, context, result.map(one)))
-        })
-    }
+    entry(error, || {
+        let callback = outcome(callback, context)?;
+        get(producer)?.send_with(bytes(data, length)?, |result| callback(result.map(one)))
+    })
 }
 
 /// Appends a record and blocks until it is in the log. `*index` (may be NULL) is its index.
 /// Ownership: borrowed. Any thread, many at once. Blocks.
 /// Errors: those of chiplog_producer_send, and of the delivery: SEQUENCE_FORGOTTEN: the record IS IN THE LOG;
 /// TIMEOUT, CLOSED: it may be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_append(
     producer: *mut chiplog_producer_t,
@@ -234,22 +185,15 @@ pub unsafe extern "C" fn chiplog_producer_append(
     index: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            let (producer, record) = (get(producer)?, bytes(data, length)?);
-            put(index, without_sigpipe(|| producer.0.append(record))?.get());
-            Ok(())
-        })
-    }
+    entry_value(error, index, || {
+        let (producer, record) = (get(producer)?, bytes(data, length)?);
+        without_sigpipe(|| producer.append(record)).map(Index::get)
+    })
 }
 
 /// As chiplog_producer_send, and returns a ticket for the record's outcome.
 /// Ownership: `data` borrowed for the call; the caller owns `*ticket` and must close it. Any thread, many at once.
 /// Errors: as chiplog_producer_send; the ticket's errors are those of chiplog_producer_append.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_submit(
     producer: *mut chiplog_producer_t,
@@ -258,19 +202,11 @@ pub unsafe extern "C" fn chiplog_producer_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            ticketed(ticket, || Ok(Asked::delivery(get(producer)?.0.submit(bytes(data, length)?)?)))
-        })
-    }
+    entry_handle(error, ticket, "ticket", || get(producer)?.submit(bytes(data, length)?))
 }
 
 /// As chiplog_producer_submit, but never waits.
 /// Ownership and threads as chiplog_producer_submit. Never blocks. Errors: the same; BUSY if there is no space.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_try_submit(
     producer: *mut chiplog_producer_t,
@@ -279,12 +215,7 @@ pub unsafe extern "C" fn chiplog_producer_try_submit(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            ticketed(ticket, || Ok(Asked::delivery(get(producer)?.0.try_submit(bytes(data, length)?)?)))
-        })
-    }
+    entry_handle(error, ticket, "ticket", || get(producer)?.try_submit(bytes(data, length)?))
 }
 
 /// Buffers `count` records as a batch of their own, each copied from the caller's memory. Either all of them are in
@@ -292,9 +223,6 @@ pub unsafe extern "C" fn chiplog_producer_try_submit(
 /// chiplog_producer_send_with does.
 /// Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits
 /// for space. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_send_batch(
     producer: *mut chiplog_producer_t,
@@ -304,49 +232,36 @@ pub unsafe extern "C" fn chiplog_producer_send_batch(
     context: *mut c_void,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    let context = Context(context);
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            if callback.is_none() {
-                return Err(invalid("callback is NULL"));
-            }
-            let (producer, records) = (get(producer)?, slices(records, count, "records")?);
-            let count = records.len() as u64;
-            producer.0.send_batch(&records, move |result| {
-                tell(callback, context, result.map(|first| chiplog_appended_t { count, ..one(first) }));
-            })
+    entry(error, || {
+        let callback = outcome(callback, context)?;
+        let (producer, records) = (get(producer)?, slices(records, count, "records")?);
+        producer.send_batch(&records, move |result| {
+            callback(result.map(|first| chiplog_appended_t { count: count as u64, ..one(first) }));
         })
-    }
+    })
 }
 
 /// Returns the bytes of records that were sent and have no outcome yet; 0 if `producer` is not an open producer.
 /// Ownership: borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_producer_buffered_bytes(producer: *const chiplog_producer_t) -> usize {
-    plain(0, || get(producer).map_or(0, |producer| producer.0.buffered_bytes()))
+    query(producer, 0, |producer| producer.buffered_bytes())
 }
 
 /// Sends lingering batches at once, and blocks until all records sent before the call have an outcome.
 /// Ownership: borrowed. Any thread. Blocks for up to `timeout_ms`.
 /// Errors: TIMEOUT: the producer continues to send them; else the reason why a record failed since the last flush.
 /// FORKED, CLOSED.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_flush(
     producer: *mut chiplog_producer_t,
     timeout_ms: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            let producer = get(producer)?;
-            without_sigpipe(|| producer.0.flush(duration(timeout_ms)))
-        })
-    }
+    entry(error, || {
+        let producer = get(producer)?;
+        without_sigpipe(|| producer.flush(duration(timeout_ms)))
+    })
 }
 
 /// Accepts no more records, waits up to `timeout_ms` until all have an outcome, and ends the session. Then calls
@@ -355,9 +270,6 @@ pub unsafe extern "C" fn chiplog_producer_flush(
 /// Ownership: borrowed. Any thread. Blocks.
 /// Errors: the reason why records failed since the last flush, these or earlier ones; TIMEOUT: records are left and
 /// none has failed.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_producer_end(
     producer: *mut chiplog_producer_t,
@@ -367,29 +279,25 @@ pub unsafe extern "C" fn chiplog_producer_end(
     left: *mut u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    let context = Context(context);
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            put(left, 0);
-            let producer = get(producer)?;
-            let closed = without_sigpipe(|| producer.0.close(duration(timeout_ms)));
-            put(left, closed.left.len() as u64);
-            if let Some(callback) = callback {
-                for one in &closed.left {
-                    callback(context.0, one.record.as_ptr().cast(), one.record.len(), one.in_doubt.into());
-                }
+    entry(error, || {
+        put(left, 0);
+        let producer = get(producer)?;
+        let closed = without_sigpipe(|| producer.close(duration(timeout_ms)));
+        put(left, closed.left.len() as u64);
+        if let Some(callback) = callback {
+            for one in &closed.left {
+                callback(context, one.record.as_ptr().cast(), one.record.len(), one.in_doubt.into());
             }
-            match closed.failed {
-                Some(why) => Err(why),
-                None if closed.left.is_empty() => Ok(()),
-                None => {
-                    let what = format!("{} records were not acknowledged in time", closed.left.len());
-                    Err(chiplog::Error::new(chiplog::ErrorKind::Timeout, what))
-                }
+        }
+        match closed.failed {
+            Some(why) => Err(why),
+            None if closed.left.is_empty() => Ok(()),
+            None => {
+                let what = format!("{} records were not acknowledged in time", closed.left.len());
+                Err(Error::new(ErrorKind::Timeout, what))
             }
-        })
-    }
+        }
+    })
 }
 
 /// Closes a producer. Returns the number of records without an outcome, plus those that failed without a report by a
@@ -406,5 +314,5 @@ pub unsafe extern "C" fn chiplog_producer_end(
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_producer_close(producer: *mut chiplog_producer_t) -> u64 {
     // Counted after the handle is closed: no later call sends another record.
-    plain(0, || handle_table::close::<Producing>(producer).map_or(0, |producer| producer.0.unacknowledged()))
+    plain(0, || handle_table::close(producer).map_or(0, |producer| producer.unacknowledged()))
 }

@@ -1,14 +1,10 @@
 //! Tickets: the outcome of an append or a command in flight, of the embedded log or of a producer.
 
-use crate::abi::entry::entry;
+use crate::abi::entry::{entry, entry_value};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::abi::values::out;
-use crate::abi::values::{
-    Context, appended, chiplog_appended_t, chiplog_outcome_fn, one, put, tell, timeout,
-};
-use crate::support::handle_table;
-use crate::support::handle_table::handle;
-use crate::support::panic_guard::plain;
+use crate::abi::pointers::put;
+use crate::abi::values::{appended, chiplog_appended_t, chiplog_outcome_fn, one, outcome, timeout};
+use crate::support::handle_table::{Opaque, get, handle, release};
 use crate::support::threads::without_sigpipe;
 use chiplog::{Error, ErrorKind, Index, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
@@ -16,9 +12,9 @@ use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
 /// The operation behind a ticket.
-enum What {
+pub(crate) enum What {
     Append(Ticket),
-    Answer(Ticket<Index>),
+    Index(Ticket<Index>),
     Done(Ticket<()>),
     Delivery(Delivery),
 }
@@ -28,36 +24,68 @@ pub(crate) struct Asked(RwLock<Option<What>>);
 
 /// An append or a command in flight. Many threads may use it at once. Closing it does not cancel the append: nothing
 /// does.
-#[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_ticket_t {
-    _private: crate::support::handle_table::Opaque,
+    _private: Opaque,
 }
 
 handle!(chiplog_ticket_t is Asked, 5, "ticket");
 
+impl From<What> for Asked {
+    fn from(what: What) -> Self {
+        Self(RwLock::new(Some(what)))
+    }
+}
+
+impl From<Ticket> for Asked {
+    fn from(ticket: Ticket) -> Self {
+        What::Append(ticket).into()
+    }
+}
+
+impl From<Ticket<Index>> for Asked {
+    fn from(ticket: Ticket<Index>) -> Self {
+        What::Index(ticket).into()
+    }
+}
+
+impl From<Ticket<()>> for Asked {
+    fn from(ticket: Ticket<()>) -> Self {
+        What::Done(ticket).into()
+    }
+}
+
+impl From<Delivery> for Asked {
+    fn from(delivery: Delivery) -> Self {
+        What::Delivery(delivery).into()
+    }
+}
+
 impl Asked {
-    pub(crate) fn append(ticket: impl Into<Ticket>) -> Self {
-        Self(RwLock::new(Some(What::Append(ticket.into()))))
-    }
-
-    pub(crate) fn answer(answer: Ticket<Index>) -> Self {
-        Self(RwLock::new(Some(What::Answer(answer))))
-    }
-
-    pub(crate) fn done(done: Ticket<()>) -> Self {
-        Self(RwLock::new(Some(What::Done(done))))
-    }
-
-    pub(crate) fn delivery(delivery: Delivery) -> Self {
-        Self(RwLock::new(Some(What::Delivery(delivery))))
-    }
-
     fn with<T>(&self, ask: impl FnOnce(&What) -> Result<T>) -> Result<T> {
-        match &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(what) => ask(what),
-            None => Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
-        }
+        self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or_else(taken).and_then(ask)
     }
+
+    /// Takes the operation for a callback.
+    ///
+    /// # Errors
+    /// `Busy`, `InvalidArgument`: the ticket is unchanged.
+    fn take(&self) -> Result<Option<What>> {
+        let busy = |_| {
+            let what = "another thread waits for this ticket: only one of the two can have it";
+            Error::new(ErrorKind::Busy, what)
+        };
+        let mut place = self.0.try_write().map_err(busy)?;
+        if let Some(What::Delivery(_)) = *place {
+            return Err(invalid(
+                "the ticket is of a producer's record: pass the callback to chiplog_producer_send_with instead",
+            ));
+        }
+        Ok(place.take())
+    }
+}
+
+fn taken() -> Error {
+    Error::new(ErrorKind::Closed, "the ticket was given to a callback")
 }
 
 /// The position of a command that has none.
@@ -69,8 +97,8 @@ impl What {
     fn poll(&self) -> Option<Result<chiplog_appended_t>> {
         match self {
             Self::Append(ticket) => Some(ticket.poll()?.map(appended)),
-            Self::Answer(answer) => Some(answer.poll()?.map(one)),
-            Self::Done(done) => Some(done.poll()?.map(nothing)),
+            Self::Index(ticket) => Some(ticket.poll()?.map(one)),
+            Self::Done(ticket) => Some(ticket.poll()?.map(nothing)),
             Self::Delivery(delivery) => Some(delivery.poll()?.map(one)),
         }
     }
@@ -79,10 +107,10 @@ impl What {
         match (self, timeout(timeout_ms)) {
             (Self::Append(ticket), None) => ticket.wait().map(appended),
             (Self::Append(ticket), Some(limit)) => ticket.wait_timeout(limit).map(appended),
-            (Self::Answer(answer), None) => answer.wait().map(one),
-            (Self::Answer(answer), Some(limit)) => answer.wait_timeout(limit).map(one),
-            (Self::Done(done), None) => done.wait().map(nothing),
-            (Self::Done(done), Some(limit)) => done.wait_timeout(limit).map(nothing),
+            (Self::Index(ticket), None) => ticket.wait().map(one),
+            (Self::Index(ticket), Some(limit)) => ticket.wait_timeout(limit).map(one),
+            (Self::Done(ticket), None) => ticket.wait().map(nothing),
+            (Self::Done(ticket), Some(limit)) => ticket.wait_timeout(limit).map(nothing),
             (Self::Delivery(delivery), limit) => without_sigpipe(|| match limit {
                 None => delivery.wait().map(one),
                 Some(limit) => delivery.wait_timeout(limit).map(one),
@@ -96,9 +124,6 @@ impl What {
 /// Ownership: borrowed. Any thread, many at once. Blocks.
 /// Errors: TIMEOUT: the append is still in flight and MAY STILL BECOME DURABLE: wait for this ticket again. Other
 /// errors: see the function that returned the ticket, and for a producer's ticket chiplog_producer_submit.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_wait(
     ticket: *const chiplog_ticket_t,
@@ -106,21 +131,12 @@ pub unsafe extern "C" fn chiplog_ticket_wait(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            put(placed, handle_table::get::<Asked>(ticket)?.with(|what| what.wait(timeout_ms))?);
-            Ok(())
-        })
-    }
+    entry_value(error, placed, || get(ticket)?.with(|what| what.wait(timeout_ms)))
 }
 
 /// Checks whether there is a result: `*done` is 1 or 0. If there is, returns its status, and `*placed` is the
 /// position.
 /// Ownership: borrowed. Any thread. Never blocks. Errors: as chiplog_ticket_wait, except TIMEOUT for waiting.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_poll(
     ticket: *const chiplog_ticket_t,
@@ -128,18 +144,14 @@ pub unsafe extern "C" fn chiplog_ticket_poll(
     placed: *mut chiplog_appended_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            put(done, 0);
-            let Some(result) = handle_table::get::<Asked>(ticket)?.with(|what| Ok(what.poll()))? else {
-                return Ok(());
-            };
+    entry(error, || {
+        put(done, 0);
+        if let Some(result) = get(ticket)?.with(|what| Ok(what.poll()))? {
             put(done, 1);
             put(placed, result?);
-            Ok(())
-        })
-    }
+        }
+        Ok(())
+    })
 }
 
 /// Calls `callback` once with the result: at once on this thread if it is known already, else on the log's writer
@@ -149,9 +161,6 @@ pub unsafe extern "C" fn chiplog_ticket_poll(
 /// called. Any thread. Blocks only while the callback runs.
 /// Errors: BUSY: another thread waits for the ticket; INVALID_ARGUMENT; CLOSED, FORKED. On an error `callback` is not
 /// called.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_ticket_on_complete(
     ticket: *mut chiplog_ticket_t,
@@ -159,66 +168,23 @@ pub unsafe extern "C" fn chiplog_ticket_on_complete(
     context: *mut c_void,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    let context = Context(context);
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            if callback.is_none() {
-                return Err(invalid("callback is NULL"));
-            }
-            let asked = handle_table::get::<Asked>(ticket)?;
-            let what = {
-                let busy = |_| {
-                    Error::new(
-                        ErrorKind::Busy,
-                        "another thread waits for this ticket: only one of the two can have it",
-                    )
-                };
-                let mut place = asked.0.try_write().map_err(busy)?;
-                if let Some(What::Delivery(_)) = *place {
-                    return Err(invalid(
-                        "the ticket is of a producer's record: pass the callback to chiplog_producer_send_with instead",
-                    ));
-                }
-                place.take()
-            };
-            drop(handle_table::close::<Asked>(ticket));
-            match what {
-                Some(What::Append(ticket)) => {
-                    ticket.on_complete(move |result| tell(callback, context, result.map(appended)));
-                }
-                Some(What::Answer(answer)) => {
-                    answer.on_complete(move |result| tell(callback, context, result.map(one)));
-                }
-                Some(What::Done(done)) => {
-                    done.on_complete(move |result| tell(callback, context, result.map(nothing)));
-                }
-                _ => return Err(Error::new(ErrorKind::Closed, "the ticket was given to a callback")),
-            }
-            Ok(())
-        })
-    }
+    entry(error, || {
+        let callback = outcome(callback, context)?;
+        let what = get(ticket)?.take()?;
+        release(ticket);
+        match what {
+            Some(What::Append(ticket)) => ticket.on_complete(|result| callback(result.map(appended))),
+            Some(What::Index(ticket)) => ticket.on_complete(|result| callback(result.map(one))),
+            Some(What::Done(ticket)) => ticket.on_complete(|result| callback(result.map(nothing))),
+            _ => return Err(taken()),
+        }
+        Ok(())
+    })
 }
 
 /// Closes a ticket; the append continues. Does nothing if it is NULL or already closed.
 /// Ownership: takes `ticket`. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_ticket_close(ticket: *mut chiplog_ticket_t) {
-    plain((), || drop(handle_table::close::<Asked>(ticket)));
-}
-
-/// Hands out the ticket of a submitted operation.
-///
-/// # Safety
-/// `ticket` is as [`out`] requires.
-pub(crate) unsafe fn ticketed(
-    ticket: *mut *mut chiplog_ticket_t,
-    submit: impl FnOnce() -> Result<Asked>,
-) -> Result<()> {
-    // SAFETY: this function's condition.
-    let place = unsafe { out(ticket, "ticket") }?;
-    let handle = handle_table::insert(submit()?)?;
-    // SAFETY: `out` checked the pointer.
-    unsafe { place.write(handle) };
-    Ok(())
+    release(ticket);
 }

@@ -1,64 +1,37 @@
-//! Fork: identifies this process without a system call, by a page that the kernel zeroes in a forked child.
+//! Fork: identifies this process, without a system call, by the fork guard that it made.
 //!
-//! Invariant: a process and one that was forked from it never have the same number.
+//! Invariant: a process and one that was forked from it never have the same number. A guard is never freed, so that no
+//! later one has its address.
 
+use chiplog::ForkGuard;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-const PAGE_BYTES: usize = 4096;
+/// The guard of this process; in a forked child the parent's, until the first call there. Null: none was made.
+static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(ptr::null_mut());
 
-/// The page. Null if it is not mapped yet or cannot be mapped.
-static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-/// Grows from parent to child.
-static LAST: AtomicU64 = AtomicU64::new(0);
-
-/// Returns the number of this process, from 1. Where the kernel has no such page (Linux before 4.14) it is the
-/// process id.
-pub(crate) fn process() -> u64 {
-    let mut page = PAGE.load(Ordering::Acquire);
-    if page.is_null() {
-        page = make();
-    }
-    if page.is_null() {
-        return u64::from(std::process::id()) << 32;
-    }
-    // SAFETY: the page was mapped by `make`, is aligned and larger than a word, and is never unmapped.
-    let word = unsafe { &*page };
-    match word.load(Ordering::Relaxed) {
-        0 => number(word),
-        known => known,
-    }
+/// Returns the number of this process: the address of its guard. Takes no lock, which a forked child could find held
+/// for ever. Where the kernel has no such guard (Linux before 4.14), the number is made of the process id.
+pub(crate) fn process() -> usize {
+    let known = GUARD.load(Ordering::Acquire);
+    // SAFETY: null, or a guard that `make` stored, which is never freed.
+    let is_own = unsafe { known.as_ref() }.is_some_and(|guard| !guard.is_child());
+    if is_own { known.addr() } else { make(known) }
 }
 
-/// Returns a number for a process that has none yet: it just started, or was just forked.
-fn number(word: &AtomicU64) -> u64 {
-    let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    match word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => new,
-        Err(other) => other,
-    }
-}
-
-fn make() -> *mut AtomicU64 {
-    // SAFETY: maps new pages at an address that the kernel chooses, and touches no memory in use.
-    let page = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+fn make(before: *mut ForkGuard) -> usize {
+    let Ok(guard) = ForkGuard::new() else {
+        return usize::MAX - std::process::id() as usize; // no address of a guard
     };
-    if page == libc::MAP_FAILED {
-        return ptr::null_mut();
+    let made = Box::into_raw(Box::new(guard));
+    match GUARD.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => made.addr(),
+        Err(other) => {
+            // SAFETY: made above; another thread's guard was stored, so no other code has this address.
+            drop(unsafe { Box::from_raw(made) });
+            other.addr()
+        }
     }
-    // SAFETY: the page just mapped; the advice affects only a child's copy of it.
-    let advised = unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } == 0;
-    let made = page.cast::<AtomicU64>();
-    let won =
-        advised && PAGE.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire).is_ok();
-    if won {
-        return made;
-    }
-    // SAFETY: the page was mapped above and no other code has its address.
-    unsafe { libc::munmap(page, PAGE_BYTES) };
-    PAGE.load(Ordering::Acquire)
 }
 
 #[cfg(test)]

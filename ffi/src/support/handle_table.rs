@@ -20,18 +20,19 @@
 //! - Slots are never returned to the system, so that a stale handle can be looked up.
 
 use crate::support::fork;
+use crate::support::panic_guard::plain;
 use chiplog::{Error, ErrorKind, Result};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The kind of a handle: the type of its value and the name for messages.
-pub(crate) trait Kind: Send + Sync + Sized + 'static {
-    /// The type that the header shows.
-    type Opaque;
+/// A kind of handle: a type that the header shows, of which there are only pointers.
+pub(crate) trait Handle: Sized + 'static {
+    /// The type of the objects behind the handles.
+    type Value: Send + Sync + 'static;
     /// From 1 to 63, different for each kind.
     const TAG: u64;
     /// The name in messages.
@@ -65,26 +66,27 @@ struct Slot<T> {
     /// For a vacant slot: the next vacant one.
     next: AtomicU32,
     /// The process that filled the slot.
-    process: AtomicU64,
+    process: AtomicUsize,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
 /// All handles of one kind.
-pub(crate) struct Table<T> {
-    chunks: [AtomicPtr<Slot<T>>; CHUNKS],
+pub(crate) struct Table<H: Handle> {
+    chunks: [AtomicPtr<Slot<H::Value>>; CHUNKS],
     /// The number of slots that were ever used.
     used: AtomicU32,
     /// The first vacant slot, in the low bits. The high bits count changes, to detect an outdated view.
     vacant: AtomicU64,
 }
 
-// SAFETY: values are shared between threads as `&T` (`T: Sync` by `Kind`) and dropped by whichever thread is last (`Send`).
-unsafe impl<T: Send + Sync> Sync for Table<T> {}
+// SAFETY: values are shared between threads as references (`Handle::Value: Sync`) and dropped by whichever thread is last
+// (`Send`).
+unsafe impl<H: Handle> Sync for Table<H> {}
 
 /// Keeps a value alive, even if its handle is closed meanwhile.
-pub(crate) struct Pinned<T: Kind> {
+pub(crate) struct Pinned<H: Handle> {
     place: u32,
-    slot: &'static Slot<T>,
+    slot: &'static Slot<H::Value>,
 }
 
 /// The parts of a handle.
@@ -101,19 +103,19 @@ fn locate(place: u32) -> (usize, usize) {
     (chunk as usize, (shifted - (CHUNK_FIRST << chunk)) as usize)
 }
 
-fn encode<T: Kind>(place: u32, word: u64) -> *mut T::Opaque {
+fn encode<H: Handle>(place: u32, word: u64) -> *mut H {
     let generation = (word >> GENERATION_SHIFT) & GENERATION_MASK;
-    let bits = (u64::from(place) << (GENERATION_BITS + TAG_BITS)) | (generation << TAG_BITS) | T::TAG;
+    let bits = (u64::from(place) << (GENERATION_BITS + TAG_BITS)) | (generation << TAG_BITS) | H::TAG;
     ptr::without_provenance_mut(bits as usize)
 }
 
-fn decode<T: Kind>(handle: *const T::Opaque) -> Result<Parts> {
+fn decode<H: Handle>(handle: *const H) -> Result<Parts> {
     let bits = handle.addr() as u64;
     if bits == 0 {
-        return Err(invalid(format!("{} is NULL", T::NAME)));
+        return Err(invalid(format!("{} is NULL", H::NAME)));
     }
-    if bits & ((1 << TAG_BITS) - 1) != T::TAG {
-        return Err(invalid(format!("this handle is not a {}", T::NAME)));
+    if bits & ((1 << TAG_BITS) - 1) != H::TAG {
+        return Err(invalid(format!("this handle is not a {}", H::NAME)));
     }
     let generation = (bits >> TAG_BITS) & GENERATION_MASK;
     Ok(Parts { place: (bits >> (GENERATION_BITS + TAG_BITS)) as u32, generation })
@@ -123,19 +125,19 @@ fn invalid(what: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
-fn closed<T: Kind>() -> Error {
-    Error::new(ErrorKind::Closed, format!("the {} was closed", T::NAME))
+fn closed<H: Handle>() -> Error {
+    Error::new(ErrorKind::Closed, format!("the {} was closed", H::NAME))
 }
 
-fn forked<T: Kind>() -> Error {
+fn forked<H: Handle>() -> Error {
     let what = format!(
         "the {} was made before fork() and belongs to the parent: open another one in the child",
-        T::NAME
+        H::NAME
     );
     Error::new(ErrorKind::Forked, what)
 }
 
-impl<T: Kind> Table<T> {
+impl<H: Handle> Table<H> {
     pub(crate) const fn new() -> Self {
         Self {
             chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
@@ -145,7 +147,7 @@ impl<T: Kind> Table<T> {
     }
 
     /// Returns the slot at a place that was used before.
-    fn slot(&'static self, place: u32) -> &'static Slot<T> {
+    fn slot(&'static self, place: u32) -> &'static Slot<H::Value> {
         let (chunk, at) = locate(place);
         let base = self.chunks[chunk].load(Ordering::Acquire);
         assert!(!base.is_null(), "a used place must have a chunk");
@@ -159,16 +161,16 @@ impl<T: Kind> Table<T> {
         if !self.chunks[chunk].load(Ordering::Acquire).is_null() {
             return;
         }
-        let slots: Box<[Slot<T>]> = (0..CHUNK_FIRST << chunk)
+        let slots: Box<[Slot<H::Value>]> = (0..CHUNK_FIRST << chunk)
             .map(|_| Slot {
                 word: AtomicU64::new(VACANT),
                 next: AtomicU32::new(NONE),
-                process: AtomicU64::new(0),
+                process: AtomicUsize::new(0),
                 value: UnsafeCell::new(MaybeUninit::uninit()),
             })
             .collect();
         let made = Box::into_raw(slots);
-        let (null, new) = (ptr::null_mut(), made.cast::<Slot<T>>());
+        let (null, new) = (ptr::null_mut(), made.cast::<Slot<H::Value>>());
         if self.chunks[chunk].compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: another thread's chunk was stored; this one was allocated just now and no other thread has its
             // address.
@@ -202,13 +204,13 @@ impl<T: Kind> Table<T> {
                 format!(
                     "the limit of {} open handles of type {} is reached: close some first",
                     1u64 << PLACE_BITS,
-                    T::NAME
+                    H::NAME
                 ),
             )),
         }
     }
 
-    fn give_back(&self, place: u32, slot: &Slot<T>) {
+    fn give_back(&self, place: u32, slot: &Slot<H::Value>) {
         let mut seen = self.vacant.load(Ordering::Acquire);
         loop {
             slot.next.store(seen as u32, Ordering::Relaxed);
@@ -233,8 +235,8 @@ impl<T: Kind> Table<T> {
 ///
 /// # Errors
 /// `Busy`: the limit of open handles is reached.
-pub(crate) fn insert<T: Kind>(value: T) -> Result<*mut T::Opaque> {
-    let table = T::table();
+pub(crate) fn insert<H: Handle>(value: H::Value) -> Result<*mut H> {
+    let table = H::table();
     let place = table.take_vacant()?;
     let slot = table.slot(place);
     // SAFETY: the slot is vacant and only this call has it. A thread that pins it with a stale handle sees that it is
@@ -244,27 +246,27 @@ pub(crate) fn insert<T: Kind>(value: T) -> Result<*mut T::Opaque> {
     // Stale pins may be added and removed meanwhile: they are kept. Release: a thread that sees the slot open sees
     // the value.
     let word = slot.word.fetch_and(!STATE, Ordering::Release);
-    Ok(encode::<T>(place, word))
+    Ok(encode::<H>(place, word))
 }
 
 /// Returns the value behind a handle.
 ///
 /// # Errors
 /// `InvalidArgument`: NULL, or a handle of another kind. `Closed`. `Forked`.
-pub(crate) fn get<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
-    let parts = decode::<T>(handle)?;
-    let table = T::table();
+pub(crate) fn get<H: Handle>(handle: *const H) -> Result<Pinned<H>> {
+    let parts = decode(handle)?;
+    let table = H::table();
     if !table.is_used(parts.place) {
-        return Err(invalid(format!("this handle is not a {}", T::NAME)));
+        return Err(invalid(format!("this handle is not a {}", H::NAME)));
     }
     let slot = table.slot(parts.place);
     let word = slot.word.fetch_add(PIN, Ordering::Acquire);
     let pinned = Pinned { place: parts.place, slot };
     if (word >> GENERATION_SHIFT) != parts.generation || word & STATE != OPEN {
-        return Err(closed::<T>());
+        return Err(closed::<H>());
     }
     if slot.process.load(Ordering::Relaxed) != fork::process() {
-        return Err(forked::<T>());
+        return Err(forked::<H>());
     }
     Ok(pinned)
 }
@@ -273,21 +275,35 @@ pub(crate) fn get<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
 ///
 /// # Errors
 /// As [`get`]. In a forked child the handle is closed as well, and nothing else is touched.
-pub(crate) fn close<T: Kind>(handle: *const T::Opaque) -> Result<Pinned<T>> {
-    let pinned = match get::<T>(handle) {
+pub(crate) fn close<H: Handle>(handle: *const H) -> Result<Pinned<H>> {
+    let pinned = match get(handle) {
         Err(error) if error.kind() == ErrorKind::Forked => {
             // The pin in this process is never removed: nothing is dropped.
-            let parts = decode::<T>(handle)?;
-            let slot = T::table().slot(parts.place);
+            let parts = decode(handle)?;
+            let slot = H::table().slot(parts.place);
             slot.word.fetch_add(PIN, Ordering::Relaxed);
             let _ = mark(slot, parts.generation);
             return Err(error);
         }
         pinned => pinned?,
     };
-    let parts = decode::<T>(handle)?;
+    let parts = decode(handle)?;
     // Only one of two threads that close at once succeeds.
-    if mark(pinned.slot, parts.generation) { Ok(pinned) } else { Err(closed::<T>()) }
+    if mark(pinned.slot, parts.generation) { Ok(pinned) } else { Err(closed::<H>()) }
+}
+
+/// Returns what `ask` returns for an open handle, else `otherwise`; also after a panic.
+pub(crate) fn query<H: Handle, T: Copy>(
+    handle: *const H,
+    otherwise: T,
+    ask: impl FnOnce(Pinned<H>) -> T,
+) -> T {
+    plain(otherwise, || get(handle).map_or(otherwise, ask))
+}
+
+/// Closes a handle. Does nothing if it is not open.
+pub(crate) fn release<H: Handle>(handle: *const H) {
+    plain((), || drop(close(handle)));
 }
 
 /// Changes a slot from open to closing. Returns whether this call did it.
@@ -304,17 +320,17 @@ fn mark<T>(slot: &Slot<T>, generation: u64) -> bool {
     }
 }
 
-impl<T: Kind> Deref for Pinned<T> {
-    type Target = T;
+impl<H: Handle> Deref for Pinned<H> {
+    type Target = H::Value;
 
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &H::Value {
         // SAFETY: `get` made this while the slot was open under the handle's generation, so the value was written
         // before. The pin, which lives as long as `self`, keeps the value: reclaiming needs a word without pins.
         unsafe { (*self.slot.value.get()).assume_init_ref() }
     }
 }
 
-impl<T: Kind> Drop for Pinned<T> {
+impl<H: Handle> Drop for Pinned<H> {
     fn drop(&mut self) {
         // Release: uses of the value happen before its end. Acquire: the thread that ends it sees all of them.
         let word = self.slot.word.fetch_sub(PIN, Ordering::AcqRel) - PIN;
@@ -329,21 +345,21 @@ impl<T: Kind> Drop for Pinned<T> {
         // SAFETY: only this call made the slot vacant, no thread had it pinned, and no handle of its generation can
         // pin it any more. So the value belongs to this call. The slot is in no list yet, so no thread fills it.
         let value = unsafe { (*self.slot.value.get()).assume_init_read() };
-        T::table().give_back(self.place, self.slot);
+        H::table().give_back(self.place, self.slot);
         drop(value);
     }
 }
 
 /// Defines the table of a handle type. The type in the header is written out because cbindgen does not expand macros.
 macro_rules! handle {
-    ($opaque:ident is $value:ty, $tag:literal, $name:literal) => {
-        impl $crate::support::handle_table::Kind for $value {
-            type Opaque = $opaque;
+    ($handle:ident is $value:ty, $tag:literal, $name:literal) => {
+        impl $crate::support::handle_table::Handle for $handle {
+            type Value = $value;
             const TAG: u64 = $tag;
             const NAME: &'static str = $name;
 
             fn table() -> &'static $crate::support::handle_table::Table<Self> {
-                static TABLE: $crate::support::handle_table::Table<$value> =
+                static TABLE: $crate::support::handle_table::Table<$handle> =
                     $crate::support::handle_table::Table::new();
                 &TABLE
             }
@@ -353,7 +369,6 @@ macro_rules! handle {
 pub(crate) use handle;
 
 /// A type without values.
-#[allow(missing_debug_implementations, reason = "it has no values")]
 pub struct Opaque {
     _not_send: PhantomData<*mut ()>,
 }
@@ -364,10 +379,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
-    struct Counted(Arc<AtomicUsize>);
+    pub(crate) struct Counted(Arc<AtomicUsize>);
 
     /// A type for these tests.
-    #[allow(non_camel_case_types, missing_debug_implementations)]
     pub struct counted_t {
         _private: crate::support::handle_table::Opaque,
     }
@@ -385,21 +399,21 @@ mod tests {
         let dropped = Arc::new(AtomicUsize::new(0));
         let mut old = Vec::new();
         for n in 0..1000 {
-            let handle = insert(Counted(dropped.clone())).unwrap();
-            assert!(get::<Counted>(handle).is_ok());
-            let pin = get::<Counted>(handle).unwrap();
-            drop(close::<Counted>(handle).unwrap());
+            let handle = insert::<counted_t>(Counted(dropped.clone())).unwrap();
+            assert!(get::<counted_t>(handle).is_ok());
+            let pin = get::<counted_t>(handle).unwrap();
+            drop(close::<counted_t>(handle).unwrap());
             assert_eq!(dropped.load(Ordering::SeqCst), n, "pinned");
-            assert_eq!(get::<Counted>(handle).err().unwrap().kind(), ErrorKind::Closed);
+            assert_eq!(get::<counted_t>(handle).err().unwrap().kind(), ErrorKind::Closed);
             drop(pin);
             assert_eq!(dropped.load(Ordering::SeqCst), n + 1);
             old.push(handle);
         }
         for handle in old {
-            assert_eq!(close::<Counted>(handle).err().unwrap().kind(), ErrorKind::Closed);
+            assert_eq!(close::<counted_t>(handle).err().unwrap().kind(), ErrorKind::Closed);
         }
         for made_up in [0usize, 1, 62, usize::MAX, (5000 << 36) | 63] {
-            let error = get::<Counted>(ptr::without_provenance(made_up)).err().unwrap();
+            let error = get::<counted_t>(ptr::without_provenance(made_up)).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{made_up}");
         }
         assert_eq!(dropped.load(Ordering::SeqCst), 1000);
@@ -426,15 +440,15 @@ mod tests {
         const ROUNDS: usize = 2000;
         let dropped = Arc::new(AtomicUsize::new(0));
         for _ in 0..ROUNDS {
-            let handle = insert(Counted(dropped.clone())).unwrap().addr();
+            let handle = insert::<counted_t>(Counted(dropped.clone())).unwrap().addr();
             let closed = AtomicUsize::new(0);
             std::thread::scope(|scope| {
                 for n in 0..3 {
                     let closed = &closed;
                     scope.spawn(move || {
                         let handle = ptr::without_provenance(handle);
-                        let used = get::<Counted>(handle).is_ok();
-                        if n > 0 && close::<Counted>(handle).is_ok() {
+                        let used = get::<counted_t>(handle).is_ok();
+                        if n > 0 && close::<counted_t>(handle).is_ok() {
                             closed.fetch_add(1, Ordering::SeqCst);
                         }
                         used

@@ -7,7 +7,7 @@
 use chiplog::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 thread_local! {
     /// Whether this thread is inside an entry.
@@ -32,6 +32,11 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
         let said = SAID.take();
         Error::new(ErrorKind::Poisoned, format!("chiplog panicked, which is a bug in chiplog: {said}"))
     })
+}
+
+/// Locks a value, also after a panic: each holder of these locks leaves a value that the next one can use.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take_over_reports() {

@@ -1,4 +1,4 @@
-/* chiplog's notices reach a callback. argv[1]: a directory; "no-fork" as the last argument: see embedded.c. */
+/* chiplog's notices reach a callback. argv[1]: a directory; "no-fork" as the last argument: see threads.c. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -202,3 +202,8 @@ pub(crate) fn follower_event<'py>(py: Python<'py>, event: &FollowerEvent) -> Val
     };
     make(py, "FollowerEvent", &fields)
 }
+
+/// The indexes of `count` records from `first` on.
+pub(crate) fn range(py: Python<'_>, first: u64, count: u64) -> PyResult<Py<PyAny>> {
+    Ok(py.import("builtins")?.getattr("range")?.call1((first, first + count))?.unbind())
+}

@@ -1,12 +1,12 @@
 //! A log over the network.
 
-use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
 use crate::convert::{input, values};
+use crate::handles::closes::{Closes, closes};
 use crate::handles::options;
 use crate::handles::producer::Producer;
 use crate::handles::reader::{Reader, Stream, batches, start};
-use crate::runtime::asyncio_bridge::{Finish, drive, ready};
+use crate::runtime::asyncio_bridge::{drive_result, none};
 use crate::runtime::close_flag::Ending;
 use crate::runtime::fork::Kept;
 use crate::runtime::reader_lease::Source;
@@ -55,6 +55,10 @@ pub(crate) fn servers(servers: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     input::texts(servers)
 }
 
+fn info(py: Python<'_>, info: client::RemoteInfo) -> PyResult<Py<PyAny>> {
+    Ok(values::remote_info(py, &info)?.unbind())
+}
+
 impl Client {
     fn around(client: client::Client, runtime: Handle) -> PyResult<Self> {
         let open = Open { client, ending: Ending::of("client") };
@@ -76,6 +80,17 @@ impl Client {
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = Result<T>> + Send) -> PyResult<T> {
         let (_, ending) = self.open()?;
         wait::to_the_end(py, Some(&self.runtime), ending.or(call))?.map_err(raise)
+    }
+
+    /// Starts a call for the running event loop.
+    fn start<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+        finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Py<PyAny>> {
+        let ending = self.open()?.1.clone();
+        drive_result(py, Some(self.runtime.clone()), async move { ending.or(call).await }, finish)
     }
 
     fn open_reader(&self, from: Start, follow: bool, given: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
@@ -112,11 +127,8 @@ impl Client {
         notices::ask(py)?;
         let runtime = tokio_runtime::handle().map_err(raise)?;
         let inside = runtime.clone();
-        drive(py, Some(runtime), async move {
-            let found = client::Client::connect(servers, options).await;
-            let finish: Finish =
-                Box::new(move |py| Ok(Py::new(py, Self::around(found.map_err(raise)?, inside)?)?.into_any()));
-            finish
+        drive_result(py, Some(runtime), client::Client::connect(servers, options), move |py, client| {
+            Ok(Py::new(py, Self::around(client, inside)?)?.into_any())
         })
     }
 
@@ -140,17 +152,10 @@ impl Client {
     /// runs on this thread.
     #[pyo3(signature = (options=None))]
     fn producer_async(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
-        let (client, ending) = self.open()?;
-        let exit_timeout = options::exit_timeout(options)?;
-        let (client, ending, options) = (client.clone(), ending.clone(), options::producer(options)?);
-        let runtime = self.runtime.clone();
-        drive(py, Some(self.runtime.clone()), async move {
-            let producer = ending.or(client.producer(options)).await;
-            let finish: Finish = Box::new(move |py| {
-                let producer = Producer::new(py, producer.map_err(raise)?, runtime, exit_timeout)?;
-                Ok(Py::new(py, producer)?.into_any())
-            });
-            finish
+        let (client, exit_timeout) = (self.client()?.clone(), options::exit_timeout(options)?);
+        let (options, runtime) = (options::producer(options)?, self.runtime.clone());
+        self.start(py, async move { client.producer(options).await }, move |py, producer| {
+            Ok(Py::new(py, Producer::new(py, producer, runtime, exit_timeout)?)?.into_any())
         })
     }
 
@@ -226,15 +231,9 @@ impl Client {
     /// thread.
     #[pyo3(signature = (*, stale=false))]
     fn info_async(&self, py: Python<'_>, stale: bool) -> PyResult<Py<PyAny>> {
-        let (client, ending) = self.open()?;
-        let (client, ending) = (client.clone(), ending.clone());
-        drive(py, Some(self.runtime.clone()), async move {
-            let info = async { if stale { client.info_stale().await } else { client.info().await } };
-            let info = ending.or(info).await;
-            let finish: Finish =
-                Box::new(move |py| Ok(values::remote_info(py, &info.map_err(raise)?)?.unbind()));
-            finish
-        })
+        let client = self.client()?.clone();
+        let call = async move { if stale { client.info_stale().await } else { client.info().await } };
+        self.start(py, call, info)
     }
 
     /// Discards all records below `first`, an index from 1. Returns None.
@@ -258,13 +257,8 @@ impl Client {
         py: Python<'_>,
         #[pyo3(from_py_with = input::first)] first: u64,
     ) -> PyResult<Py<PyAny>> {
-        let (client, ending) = self.open()?;
-        let (client, ending) = (client.clone(), ending.clone());
-        drive(py, Some(self.runtime.clone()), async move {
-            let done = ending.or(client.discard(Index(first))).await;
-            let finish: Finish = Box::new(move |py| done.map(|()| py.None()).map_err(raise));
-            finish
-        })
+        let client = self.client()?.clone();
+        self.start(py, async move { client.discard(Index(first)).await }, none)
     }
 
     /// Opens a session, for a producer that continues in it after a restart. Returns its id.
@@ -304,42 +298,17 @@ impl Client {
     ///
     /// Producers and readers continue until they are closed themselves. Does not block. Any thread may call it,
     /// more than once.
-    fn close(&self) -> PyResult<()> {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.close_now(py)
+    }
+}
+
+closes!(Client, "client", "servers and options");
+
+impl Closes for Client {
+    fn close_now(&self, _py: Python<'_>) -> PyResult<()> {
         self.open.get().map_err(raise)?.ending.close();
         Ok(())
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close()
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        ready(py, Ok(slf.into_any().unbind()))
-    }
-
-    fn __aexit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<Py<PyAny>> {
-        self.close()?;
-        ready(py, Ok(py.None()))
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("client", "servers and options"))
     }
 }
 
@@ -397,48 +366,22 @@ impl Watch {
 
     fn __anext__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let watching = self.watching.get().map_err(raise)?.clone();
-        drive(py, Some(self.runtime.clone()), async move {
-            let info = watching.next().await;
-            let finish: Finish =
-                Box::new(move |py| Ok(values::remote_info(py, &info.map_err(raise)?)?.unbind()));
-            finish
-        })
+        drive_result(py, Some(self.runtime.clone()), async move { watching.next().await }, info)
     }
 
     /// Closes the watch; calls that wait with it raise `ClosedError`. Returns None.
     ///
     /// Does not block. Any thread may call it, more than once.
-    fn close(&self) -> PyResult<()> {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.close_now(py)
+    }
+}
+
+closes!(Watch);
+
+impl Closes for Watch {
+    fn close_now(&self, _py: Python<'_>) -> PyResult<()> {
         self.watching.get().map_err(raise)?.ending.close();
         Ok(())
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close()
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        ready(py, Ok(slf.into_any().unbind()))
-    }
-
-    fn __aexit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<Py<PyAny>> {
-        self.close()?;
-        ready(py, Ok(py.None()))
     }
 }

@@ -1,21 +1,21 @@
 //! A copy of the servers' log in this process.
 
-use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
 use crate::convert::{input, values};
-use crate::handles::batch::record::Record;
 use crate::handles::client::servers;
-use crate::handles::log::{arrival, get};
+use crate::handles::closes::{Closes, closes};
+use crate::handles::log::arrival;
 use crate::handles::options;
-use crate::handles::reader::{Reader, Stream, batches, local, start};
+use crate::handles::reader::start;
+use crate::handles::reads::reads;
 use crate::runtime::asyncio_bridge;
-use crate::runtime::asyncio_bridge::{Finish, Taken, drive, drive_on_thread, ready};
+use crate::runtime::asyncio_bridge::{Finish, Taken, drive, drive_on_thread, drive_result, none};
 use crate::runtime::fork::Own;
 use crate::runtime::handle::Handle;
 use crate::runtime::notices;
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
-use chiplog::{ErrorKind, Index, Start};
+use chiplog::{ErrorKind, Index, Result, Start};
 use chiplog_net::follower;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -110,11 +110,6 @@ impl Follower {
     fn follower(&self) -> PyResult<&follower::Follower> {
         self.follower.get()
     }
-
-    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
-        let follower = slf.get().follower()?;
-        local(slf.as_any(), slf.py().detach(|| follower.reader(from)), follow)
-    }
 }
 
 #[pymethods]
@@ -128,10 +123,7 @@ impl Follower {
         start: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let (cluster, options) = (servers(cluster)?, options::follower(options)?);
-        notices::ask(py)?;
-        let from = self::start(start, Start::First)?;
-        let open = move || follower::Follower::open(dir, cluster, from, options);
+        let open = opening(py, dir, cluster, start, options)?;
         Self::around(wait::on_thread(py, open)?)
     }
 
@@ -149,59 +141,8 @@ impl Follower {
         start: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let (cluster, options) = (servers(cluster)?, options::follower(options)?);
-        notices::ask(py)?;
-        let from = self::start(start, Start::First)?;
-        let open = move || follower::Follower::open(dir, cluster, from, options);
+        let open = opening(py, dir, cluster, start, options)?;
         drive_on_thread(py, open, |py, follower| Ok(Py::new(py, Self::around(follower)?)?.into_any()))
-    }
-
-    /// Returns the `Record` at `index`, from 1.
-    ///
-    /// Blocks only for the disk, without the GIL. Raises `OutOfRangeError`: the record does not exist yet;
-    /// `DiscardedError`: it was discarded; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`:
-    /// the files; `ClosedError`.
-    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
-        let follower = self.follower()?;
-        get(py, index, |start| follower.reader(start))
-    }
-
-    /// Reads the copy from `start` on. Returns a `Reader` that ends at the end of the copy.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks only for the disk, without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None))]
-    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        Self::open_reader(slf, self::start(start, Start::First)?, false)
-    }
-
-    /// Reads the copy from `start` on, and waits at the end for new records. Returns a `Reader`.
-    ///
-    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
-    /// first record.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to be received. Blocks only for the disk,
-    /// without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None))]
-    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        Self::open_reader(slf, self::start(start, Start::Next)?, true)
-    }
-
-    /// Reads the copy in batches from `start` on. Returns a `Stream` of `Batch`.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for
-    /// new records; if not, it ends there. Blocks only for the disk, without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None, *, follow=false))]
-    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
-        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
     /// Waits until record `index`, from 0, is here or is discarded. Returns None.
@@ -234,12 +175,11 @@ impl Follower {
         #[pyo3(from_py_with = input::index)] index: u64,
     ) -> PyResult<Py<PyAny>> {
         let follower = self.follower()?.clone();
-        drive(py, None, async move {
+        let there = async move {
             let there = arrival(follower.log(), Index(index)).await;
-            let why = move |error| raise(follower.status().stopped.unwrap_or(error));
-            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(why));
-            finish
-        })
+            there.map_err(|error| follower.status().stopped.unwrap_or(error))
+        };
+        drive_result(py, None, there, none)
     }
 
     /// Returns `Info`: the state of the copy, as a log.
@@ -324,41 +264,35 @@ impl Follower {
     ///
     /// Raises `PoisonedError`: an earlier write failed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.close_now(py)
+    }
+}
+
+reads!(Follower, follower, "Reads the copy", "copy", "received");
+closes!(Follower, "follower", "directory and options");
+
+impl Closes for Follower {
+    fn close_now(&self, py: Python<'_>) -> PyResult<()> {
         let follower = self.follower.to_be_closed()?;
         wait::on_thread(py, move || follower.close())
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close(py)
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        ready(py, Ok(slf.into_any().unbind()))
-    }
-
-    fn __aexit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<Py<PyAny>> {
+    fn close_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let follower = self.follower.to_be_closed()?;
-        drive_on_thread(py, move || follower.close(), |py, ()| Ok(py.None()))
+        drive_on_thread(py, move || follower.close(), none)
     }
+}
 
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("follower", "directory and options"))
-    }
+/// Returns what opens a follower with these arguments from Python.
+fn opening(
+    py: Python<'_>,
+    dir: PathBuf,
+    cluster: &Bound<'_, PyAny>,
+    start: Option<&Bound<'_, PyAny>>,
+    options: Option<&Bound<'_, PyAny>>,
+) -> PyResult<impl FnOnce() -> Result<follower::Follower> + Send + 'static> {
+    let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+    notices::ask(py)?;
+    let from = self::start(start, Start::First)?;
+    Ok(move || follower::Follower::open(dir, cluster, from, options))
 }

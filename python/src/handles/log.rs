@@ -1,22 +1,20 @@
 //! A log in a directory of this process.
 
-use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
 use crate::convert::input;
 use crate::convert::input::{BatchLimit, Input};
 use crate::convert::values;
-use crate::handles::batch::Batch;
-use crate::handles::batch::record::Record;
+use crate::handles::closes::{Closes, closes};
 use crate::handles::options;
-use crate::handles::reader::{Reader, Stream, batches, local, start};
+use crate::handles::reads::reads;
 use crate::handles::session::Session;
 use crate::handles::ticket::{Ticket, drive_index, settle};
-use crate::runtime::asyncio_bridge::{Finish, drive, drive_on_thread, ready, running_loop};
+use crate::runtime::asyncio_bridge::{drive_on_thread, drive_result, none, running_loop};
 use crate::runtime::handle::Handle;
 use crate::runtime::notices;
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
-use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
+use chiplog::{BatchBuilder, ErrorKind, Index, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use std::future::poll_fn;
@@ -58,33 +56,9 @@ pub(crate) fn batch_limit(options: &chiplog::Options) -> BatchLimit {
     BatchLimit { bytes: options.batch_bytes_max as usize, option: "option batch_bytes_max" }
 }
 
-/// Returns the record at `index`, from the batch that a reader returned.
-pub(crate) fn record(py: Python<'_>, index: u64, batch: RecordBatch) -> PyResult<Record> {
-    let n = index.saturating_sub(batch.first().get());
-    let batch = Py::new(py, Batch::new(py, batch)?)?;
-    Ok(Record { batch, n: u32::try_from(n).unwrap_or_default() })
-}
-
-/// Returns the record at `index`, with a reader that begins there.
-pub(crate) fn get(
-    py: Python<'_>,
-    index: u64,
-    reader: impl FnOnce(Start) -> Result<chiplog::Reader> + Send,
-) -> PyResult<Record> {
-    let read = || reader(Start::Index(Index(index)))?.next_batch();
-    let batch = py.detach(read).map_err(raise)?;
-    let beyond = || raise(Error::new(ErrorKind::OutOfRange, format!("record {index} does not exist yet")));
-    record(py, index, batch.ok_or_else(beyond)?)
-}
-
 impl Log {
     fn log(&self) -> PyResult<&chiplog::Log> {
         self.log.get()
-    }
-
-    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
-        let log = slf.get().log()?;
-        local(slf.as_any(), slf.py().detach(|| log.reader(from)), follow)
     }
 }
 
@@ -136,8 +110,7 @@ impl Log {
         let limit = Limit::new(timeout)?;
         let ticket = self.batch_ticket(py, records, codec, &limit)?;
         let first = settle(py, &ticket.0, &limit)?;
-        let range = py.import("builtins")?.getattr("range")?;
-        Ok(range.call1((first, first + ticket.1))?.unbind())
+        values::range(py, first, ticket.1)
     }
 
     /// Submits a record. Returns a `Ticket` for its index.
@@ -244,54 +217,6 @@ impl Log {
         })
     }
 
-    /// Returns the `Record` at `index`, from 1.
-    ///
-    /// Blocks only for the disk, without the GIL. Raises `OutOfRangeError`: the record does not exist yet;
-    /// `DiscardedError`: it was discarded; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`:
-    /// the files; `ClosedError`.
-    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
-        let log = self.log()?;
-        get(py, index, |start| log.reader(start))
-    }
-
-    /// Reads from `start` on. Returns a `Reader` that ends at the end of the log.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks only for the disk, without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None))]
-    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        Self::open_reader(slf, self::start(start, Start::First)?, false)
-    }
-
-    /// Reads from `start` on, and waits at the end for new records. Returns a `Reader`.
-    ///
-    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
-    /// first record.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to be appended. Blocks only for the disk,
-    /// without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None))]
-    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        Self::open_reader(slf, self::start(start, Start::Next)?, true)
-    }
-
-    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for
-    /// new records; if not, it ends there. Blocks only for the disk, without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None, *, follow=false))]
-    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
-        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
-    }
-
     /// Reports that the bytes of the record at `index` are damaged in this directory. Returns None.
     ///
     /// A replica of a cluster scrubs the record's segment at once and repairs damage from other replicas. A log on
@@ -378,11 +303,7 @@ impl Log {
         #[pyo3(from_py_with = input::index)] index: u64,
     ) -> PyResult<Py<PyAny>> {
         let log = self.log()?.clone();
-        drive(py, None, async move {
-            let there = arrival(&log, Index(index)).await;
-            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(raise));
-            finish
-        })
+        drive_result(py, None, async move { arrival(&log, Index(index)).await }, none)
     }
 
     /// Opens an exactly-once session, durably. Returns a `Session`.
@@ -524,42 +445,7 @@ impl Log {
     ///
     /// Raises `PoisonedError`: an earlier write or sync failed, and some appends have an unknown outcome.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let log = self.log.to_be_closed()?;
-        wait::on_thread(py, move || log.close())
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close(py)
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        ready(py, Ok(slf.into_any().unbind()))
-    }
-
-    fn __aexit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<Py<PyAny>> {
-        let log = self.log.to_be_closed()?;
-        drive_on_thread(py, move || log.close(), |py, ()| Ok(py.None()))
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("log", "directory and options"))
+        self.close_now(py)
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -571,6 +457,21 @@ impl Log {
             (false, false) => format!("records {} to {}", status.first_index, status.last_index),
         };
         Ok(format!("<chiplog.Log {:?}, {state}>", log.path()))
+    }
+}
+
+reads!(Log, log, "Reads", "log", "appended");
+closes!(Log, "log", "directory and options");
+
+impl Closes for Log {
+    fn close_now(&self, py: Python<'_>) -> PyResult<()> {
+        let log = self.log.to_be_closed()?;
+        wait::on_thread(py, move || log.close())
+    }
+
+    fn close_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let log = self.log.to_be_closed()?;
+        drive_on_thread(py, move || log.close(), none)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::convert::values;
 use crate::handles::ticket::{Ticket, drive_index};
 use crate::handles::unsent;
 use crate::handles::unsent::Sending;
-use crate::runtime::asyncio_bridge::{Finish, drive, ready};
+use crate::runtime::asyncio_bridge::{Finish, drive, drive_result, none, ready};
 use crate::runtime::fork::Own;
 use crate::runtime::say;
 use crate::runtime::say::Say;
@@ -199,11 +199,8 @@ impl Producer {
     fn flush_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
         let deadline = wait::timeout(timeout)?;
         let sending = self.sending()?.clone();
-        drive(py, Some(self.runtime.clone()), async move {
-            let flushed = sending.producer.flush(deadline).await;
-            let finish: Finish = Box::new(move |py| flushed.map(|()| py.None()).map_err(raise));
-            finish
-        })
+        let flushed = async move { sending.producer.flush(deadline).await };
+        drive_result(py, Some(self.runtime.clone()), flushed, none)
     }
 
     /// Bytes of records that were sent and have no outcome yet.

@@ -1,15 +1,12 @@
 //! A read-only log that another process may write.
 
-use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
-use crate::convert::{input, values};
-use crate::handles::batch::record::Record;
-use crate::handles::log::get;
-use crate::handles::reader::{Reader, Stream, batches, local, start};
-use crate::runtime::asyncio_bridge::ready;
+use crate::convert::values;
+use crate::handles::closes::{Closes, closes};
+use crate::handles::reads::reads;
 use crate::runtime::fork::Kept;
 use crate::runtime::{notices, wait};
-use chiplog::{Error, ErrorKind, Start};
+use chiplog::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
@@ -37,11 +34,6 @@ impl ReadOnlyLog {
         let closed = || raise(Error::new(ErrorKind::Closed, "the read-only log was closed"));
         self.cell()?.clone().ok_or_else(closed)
     }
-
-    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
-        let read_only = slf.get().read_only()?;
-        local(slf.as_any(), slf.py().detach(|| read_only.reader(from)), follow)
-    }
 }
 
 #[pymethods]
@@ -51,54 +43,6 @@ impl ReadOnlyLog {
         notices::ask(py)?;
         let read_only = wait::on_thread(py, move || chiplog::ReadOnlyLog::open(dir))?;
         Ok(Self { read_only: Kept::new(Mutex::new(Some(read_only))).map_err(raise)? })
-    }
-
-    /// Returns the `Record` at `index`, from 1.
-    ///
-    /// Blocks only for the disk, without the GIL. Raises `OutOfRangeError`: the record does not exist yet;
-    /// `DiscardedError`: it was discarded; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`:
-    /// the files; `ClosedError`.
-    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
-        let read_only = self.read_only()?;
-        get(py, index, |start| read_only.reader(start))
-    }
-
-    /// Reads from `start` on. Returns a `Reader` that ends at the end of the log.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks only for the disk, without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None))]
-    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        Self::open_reader(slf, self::start(start, Start::First)?, false)
-    }
-
-    /// Reads from `start` on, and waits at the end for new records. Returns a `Reader`.
-    ///
-    /// Without `start` it begins at the end: existing records are not read. `Reader.start` is the index of its
-    /// first record.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the next record to be appended. Blocks only for the disk,
-    /// without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None))]
-    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        Self::open_reader(slf, self::start(start, Start::Next)?, true)
-    }
-
-    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
-    ///
-    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for
-    /// new records; if not, it ends there. Blocks only for the disk, without the GIL.
-    ///
-    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: an
-    /// invalid `start`; `CorruptError`, `IoError`: the files; `ClosedError`.
-    #[pyo3(signature = (start=None, *, follow=false))]
-    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
-        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
     /// Returns `Info`: the state of the log, as far as it is proven durable.
@@ -141,42 +85,17 @@ impl ReadOnlyLog {
     /// Does not block. Readers continue to the end of the visible records; calls that wait there raise
     /// `ClosedError`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.close_now(py)
+    }
+}
+
+reads!(ReadOnlyLog, read_only, "Reads", "log", "appended");
+closes!(ReadOnlyLog, "read-only log", "directory");
+
+impl Closes for ReadOnlyLog {
+    fn close_now(&self, py: Python<'_>) -> PyResult<()> {
         let read_only = self.cell()?.take();
         py.detach(|| drop(read_only));
         Ok(())
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close(py)
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        ready(py, Ok(slf.into_any().unbind()))
-    }
-
-    fn __aexit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<Py<PyAny>> {
-        self.close(py)?;
-        ready(py, Ok(py.None()))
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("read-only log", "directory"))
     }
 }

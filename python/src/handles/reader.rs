@@ -12,9 +12,10 @@ use crate::convert::errors::raise;
 use crate::convert::input;
 use crate::handles::batch::Batch;
 use crate::handles::batch::record::Record;
+use crate::handles::closes::{Closes, closes};
 use crate::handles::options;
 use crate::runtime::asyncio_bridge;
-use crate::runtime::asyncio_bridge::{Finish, Taken, drive, ready};
+use crate::runtime::asyncio_bridge::{Finish, Taken, drive};
 use crate::runtime::prefetch::Ahead;
 use crate::runtime::reader_lease::{Desk, Lease, Source};
 use crate::runtime::wait;
@@ -443,41 +444,8 @@ impl Reader {
     /// Closes the reader; calls that wait with it raise `ClosedError`. Returns None. Releases what it reads from.
     ///
     /// Does not block. Any thread may call it, more than once.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.desk.close());
-        let before = (self.kept().take(), self.current().take());
-        let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop((before, of));
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        ready(py, Ok(slf.into_any().unbind()))
-    }
-
-    fn __aexit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<Py<PyAny>> {
-        self.close(py);
-        ready(py, Ok(py.None()))
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.close_now(py)
     }
 
     /// Arrow's PyCapsule interface: the remaining records, as tables of index, time and data. See `Stream`.
@@ -495,9 +463,17 @@ impl Reader {
         let at = |index: Option<u64>| index.map_or_else(|| "not known yet".into(), |index| index.to_string());
         format!("<chiplog.Reader from {}, next {}>", at(self.start()), at(self.position()))
     }
+}
 
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("reader", "position"))
+closes!(Reader, "reader", "position");
+
+impl Closes for Reader {
+    fn close_now(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.desk.close());
+        let before = (self.kept().take(), self.current().take());
+        let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop((before, of));
+        Ok(())
     }
 }
 
@@ -545,8 +521,8 @@ impl Stream {
     /// Closes its reader; calls that wait with it raise `ClosedError`. Returns None.
     ///
     /// Does not block. Any thread may call it, more than once.
-    fn close(&self, py: Python<'_>) {
-        self.reader.get().close(py);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.reader.get().close_now(py)
     }
 
     /// Arrow's PyCapsule interface. Rows always have this one type, whatever is requested.

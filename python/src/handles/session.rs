@@ -6,6 +6,7 @@ use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
 use crate::convert::input;
 use crate::convert::input::{BatchLimit, Input};
+use crate::convert::values;
 use crate::handles::options;
 use crate::handles::ticket::{Ticket, settle};
 use crate::runtime::fork::Kept;
@@ -169,8 +170,7 @@ impl Session {
         let limit = Limit::new(timeout)?;
         let (ticket, count) = self.batch_ticket(py, records, codec, &limit)?;
         let first = settle(py, &ticket, &limit)?;
-        let range = py.import("builtins")?.getattr("range")?;
-        Ok(range.call1((first, first + count))?.unbind())
+        values::range(py, first, count)
     }
 
     /// Submits a record, once. Returns a `Ticket` for its index.

@@ -17,7 +17,7 @@ use crate::convert::errors::raise;
 use crate::runtime::fork::Own;
 use crate::runtime::threads;
 use chiplog::{Error, ErrorKind, Result};
-use pyo3::exceptions::{PyBaseException, PyStopIteration};
+use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -163,6 +163,25 @@ pub(crate) fn drive(
     Ok(promise.unbind())
 }
 
+/// As [`drive`], for a future with a result, of which `finish` makes the value.
+pub(crate) fn drive_result<T: Send + 'static>(
+    py: Python<'_>,
+    runtime: Option<Handle>,
+    future: impl Future<Output = Result<T>> + Send + 'static,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    drive(py, runtime, async move {
+        let done = future.await;
+        let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
+        finish
+    })
+}
+
+/// The value of a call that returns nothing.
+pub(crate) fn none(py: Python<'_>, _: ()) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
 /// Runs work that cannot be awaited on a thread of its own, for the running event loop: see [`threads::begin`].
 ///
 /// # Errors
@@ -173,12 +192,7 @@ pub(crate) fn drive_on_thread<T: Send + 'static>(
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
     running_loop(py)?;
-    let done = threads::begin(work).map_err(raise)?;
-    drive(py, None, async move {
-        let done = done.await;
-        let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
-        finish
-    })
+    drive_result(py, None, threads::begin(work).map_err(raise)?, finish)
 }
 
 /// Drops a task's future when nothing waits for it any more.
@@ -271,14 +285,6 @@ pub(crate) fn next(py: Python<'_>, of: impl Taken + 'static) -> PyResult<Py<PyAn
 
 #[pymethods]
 impl Next {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         loop {
             let current = lock(&self.waiting).take();
@@ -300,24 +306,6 @@ impl Next {
                 *lock(&self.waiting) = Some(awaited.unbind());
             }
         }
-    }
-
-    // These methods make it a coroutine for asyncio.create_task.
-
-    fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let _ = value; // nothing awaited here uses one
-        self.__next__(py)
-    }
-
-    #[pyo3(signature = (kind, value=None, traceback=None))]
-    fn throw(
-        &self,
-        kind: &Bound<'_, PyAny>,
-        value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.close();
-        Err(thrown(kind, value, traceback))
     }
 
     fn close(&self) {
@@ -350,36 +338,12 @@ pub(crate) fn ready(py: Python<'_>, result: PyResult<Py<PyAny>>) -> PyResult<Py<
 
 #[pymethods]
 impl Ready {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self) -> PyResult<()> {
+    fn __next__(&self, _py: Python<'_>) -> PyResult<Py<PyAny>> {
         match lock(&self.0).take() {
             Some(Ok(value)) => Err(PyStopIteration::new_err((value,))),
             Some(Err(error)) => Err(error),
-            None => Err(pyo3::exceptions::PyRuntimeError::new_err("this object was already awaited")),
+            None => Err(PyRuntimeError::new_err("this object was already awaited")),
         }
-    }
-
-    fn send(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let _ = value;
-        self.__next__()
-    }
-
-    #[pyo3(signature = (kind, value=None, traceback=None))]
-    fn throw(
-        &self,
-        kind: &Bound<'_, PyAny>,
-        value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.close();
-        Err(thrown(kind, value, traceback))
     }
 
     fn close(&self) {
@@ -387,6 +351,42 @@ impl Ready {
         drop(result);
     }
 }
+
+/// Makes an iterator with `close` an awaitable, and a coroutine for `asyncio.create_task`.
+macro_rules! coroutine {
+    ($($class:ident),*) => {
+        $(
+            #[pymethods]
+            impl $class {
+                fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                    slf
+                }
+
+                fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                    slf
+                }
+
+                fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+                    let _ = value; // nothing awaited here uses one
+                    self.__next__(py)
+                }
+
+                #[pyo3(signature = (kind, value=None, traceback=None))]
+                fn throw(
+                    &self,
+                    kind: &Bound<'_, PyAny>,
+                    value: Option<&Bound<'_, PyAny>>,
+                    traceback: Option<&Bound<'_, PyAny>>,
+                ) -> PyResult<()> {
+                    self.close();
+                    Err(thrown(kind, value, traceback))
+                }
+            }
+        )*
+    };
+}
+
+coroutine!(Next, Ready);
 
 /// The arguments of a coroutine's `throw`: an exception, or a class with a value.
 fn thrown(

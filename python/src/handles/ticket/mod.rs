@@ -4,7 +4,7 @@ pub(crate) mod callbacks;
 
 use crate::convert::errors::not_pickled;
 use crate::convert::errors::raise;
-use crate::runtime::asyncio_bridge::{Finish, drive};
+use crate::runtime::asyncio_bridge::drive_result;
 use crate::runtime::fork::Own;
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
@@ -96,14 +96,7 @@ pub(crate) fn drive_index(
     runtime: Option<Handle>,
     index: impl Future<Output = Result<Index>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
-    drive(py, runtime, async move {
-        let got = index.await;
-        let finish: Finish = Box::new(move |py| {
-            let index = got.map_err(raise)?.get();
-            Ok(index.into_pyobject(py)?.into_any().unbind())
-        });
-        finish
-    })
+    drive_result(py, runtime, index, |py, index| Ok(index.get().into_pyobject(py)?.into_any().unbind()))
 }
 
 #[pymethods]

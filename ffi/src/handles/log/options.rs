@@ -1,15 +1,15 @@
 //! Options of the embedded log, as the header shows them, and their conversion to Rust's.
 
+use crate::abi::entry::init;
 use crate::abi::error::invalid;
-use crate::abi::values::{Context, Sized0, duration, init, millis, options};
-use crate::support::panic_guard::plain;
+use crate::abi::growing::{Growing, growing, options};
+use crate::abi::values::{Context, duration, millis};
 use chiplog::{Clock, Options, ReadMode, Result, Timestamp};
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Returns the time in milliseconds since 1970. Called on chiplog's threads, also on several at once. It must not
 /// throw or block.
-#[allow(non_camel_case_types)]
 pub type chiplog_clock_fn = Option<unsafe extern "C" fn(context: *mut c_void) -> u64>;
 
 /// The options for opening a log. Fill it with chiplog_log_options_init, then set the fields that should differ.
@@ -17,7 +17,6 @@ pub type chiplog_clock_fn = Option<unsafe extern "C" fn(context: *mut c_void) ->
 /// the log.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct chiplog_log_options_t {
     /// sizeof(chiplog_log_options_t) as the caller was compiled with it.
     pub size: usize,
@@ -65,11 +64,7 @@ pub struct chiplog_log_options_t {
     pub clock_context: *mut c_void,
 }
 
-impl Sized0 for chiplog_log_options_t {
-    fn size(&mut self) -> &mut usize {
-        &mut self.size
-    }
-}
+growing!(chiplog_log_options_t);
 
 /// A clock that the caller supplies.
 #[derive(Debug)]
@@ -87,7 +82,6 @@ impl Clock for CallersClock {
 
 pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
     chiplog_log_options_t {
-        size: size_of::<chiplog_log_options_t>(),
         create: options.create.into(),
         read_by_copy: (options.read_mode == ReadMode::Read).into(),
         session_window: options.session_window,
@@ -97,7 +91,6 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         block_bytes_max: options.block_bytes_max,
         prefetch_bytes: options.prefetch_bytes,
         sessions_max: options.sessions_max,
-        reserved: 0,
         capacity_bytes: options.capacity_bytes.unwrap_or(0),
         retention_bytes: options.retention_bytes.unwrap_or(0),
         retention_age_ms: options.retention_age.map_or(0, millis),
@@ -105,8 +98,7 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
         queue_appends_max: options.queue_appends_max as u64,
         queue_timeout_ms: millis(options.queue_timeout),
         session_idle_max_ms: millis(options.session_idle_max),
-        clock: None,
-        clock_context: std::ptr::null_mut(),
+        ..Growing::zeros()
     }
 }
 
@@ -115,8 +107,7 @@ pub(crate) fn shown(options: &Options) -> chiplog_log_options_t {
 /// # Safety
 /// As [`options`]. The clock may be called with its context while the log is open.
 pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options> {
-    // SAFETY: this function's condition.
-    let given = unsafe { options(given, shown(&Options::default())) }?;
+    let given = options(given, shown(&Options::default()))?;
     if given.create > 1 || given.read_by_copy > 1 || given.reserved != 0 {
         return Err(invalid("log options: create and read_by_copy must be 0 or 1, and reserved must be 0"));
     }
@@ -146,27 +137,19 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
 
 /// Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).
 /// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_options_init(options: *mut chiplog_log_options_t, size: usize) {
-    // SAFETY: this function's condition.
-    plain((), || unsafe { init(options, size, shown(&Options::default())) });
+    init(options, size, || shown(&Options::default()));
 }
 
 /// As chiplog_log_options_init, but lowers each limit that depends on the segment size until it fits. For small logs
 /// and tests.
 /// Ownership: the caller owns `options`, which has `size` bytes. Does nothing if it is NULL. Any thread. Never blocks.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_options_for_segments(
     options: *mut chiplog_log_options_t,
     size: usize,
     segment_bytes: u32,
 ) {
-    // SAFETY: this function's condition.
-    plain((), || unsafe { init(options, size, shown(&Options::with_segment_bytes(segment_bytes))) });
+    init(options, size, || shown(&Options::with_segment_bytes(segment_bytes)));
 }

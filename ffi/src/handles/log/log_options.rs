@@ -1,22 +1,20 @@
 //! Options of the log: limits that are stored in the log and equal on every replica. Their names and units are those
 //! of the core's `LogOption`.
 
-use crate::abi::entry::entry;
+use crate::abi::entry::{entry, entry_handle};
 use crate::abi::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::abi::values::{duration, put, text};
-use crate::handles::log::{Opened, chiplog_log_t};
-use crate::handles::read_only::{Viewing, chiplog_read_only_log_t};
-use crate::handles::ticket::ticketed;
-use crate::handles::ticket::{Asked, chiplog_ticket_t};
-use crate::support::handle_table;
-use crate::support::panic_guard::plain;
+use crate::abi::pointers::{put, text};
+use crate::abi::values::duration;
+use crate::handles::log::open::chiplog_log_t;
+use crate::handles::read_only::chiplog_read_only_log_t;
+use crate::handles::ticket::chiplog_ticket_t;
+use crate::support::handle_table::{get, query};
 use chiplog::{LogOption, LogOptions, Result};
 use std::ffi::c_char;
 
 /// An option of the log to set or to unset.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(non_camel_case_types)]
 pub struct chiplog_log_option_t {
     /// The name: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max",
     /// "session_window" or "session_idle_max" (ms).
@@ -32,8 +30,7 @@ pub struct chiplog_log_option_t {
 /// # Safety
 /// `name` is NULL or a C string.
 unsafe fn option(name: *const c_char) -> Result<LogOption> {
-    // SAFETY: this function's condition.
-    let name = unsafe { text(name, "name") }?;
+    let name = text(name, "name")?;
     LogOption::from_name(name).ok_or_else(|| {
         let all = LogOption::ALL.map(LogOption::name).join(", ");
         invalid(format!("the log has no option {name:?}; its options are {all}"))
@@ -49,12 +46,10 @@ unsafe fn changes(
     if changes.is_null() || count == 0 || count > LogOption::ALL.len() {
         return Err(invalid(format!("changes must hold 1 to {} options of the log", LogOption::ALL.len())));
     }
-    // SAFETY: this function's condition; so few fit in memory.
-    let changes = unsafe { std::slice::from_raw_parts(changes, count) };
+    let changes = std::slice::from_raw_parts(changes, count); // so few fit in memory
     let mut named: Vec<(LogOption, Option<u64>)> = Vec::with_capacity(count);
     for change in changes {
-        // SAFETY: this function's condition.
-        let option = unsafe { option(change.name) }?;
+        let option = option(change.name)?;
         if named.iter().any(|(other, _)| *other == option) {
             return Err(invalid(format!("changes name {option} twice: name it once")));
         }
@@ -66,15 +61,15 @@ unsafe fn changes(
     Ok(named)
 }
 
+/// Writes an option's value, and whether it is set.
+///
 /// # Safety
 /// Each pointer is NULL or valid.
-unsafe fn told(options: &LogOptions, option: LogOption, value: *mut u64, is_set: *mut u8) {
-    let set = options.get(option);
-    // SAFETY: this function's condition.
-    unsafe {
-        put(value, set.unwrap_or(0));
-        put(is_set, set.is_some().into());
-    }
+unsafe fn show(options: &LogOptions, name: *const c_char, value: *mut u64, is_set: *mut u8) -> Result<()> {
+    let set = options.get(option(name)?);
+    put(value, set.unwrap_or(0));
+    put(is_set, set.is_some().into());
+    Ok(())
 }
 
 /// Returns an option of the log, as far as this replica knows it committed. `*is_set` is 1 and `*value` its value; or
@@ -82,9 +77,6 @@ unsafe fn told(options: &LogOptions, option: LogOption, value: *mut u64, is_set:
 /// chiplog_log_option_t. `value` and `is_set` may be NULL.
 /// Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: an unknown name; CLOSED,
 /// FORKED.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_log_option(
     log: *const chiplog_log_t,
@@ -93,14 +85,7 @@ pub unsafe extern "C" fn chiplog_log_log_option(
     is_set: *mut u8,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            let log = handle_table::get::<Opened>(log)?;
-            told(&log.log.log_options(), option(name)?, value, is_set);
-            Ok(())
-        })
-    }
+    entry(error, || show(&get(log)?.log_options(), name, value, is_set))
 }
 
 /// Sets or unsets options of the log, on the leader. Options that are not named do not change. Waits until the change
@@ -109,9 +94,6 @@ pub unsafe extern "C" fn chiplog_log_log_option(
 /// Ownership: all borrowed for the call. Any thread. Blocks. Errors: INVALID_ARGUMENT: an option, its value or its
 /// bounds; UNSUPPORTED: a member runs an earlier version; NOT_LEADER, REMOVED, FULL, BUSY: nothing was changed;
 /// UNAVAILABLE: the change may or may not take effect; POISONED, CLOSED, FORKED. Repeating the call does no harm.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_set_log_options(
     log: *mut chiplog_log_t,
@@ -120,21 +102,15 @@ pub unsafe extern "C" fn chiplog_log_set_log_options(
     timeout_ms: u64,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            let changes = self::changes(changes, count)?;
-            handle_table::get::<Opened>(log)?.log.set_log_options(&changes, duration(timeout_ms))
-        })
-    }
+    entry(error, || {
+        let changes = self::changes(changes, count)?;
+        get(log)?.set_log_options(&changes, duration(timeout_ms))
+    })
 }
 
 /// As chiplog_log_set_log_options, but returns at once with a ticket. The ticket's answer has no further meaning.
 /// Ownership: borrowed; the caller owns `*ticket` and must close it. Any thread. Does not block for long. Errors: the
 /// same.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_log_submit_set_log_options(
     log: *mut chiplog_log_t,
@@ -144,16 +120,10 @@ pub unsafe extern "C" fn chiplog_log_submit_set_log_options(
     ticket: *mut *mut chiplog_ticket_t,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            let changes = self::changes(changes, count)?;
-            let log = handle_table::get::<Opened>(log)?;
-            ticketed(ticket, || {
-                Ok(Asked::done(log.log.submit_set_log_options(&changes, duration(timeout_ms))?))
-            })
-        })
-    }
+    entry_handle(error, ticket, "ticket", || {
+        let changes = self::changes(changes, count)?;
+        get(log)?.submit_set_log_options(&changes, duration(timeout_ms))
+    })
 }
 
 /// Returns the largest record that the log accepts, in bytes: the log's option, or the option it was opened with if
@@ -161,7 +131,7 @@ pub unsafe extern "C" fn chiplog_log_submit_set_log_options(
 /// Ownership: `log` borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_log_record_bytes_max(log: *const chiplog_log_t) -> u32 {
-    plain(0, || handle_table::get::<Opened>(log).map_or(0, |log| log.log.record_bytes_max()))
+    query(log, 0, |log| log.record_bytes_max())
 }
 
 /// Returns how many of a session's latest batches the log remembers, from the same options as
@@ -169,15 +139,12 @@ pub extern "C" fn chiplog_log_record_bytes_max(log: *const chiplog_log_t) -> u32
 /// Ownership: `log` borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_log_session_window(log: *const chiplog_log_t) -> u16 {
-    plain(0, || handle_table::get::<Opened>(log).map_or(0, |log| log.log.session_window()))
+    query(log, 0, |log| log.session_window())
 }
 
 /// As chiplog_log_log_option, for a read-only log.
 /// Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: an unknown name; CLOSED,
 /// FORKED.
-///
-/// # Safety
-/// The arguments are as described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chiplog_read_only_log_log_option(
     read_only: *const chiplog_read_only_log_t,
@@ -186,12 +153,5 @@ pub unsafe extern "C" fn chiplog_read_only_log_log_option(
     is_set: *mut u8,
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
-    // SAFETY: this function's condition.
-    unsafe {
-        entry(error, || {
-            let read_only = handle_table::get::<Viewing>(read_only)?;
-            told(&read_only.0.log_options(), option(name)?, value, is_set);
-            Ok(())
-        })
-    }
+    entry(error, || show(&get(read_only)?.log_options(), name, value, is_set))
 }

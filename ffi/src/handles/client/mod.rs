@@ -1,0 +1,6 @@
+//! The client: a log over the network.
+
+pub(crate) mod calls;
+pub(crate) mod connection;
+pub(crate) mod options;
+pub(crate) mod reader;

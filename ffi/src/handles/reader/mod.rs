@@ -1,0 +1,4 @@
+//! Readers.
+
+pub(crate) mod calls;
+pub(crate) mod state;
