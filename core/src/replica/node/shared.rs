@@ -1,4 +1,4 @@
-//! Shared: what a log's handle and its threads share: the queue, the positions, the published state.
+//! Shared: the state that a log's handle and its threads share: the queue, the positions, the published state.
 
 use super::{Published, counted_capacity};
 use crate::cluster::options::ClusterOptions;
@@ -13,7 +13,7 @@ use crate::types::Index;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a log's handle and its threads share.
+/// The state that a log's handle and its threads share.
 pub(crate) struct Shared {
     /// The log's directory.
     pub(crate) path: PathBuf,

@@ -237,8 +237,8 @@ fn skipped_records_are_discarded_before_their_segments_are_removed() {
     );
 }
 
-/// A rollback replays the log from its files: planned entries were missing there. What a truncated entry changed does
-/// not stay.
+/// A rollback replays the log from its files: planned entries were missing there. The effects of a truncated entry
+/// do not stay.
 #[test]
 fn entries_are_truncated_once_the_plan_is_settled() {
     let mut node = joining();
