@@ -127,7 +127,9 @@ fn methods(source: &str, wanted: &str) -> BTreeSet<String> {
     for item in syn::parse_file(source).unwrap().items {
         let syn::Item::Impl(block) = item else { continue };
         let syn::Type::Path(path) = &*block.self_ty else { continue };
-        if block.trait_.is_some() || !path.path.is_ident(wanted) {
+        // `Ticket<T>` is a Ticket.
+        let is_wanted = path.path.segments.last().is_some_and(|segment| segment.ident == wanted);
+        if block.trait_.is_some() || !is_wanted {
             continue;
         }
         for item in block.items {

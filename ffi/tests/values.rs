@@ -6,7 +6,7 @@
 #[path = "support/manifest.rs"]
 mod manifest;
 
-use manifest::{DOORS, entries, exported, is_public, manifest, names, root, source, text};
+use manifest::{DOORS, entries, exported, is_public, manifest, names, options, root, source, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
@@ -44,12 +44,11 @@ fn structs_in(source: &str) -> Vec<(String, Fields)> {
     let mut found = Vec::new();
     for item in syn::parse_file(source).unwrap().items {
         let item = match item {
-            syn::Item::Struct(item) => item,
-            syn::Item::Macro(item) if item.mac.path.is_ident("options") => {
-                syn::parse2(item.mac.tokens).unwrap()
-            }
-            _ => continue,
+            syn::Item::Struct(item) => Some(item),
+            syn::Item::Macro(item) => options(&item),
+            _ => None,
         };
+        let Some(item) = item else { continue };
         let public = item.fields.iter().filter(|field| is_public(&field.vis));
         let fields: Fields = public.filter_map(|field| Some(field.ident.as_ref()?.to_string())).collect();
         if is_public(&item.vis) && !fields.is_empty() {

@@ -58,6 +58,10 @@ pub fn exported(file: &str) -> BTreeSet<String> {
             syn::Item::Struct(item) => (&item.vis, &item.ident),
             syn::Item::Enum(item) => (&item.vis, &item.ident),
             syn::Item::Trait(item) => (&item.vis, &item.ident),
+            syn::Item::Macro(item) => {
+                found.extend(options(item).map(|item| item.ident.to_string()));
+                continue;
+            }
             syn::Item::Type(item) => (&item.vis, &item.ident),
             syn::Item::Use(item) => {
                 // Items behind a feature are for tests of these crates.
@@ -74,6 +78,11 @@ pub fn exported(file: &str) -> BTreeSet<String> {
     }
     // Constants are skipped.
     found.into_iter().filter(|name| name.chars().any(char::is_lowercase)).collect()
+}
+
+/// The struct that the macro `options!` declares.
+pub fn options(item: &syn::ItemMacro) -> Option<syn::ItemStruct> {
+    item.mac.path.is_ident("options").then(|| syn::parse2(item.mac.tokens.clone()).unwrap())
 }
 
 pub fn is_public(vis: &syn::Visibility) -> bool {
