@@ -274,9 +274,11 @@ impl Case {
     /// Reports that this row is being measured.
     fn announce(&self, ui: &Ui) {
         if !ui.quiet {
-            let connections = self.connections.map_or(String::new(), |n| format!("{n} connections, "));
-            let size = format::bytes(self.record_bytes);
-            eprintln!("{} appenders, {connections}{size}", self.appenders);
+            let appenders = format::many(self.appenders.into(), "appender", "appenders");
+            let over = self.connections.map_or(String::new(), |n| {
+                format!(" over {}", format::many(n.into(), "connection", "connections"))
+            });
+            eprintln!("{appenders}{over}, records of {}", format::bytes(self.record_bytes));
         }
     }
 }
