@@ -392,7 +392,7 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
             let dir = disk.path().display();
             let what = if list(disk)?.iter().any(|name| name == UNFINISHED_FILE) {
                 format!(
-                    "the backup at {dir} is not finished: it is still being made, or was interrupted; if so, remove it and back up again"
+                    "the backup at {dir} is not finished: it is still being made, or was interrupted. If it was interrupted, remove it and back up again"
                 )
             } else {
                 format!("there is no backup at {dir}: {MANIFEST_FILE} is missing")

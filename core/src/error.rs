@@ -70,8 +70,9 @@ pub enum ErrorKind {
     Removed = 22,
     /// The membership cannot be changed this way, or not now. The message gives the reason.
     Membership = 23,
-    /// The entries to copy belong to another log than this one, or to another history of it. None of them were taken.
-    /// The source is another cluster, or one of the two logs was damaged or reset to an earlier state.
+    /// The entries to copy belong to another log than this one, or to another history of it. The entry that the message
+    /// names was not taken, nor any after it. The source is another cluster, or one of the two logs was damaged or
+    /// reset to an earlier state.
     Diverged = 24,
     /// The server requires a token and got none, or one that it does not know.
     Unauthenticated = 25,
@@ -289,9 +290,9 @@ impl Error {
         Self(Arc::new(Inner { kind, message, source, place, lasting: true }))
     }
 
-    /// Whether corruption cannot be repaired, as far as this replica knows: the log has no other replica, or all other
-    /// voters have the same entries damaged. Reading again does not help. False while repair is in progress, and for
-    /// every other kind of error.
+    /// Whether corruption cannot be repaired, as far as this replica knows: the log has no other replica, is a
+    /// follower's copy, or all other voters have the same entries damaged. Reading again does not help. False while
+    /// repair is in progress, and for every other kind of error.
     pub fn is_lasting(&self) -> bool {
         self.0.lasting
     }

@@ -1,6 +1,6 @@
 //! Reads a log's files block by block, for `verify` and `dump`.
 //!
-//! Owns: the walk over a directory's segments, and the description of each fault. It uses the [`Disk`] seam and the
+//! Owns: the walk over a directory's segments, and the description of each fault. It uses the [`Disk`] trait and the
 //! format's own functions, never the engine. So it continues after a bad block, reads a log that the engine refuses
 //! to open, and finds faults that the engine would not notice.
 //!

@@ -474,7 +474,8 @@ typedef struct {
    */
   uint32_t record_bytes_max;
   /**
-   * The largest encoded batch, default 32 MiB. It must fit into seven eighths of a segment.
+   * The largest encoded batch, default 32 MiB. It must fit into a segment, of which an eighth and some headers are
+   * reserved.
    */
   uint32_t batch_bytes_max;
   /**
@@ -945,7 +946,7 @@ typedef struct {
    */
   uint64_t delivery_timeout_ms;
   /**
-   * While the log is full, records that have waited this long fail with CHIPLOG_FULL, default 5 s.
+   * Once the log has been full for this long, records that waited this long fail with CHIPLOG_FULL, default 5 s.
    */
   uint64_t full_max_ms;
   /**

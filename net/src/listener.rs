@@ -191,7 +191,7 @@ impl<T: Send + 'static> Incoming<T> {
         let place = match self.places.take(remote.ip()) {
             Ok((place, limit)) => {
                 if let Some(limit) = limit {
-                    self.count(limit, remote, "closed the oldest connection that has sent no valid token");
+                    self.count(limit, remote, "closed the oldest connection that is not authenticated");
                 }
                 place
             }

@@ -5,8 +5,8 @@
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
-//!      reader ── desk ── source   batch, record ── export (buffers), even, arrow   ticket ── callbacks
-//!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime   unsent ┘
+//!      reader ── reader_lease     batch, record ── export (buffers), even, arrow   ticket ── callbacks
+//!         └── wait   asyncio_bridge   threads   handle   close_flag   fork   tokio_runtime   unsent ┘
 //! ```
 //!
 //! Invariants:

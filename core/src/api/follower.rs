@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 const SYNC_DELAY: Duration = Duration::from_millis(100);
 /// A sync begins at once when this many bytes are unsynced.
 const SYNC_BYTES: u64 = 8 << 20;
-/// A thread that calls `take` with more than this unsynced waits for a sync.
+/// A thread that calls `apply` with more than this unsynced waits for a sync.
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 /// The tail is proven when nothing was taken for this time.
 const PROOF_DELAY: Duration = Duration::from_millis(100);
@@ -229,11 +229,13 @@ impl FollowerLog {
     /// the new beginning gets `Discarded`.
     ///
     /// # Errors
-    /// `Diverged`: the item belongs to another log, or contradicts the entries here. Nothing was taken; do not
-    /// request it from the same source again. `Full`: there was not enough room; the entries that fit were taken, and
-    /// [`Self::resume_point`] returns where to continue once there is room. `TooLarge`: `segment_bytes` is too small for the
-    /// source's blocks. `InvalidArgument`: the entries do not begin where the log ends. `Io`, `Corrupt`: a file could
-    /// not be prepared, or an existing file could not be read; nothing was written, the log is not poisoned, and a
+    /// An error refuses one entry and all after it. The entries before it may have been taken: [`Self::resume_point`]
+    /// returns where to continue.
+    ///
+    /// `Diverged`: the item belongs to another log, or contradicts the entries here; do not request it from the same
+    /// source again. `Full`: there was not enough room; continue once there is room. `TooLarge`: `segment_bytes` is
+    /// too small for the source's blocks. `InvalidArgument`: the entries do not begin where the log ends. `Io`,
+    /// `Corrupt`: a file could not be prepared, or an existing file could not be read; the log is not poisoned, and a
     /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
     /// `Forked`.
     pub fn apply(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
@@ -326,7 +328,7 @@ impl State {
         self.applier.has_passed(now.saturating_duration_since(self.opened_at));
     }
 
-    /// Records that something was written. Returns whether the thread has to be woken.
+    /// Notes that something was written. Returns whether the thread has to be woken.
     pub(crate) fn has_written(&mut self, now: Instant) -> bool {
         self.taken_at = now;
         if self.applier.is_settled() {
@@ -338,7 +340,7 @@ impl State {
         is_first || self.applier.unsynced() > SYNC_BYTES
     }
 
-    /// Records that a sync has succeeded.
+    /// Notes that a sync has succeeded.
     pub(crate) fn has_synced(&mut self, job: &Arc<SyncOnce>, now: Instant) {
         self.applier.end_sync(job);
         self.unsynced_since = (!self.applier.is_settled()).then_some(now);

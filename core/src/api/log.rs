@@ -297,9 +297,10 @@ impl Log {
     /// readable.
     ///
     /// # Errors
-    /// `Poisoned`, `Closed`, `Forked`. `Full`: not even the reserve has room. `InvalidArgument`: `first` is out of
-    /// bounds. In a replica also `NotLeader`, `Removed`: nothing was discarded; `Unavailable`: this replica lost
-    /// leadership meanwhile, and the discard may or may not happen. It is safe to retry.
+    /// `Poisoned`, `Closed`, `Forked`. `Full`: not even the reserve has room. `Busy`: 65,536 commands already wait.
+    /// `InvalidArgument`: `first` is out of bounds. In a replica also `NotLeader`, `Removed`: nothing was discarded;
+    /// `Unavailable`: this replica lost leadership meanwhile, and the discard may or may not happen. It is safe to
+    /// retry.
     pub fn discard(&self, first: Index) -> Result<()> {
         self.may_wait()?;
         self.submit_discard(first)?.wait().map(drop)
@@ -492,18 +493,19 @@ impl Log {
     }
 
     /// Blocks until this replica has committed everything that any replica had committed when the call began. Returns
-    /// the last record at that time. Reads after it are linearizable. Works on any replica; a majority has to
-    /// confirm.
+    /// the last record that is committed here when the barrier is passed, which can be a later one. Reads after it are
+    /// linearizable. Works on any replica; a majority has to confirm.
     ///
     /// # Errors
-    /// `Unavailable`: no majority answered within `timeout`. `Removed`, `Poisoned`, `Closed`, `Forked`.
+    /// `Unavailable`: no majority answered within `timeout`. `Busy`: 16,384 barriers already wait. `Removed`,
+    /// `Poisoned`, `Closed`, `Forked`.
     pub fn barrier(&self, timeout: Duration) -> Result<Index> {
         self.may_wait()?;
         self.submit_barrier(timeout)?.wait()
     }
 
-    /// As [`Log::barrier`], but returns at once. Any number of barriers can be in flight: waiting ones share one
-    /// round trip.
+    /// As [`Log::barrier`], but returns at once. Up to 16,384 barriers can be in flight: waiting ones share one round
+    /// trip.
     ///
     /// # Errors
     /// As [`Log::barrier`].
@@ -561,8 +563,8 @@ impl Log {
     /// Transfers leadership to another voter. Only the leader accepts this. Blocks until `to` leads.
     ///
     /// # Errors
-    /// `Membership`: `to` is not a voter. `NotLeader`. `Timeout`: `to` did not become leader; this replica keeps
-    /// leading.
+    /// `Membership`: `to` is not a voter. `NotLeader`. `Timeout`: neither `to` nor, as far as is known here, another
+    /// replica became leader in time. `Unavailable`: another replica leads now, or a later transfer replaced this one.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_transfer_leader(to, timeout)?.wait()

@@ -129,7 +129,8 @@ impl ReadOnlyLog {
     }
 
     /// The log's state, as far as it is proven. The capacity is `None`, the role is [`Role::Unknown`], and there is no
-    /// leader and no peer: only the writer knows them. The term is that of the last entry. Never blocks.
+    /// leader and no peer: only the writer knows them. The term is that of the last entry. Blocks only for
+    /// the disk: it may open the oldest segment.
     pub fn status(&self) -> Status {
         let Inner { identity, view, state, .. } = &*self.inner;
         let (first, last) = view.positions.range();
@@ -178,7 +179,7 @@ impl ReadOnlyLog {
 
     /// How many sound records follow the last one shown without being proven durable. While a writer has the log
     /// open, they are proven within about 10 ms or are still being written. Without a writer they are the end of a
-    /// log whose writer was killed: opening the log for writing makes some or all of them durable.
+    /// log whose writer was killed: opening the log for writing makes them durable, and part of it.
     pub fn unproven(&self) -> u64 {
         self.inner.state.unproven.load(Ordering::Relaxed)
     }

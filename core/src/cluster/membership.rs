@@ -293,7 +293,7 @@ impl Membership {
         }
         if next.with(VOTER).is_empty() {
             return refuse(
-                "the cluster would have no voter left; add or promote another member first".into(),
+                "the cluster would have no voter left; promote another member first".into(),
             );
         }
         if next.members.len() > MEMBERS_MAX {

@@ -5,7 +5,7 @@
 //! needs a bound, and one stream keeps its order. A message that cannot be delivered at once is dropped and counted.
 //!
 //! Invariants:
-//! - No inbox is called while the lock is held: a receiver's actions never wait for that lock.
+//! - No inbox is called while the lock is held, so a receiver that uses the network cannot deadlock on it.
 //! - Every message is either delivered or dropped, and counted once as one of these.
 //!
 //! Must not know: raft, blocks, the contents of messages.

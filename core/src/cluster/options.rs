@@ -64,7 +64,7 @@ options! {
         /// The most messages in flight to a follower at a time, default 64.
         pub messages_inflight_max: u16,
         /// The most bytes that may be appended and not yet committed, default 64 MiB, at least 1. Beyond it, appends
-        /// block.
+        /// wait in the queue.
         pub uncommitted_bytes_max: usize,
         /// The most bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB. Messages beyond
         /// it are dropped.

@@ -278,7 +278,7 @@ fn write_zeroes(file: &File, range: &Range<u64>) -> io::Result<bool> {
 }
 
 /// Whether the device under a file zeroes the space prepared for a log, so that a growing log is written once and not
-/// twice. Lengthens the file to 1 MiB.
+/// twice. If so, it lengthens the file to 1 MiB.
 ///
 /// # Errors
 /// The file system is full, or the file cannot be written.

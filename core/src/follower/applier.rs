@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! - every entry that is taken is the next one: it passes through the same sequencer as a replica's;
-//! - no part of a refused item is in the log, and the state is that of the last block;
+//! - no part of a refused entry or state is in the log, and the sequencer's state is that of the last block;
 //! - before a jump removes segments, `first` has moved: no reader looks for their records;
 //! - files are removed only when a durable block says that the log begins after them;
 //! - after a failed write or sync nothing is written any more: the caller that gets an outer error poisons the log.
@@ -66,7 +66,7 @@ pub struct Jumped {
 }
 
 /// A log that follows another one. The methods that write return two results: the outer error is the one that poisons
-/// the log, the inner one refuses the item.
+/// the log, the inner one refuses an entry or a state.
 pub(crate) struct Applier {
     sequencer: Sequencer,
     writer: Writer,
@@ -391,7 +391,7 @@ impl Applier {
         Ok(Ok(()))
     }
 
-    /// Records that the log's first index is durable once the planned blocks are.
+    /// Notes that the log's first index is durable once the planned blocks are.
     fn mark(&mut self) {
         self.marks += 1;
         self.writer.plan.ready(self.marks);

@@ -42,7 +42,8 @@ use bytes::{Bytes, BytesMut};
 
 /// The length in bytes of a head without its headers.
 pub(crate) const HEAD_BYTES: usize = 48;
-/// The version of the format that this code writes. An item of a later version is decoded if it needs no later one.
+/// The newest version of the format that this code decodes; it writes it only if an item needs it. An item from a later
+/// program is decoded if it needs no later version.
 const VERSION: u8 = 1;
 const STATE: u8 = 1;
 const ENTRIES: u8 = 2;

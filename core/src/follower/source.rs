@@ -11,7 +11,7 @@
 //! Invariants:
 //! - only committed entries are returned: a feed looks below `Segment::readable`, as readers do;
 //! - every byte is checked before it is returned, so that damage here does not spread;
-//! - between calls a feed holds no bytes of blocks in memory: many feeds cost little, however slowly they are read;
+//! - between calls a feed holds no bytes of blocks in memory, in either read mode: many feeds cost little;
 //! - entries are returned without a gap: a missing entry was either discarded, and a state leads past it, or is
 //!   damage.
 //!
@@ -145,9 +145,9 @@ impl FollowSource {
         Ok(Self { view, archive, me, log, options, owner, standing, cursor: None, kept: None })
     }
 
-    /// Returns the next item: a state, or at least one entry, with up to `bytes_max` bytes of bodies together. `None`
-    /// at the tail, or while this log lags behind the follower. Blocks on the disk only; a feed that begins at a
-    /// record reads up to one segment once.
+    /// Returns the next item: a state, or entries with up to `bytes_max` bytes of bodies together, but at least one
+    /// even if it is larger. `None` at the tail, or while this log lags behind the follower. Blocks on the disk only; a
+    /// feed that begins at a record reads up to one segment once.
     ///
     /// The item is a state if the feed is for a new copy, and whenever the next entry was discarded here: then the
     /// follower has to jump.
@@ -496,7 +496,7 @@ impl std::fmt::Debug for FollowSource {
 fn diverged(raft: EntryIndex, here: Term, there: Term) -> Error {
     let what = format!(
         "entry {raft} has term {there} at the follower and term {here} here: the follower has another history, or one \
-         of the two logs is damaged; nothing was sent to it. Compare both with `chiplog verify`"
+         of the two logs is damaged; nothing was sent to it. Check each of them with `chiplog verify`"
     );
     Error::new(ErrorKind::Diverged, what)
 }

@@ -1,6 +1,6 @@
 //! The readable parts of a data block in which some batches are damaged.
 //!
-//! Must not know: files, segments, where the block stands.
+//! Must not know: files, segments, the block's position.
 //!
 //! Invariant: a batch is called sound only if its own checksum holds *and* it is certain which records of the block
 //! it holds. Which records these are follows

@@ -105,7 +105,7 @@ pub struct Tail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SegmentState {
-    /// PreparedSegment; it holds no blocks yet.
+    /// Prepared; it holds no blocks yet.
     PreparedSegment,
     /// Has blocks, and no index of its own yet: the last segment, or one that was not sealed before a crash.
     Begun,

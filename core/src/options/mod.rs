@@ -88,7 +88,7 @@ options! {
         /// How many of a session's latest batches the log remembers the indexes of: 1 to 1,024, default 128.
         pub session_window: u16,
         /// A session expires after sending nothing for this long, by the log's timestamps. At least 1 ms, default 24 h.
-        /// A clock that jumps ahead while the log is open shortens this to half at most. See [`clock`](Self::clock).
+        /// A clock that jumps ahead while the log is open shortens this by at most half. See [`clock`](Self::clock).
         pub session_idle_max: Duration,
         /// The source of timestamps. Default: the wall clock.
         ///

@@ -80,8 +80,8 @@ pub(crate) struct Positions {
     /// Last record handed to the operating system. Moves: in `Node::write`, when the write returned; back, when a
     /// conflict truncates uncommitted records.
     appended: AtomicU64,
-    /// Last record known durable on this node. Moves: in `Node::end_sync`, after `fdatasync` returned 0; back together
-    /// with `appended`.
+    /// Last record known durable on this node. Moves: in `Node::end_sync`, after `fdatasync` returned 0; back after a
+    /// conflict as well, but only with the sync that follows the truncating write.
     durable: AtomicU64,
     /// Last record that readers may see: it is on the disks of a majority. Moves: only forward, in `Node::publish`.
     committed: CachePadded<AtomicU64>,
@@ -117,7 +117,8 @@ impl Default for Tail {
 }
 
 impl Positions {
-    /// The positions of a log that was just opened: all its records are durable, and those known to be committed are.
+    /// The positions of a log that was just opened: all its records are durable. `committed` is the last one known to
+    /// be committed.
     pub(crate) fn new(first: Index, committed: Index, last: Index) -> Self {
         let positions = Self::default();
         positions.first.store(first.0, Ordering::Release);
@@ -150,28 +151,28 @@ impl Positions {
         (first, self.committed().max(first.previous()))
     }
 
-    /// Records that everything up to `last` was written.
+    /// Notes that everything up to `last` was written.
     pub(crate) fn written(&self, last: Index) {
         self.appended.store(last.0, Ordering::Release);
     }
 
-    /// Records that everything up to `last` is durable on this node.
+    /// Notes that everything up to `last` is durable on this node.
     pub(crate) fn durable_to(&self, last: Index) {
         self.durable.store(last.0, Ordering::Release);
     }
 
-    /// Records that everything up to `last` is committed and written here. Does not wake waiters, so that the caller
+    /// Notes that everything up to `last` is committed and written here. Does not wake waiters, so that the caller
     /// decides the order: see [`Self::wake`].
     pub(crate) fn commit_to(&self, last: Index) {
         self.committed.fetch_max(last.0, Ordering::AcqRel);
     }
 
-    /// Records that entries up to `last` are committed and written here. Like [`Self::commit_to`].
+    /// Notes that entries up to `last` are committed and written here. Like [`Self::commit_to`].
     pub(crate) fn commit_entries_to(&self, last: EntryIndex) {
         self.entry.fetch_max(last.0, Ordering::AcqRel);
     }
 
-    /// Records that everything below `first` is discarded. Call it before [`Self::commit_to`] if a discard moved the
+    /// Notes that everything below `first` is discarded. Call it before [`Self::commit_to`] if a discard moved the
     /// end: there are no records between the old end and the new one, and no reader may look for them.
     pub(crate) fn discarded(&self, first: Index) {
         self.first.fetch_max(first.0, Ordering::AcqRel);

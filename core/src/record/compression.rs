@@ -151,7 +151,8 @@ fn lz4_length(packed: &[u8]) -> Option<usize> {
     }
 }
 
-/// A count whose first four bits are in the token: 15 means that more bytes follow, up to the first that is not 255.
+/// A count that starts with four bits of the token. If these are 15, bytes follow that are added to it, up to the first
+/// that is not 255.
 fn lz4_count(bits: usize, rest: &mut &[u8]) -> Option<usize> {
     if bits < 15 {
         return Some(bits);

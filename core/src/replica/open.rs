@@ -159,7 +159,7 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Re
     let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             let what = format!(
-                "{error}; the source of this copy has the damaged data: reset this directory with `FollowerLog::destroy`, and follow again"
+                "{error}; the source of this copy still has this data: remove this copy with `FollowerLog::destroy`, and follow again"
             );
             Error::with_source(ErrorKind::Corrupt, what, &error)
         }
@@ -256,7 +256,7 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
             let what = format!(
-                "{} is already open for writer, in this process or another one: close it there, or read it through a ReadOnlyLog meanwhile",
+                "{} is already open for writing, in this process or another one: close it there, or read it through a ReadOnlyLog meanwhile",
                 disk.path().display()
             );
             Error::new(ErrorKind::Locked, what)
@@ -311,8 +311,8 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
     Ok(RecoveredLog { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
 }
 
-/// Removes the files of a log whose creation a crash interrupted. Refuses if there are blocks of records: then the
-/// identity was lost.
+/// Removes the files of a log whose creation a crash interrupted. Refuses if a file may hold more than an opening
+/// block: then the identity was lost.
 fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
     for name in list(disk)? {
         let Some(number) = file_number(&name) else {

@@ -410,7 +410,7 @@ mod tests {
     use crate::store::segment::file_name;
     use std::time::Duration;
 
-    /// Without a helper thread no caller waits for a file: files are made when they are needed. The preparer's clock
+    /// Without a helper thread no caller waits for a file: files are made when they are needed. The allocator's clock
     /// decides when a failed attempt is repeated.
     #[test]
     fn unaided_files_are_made_when_needed() {

@@ -14,7 +14,8 @@
 //! `truncate`).
 //!
 //! Invariants:
-//! - `synced <= written <= end`: bytes below `synced` are durable, and a block proves that the bytes before it are;
+//! - `synced <= written <= end`: bytes below `synced` are durable, and each block records in its `durable_upto` the
+//!   `synced` at which it was pushed: it proves the bytes below that, not all bytes before it;
 //! - nothing is written into a segment before the whole previous one is synced;
 //! - readable follows committed, and committed blocks are never truncated;
 //! - a block is written only into a segment whose header requires readers that understand it;

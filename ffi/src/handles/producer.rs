@@ -45,7 +45,7 @@ pub struct chiplog_producer_options_t {
     pub request_timeout_ms: u64,
     /// A record that is not acknowledged within this time fails, default 120 s.
     pub delivery_timeout_ms: u64,
-    /// While the log is full, records that have waited this long fail with CHIPLOG_FULL, default 5 s.
+    /// Once the log has been full for this long, records that waited this long fail with CHIPLOG_FULL, default 5 s.
     pub full_max_ms: u64,
     /// Continues in this session instead of opening one: see chiplog_client_open_session. 0, the default: opens one.
     /// With a given session, send records with chiplog_producer_send_batch: each batch takes one number.

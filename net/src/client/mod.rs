@@ -217,7 +217,7 @@ impl Client {
     }
 
     /// Returns the state of the log as the replicas know it; needs no majority. If a server answers as the leader, this
-    /// is its answer. Otherwise it is the answer of the replica with the most records, among those that answer within
+    /// is its answer. Otherwise it is the answer with the highest last index, among those that arrive within
     /// `options.probe_timeout` of the first. It can be outdated by an election; without a majority it is the best state
     /// known.
     ///

@@ -25,7 +25,7 @@ pub struct FollowerStatus {
     pub first: Index,
     /// The last record of the copy; in an empty copy `first - 1`.
     pub last: Index,
-    /// The last record that the current server reported to have.
+    /// The last record that the current or the previous server reported to have, but at least `last`.
     pub source_last: Index,
     /// Whether this server is itself up to date: it knows a leader. False without a server.
     pub fed: bool,

@@ -152,14 +152,14 @@ impl<T> Connection<T> {
     fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.place.poll_taken_away(context).is_ready() {
             return Err(timed_out(
-                "closed to make room: too many connections, and this one sent no valid token",
+                "closed to make room: too many connections, and this one is not authenticated",
             ));
         }
         while !self.ended && self.look.as_mut().poll(context).is_ready() {
             let remote = self.arrival.remote();
             if self.missing > 0 {
                 self.refusals.count(Refusal::Handshake);
-                tracing::info!(%remote, "closed a connection: nothing was received in time");
+                tracing::info!(%remote, "closed a connection: no HTTP/2 preface was received in time");
                 return Err(timed_out("no HTTP/2 preface was received in time"));
             }
             let now = Instant::now();

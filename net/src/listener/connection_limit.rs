@@ -4,7 +4,7 @@
 //! | limit reached | closed |
 //! |---|---|
 //! | all places | the oldest spare connection of the address with most unproven connections, among addresses that have a spare one |
-//! | all places of its address | the oldest unproven connection of that address |
+//! | all places of its address | the oldest spare connection of that address |
 //! | and every other connection is proven, or has a call open | the new connection |
 //!
 //! A connection is spare if it is unproven and has no open call except health checks. It becomes proven by a call that

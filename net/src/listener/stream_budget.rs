@@ -1,4 +1,4 @@
-//! Paying: takes a place among the streams for each call before a service sees it, and settles its accounts.
+//! Stream budget: takes a place among the streams for each call before a service sees it, and settles its accounts.
 //!
 //! ```text
 //! calls (Bill, empty) ──> access (Bearer) ──> here: Bill settled, Paying ──> budget, services

@@ -131,7 +131,7 @@ fn say(link: &Link, status: &Status) {
             tracing::warn!(%node, address, why, "cannot connect to a peer: TLS handshake failed")
         }
         Code::FailedPrecondition | Code::PermissionDenied => {
-            tracing::warn!(%node, address, why, "a peer rejects this replica")
+            tracing::warn!(%node, address, why, "a peer or this replica rejected the connection")
         }
         _ => tracing::info!(%node, address, why, "cannot connect to a peer"),
     }

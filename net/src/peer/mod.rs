@@ -14,8 +14,9 @@
 //!   urgent messages first.
 //! - Only a stream whose Hello was checked reaches the inbox. The check covers the log, the receiving node, its
 //!   directory, and the sender's directory if the membership knows one.
-//! - The transport has its own threads, so that clients' work does not delay elections. There are two worker threads,
-//!   so that a handshake or the encoding of a large block does not delay a heartbeat. Nothing relies on the second one.
+//! - The transport has its own threads, so that clients' work does not delay elections. From four processors on there
+//!   are two worker threads, so that a handshake or the encoding of a large block does not delay a heartbeat. Nothing
+//!   relies on the second one.
 //! - A silent peer is given up after about an election timeout: the first stream detects it, and ends the second. If
 //!   only the second stream's bytes are lost, its kernel detects it after twice that time.
 //! - Under TLS a replica is the node that its certificate names; a certificate of another node is rejected in both

@@ -32,7 +32,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct Inner {
     messages: PeerQueue,
-    /// The number of the streams that take messages now.
+    /// The generation of the streams that take messages now.
     number: u64,
     /// The stream that takes messages that are not urgent; none as long as it is unknown.
     carrier: Option<Which>,
@@ -129,7 +129,7 @@ impl Queue {
         number
     }
 
-    /// Ends the current streams. Returns the number of the next ones.
+    /// Ends the current streams. Returns the generation of the next ones.
     pub(super) fn end_streams(&self) -> u64 {
         let (number, wakers) = {
             let mut inner = self.lock();

@@ -30,7 +30,7 @@ pub const DEFAULT_LOG: &str = "default";
 pub struct LogSlot {
     log: OnceLock<Log>,
     draining: watch::Sender<bool>,
-    /// On a follower: whether its own server is up to date.
+    /// On a follower: whether the server that feeds it is itself up to date.
     fed: AtomicBool,
     /// Followers that are fed now, streams started since the start, and bytes of blocks sent to them.
     copies: AtomicU64,
@@ -210,8 +210,8 @@ impl LogSlot {
         Feeding(self.clone())
     }
 
-    /// Whether this server learns of new commits: a replica knows a leader; a follower's server does. Takes some time,
-    /// like [`Self::another_leader`].
+    /// Whether this server learns of new commits: a replica does if it knows a leader, a follower if the server that
+    /// feeds it does. Takes some time, like [`Self::another_leader`].
     pub fn is_fed(&self) -> bool {
         match self.log.get() {
             Some(log) if log.status().follows => self.fed.load(Ordering::Relaxed),

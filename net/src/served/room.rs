@@ -3,7 +3,6 @@
 //!
 //! Nothing reports that a disk has room again, and there may be no append that would show it. So a rejection holds
 //! until a later append succeeds, records are discarded, or the disk has room for a segment.
-//! was taken, records were discarded, or the disk has room for a segment.
 
 use chiplog::{Error, ErrorKind, Log};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Verbatim: the answers of a server-streaming call as encoded bytes, without a copy of large parts: the socket gets
+//! Zero copy: the answers of a server-streaming call as encoded bytes, without a copy of large parts: the socket gets
 //! the log's mapping. A generated service would copy every answer into its own buffer.
 //!
 //! The maker of an answer pays for its memory (its small parts, and everything that is not part of a mapping) before

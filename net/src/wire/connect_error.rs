@@ -1,5 +1,5 @@
-//! Causes: the real cause of a connection error. tonic's own text seldom names it. The cause is in a source error, and
-//! for TLS that names bytes instead of a remedy.
+//! Connect error: the real cause of a connection error. tonic's own text seldom names it. The cause is in a source
+//! error, and for TLS that names bytes instead of a remedy.
 //!
 //! Must not know: which server was dialed, and why.
 

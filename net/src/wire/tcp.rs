@@ -1,4 +1,4 @@
-//! Sockets: the kernel's limit, for connections between replicas, of how long sent bytes may stay unacknowledged.
+//! TCP: the kernel's limit, for connections between replicas, of how long sent bytes may stay unacknowledged.
 //!
 //! A connection that is slow but moves is kept. It is closed if its packets are lost, or if the peer's program reads
 //! nothing for this long while its kernel's buffer is full. Pings within HTTP/2 cannot distinguish a slow connection

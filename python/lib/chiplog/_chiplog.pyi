@@ -423,15 +423,15 @@ class Log:
 
         `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
 
-        Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: the record will not be appended;
+        Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: this handle will not return the record;
         `InvalidArgumentError`, `TypeError`: an argument."""
     def wait_for_async(self, index: int) -> Pending[None]:
         """`wait_for`, to be awaited: gives None once record `index`, from 0, exists or is discarded.
 
         Does not block. To limit the wait, cancel it or use `asyncio.timeout`.
 
-        Raises `ClosedError`, `PoisonedError`: the record will not be appended; `InvalidArgumentError`, `TypeError`:
-        `index`; `RuntimeError`: no event loop runs on this thread."""
+        Raises `ClosedError`, `PoisonedError`: this handle will not return the record; `InvalidArgumentError`,
+        `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread."""
     def session(self) -> Session:
         """Opens an exactly-once session, durably. Returns a `Session`.
 

@@ -241,7 +241,7 @@ class ProducerOptions:
     full_max: float | None = option(
         _TIME,
         "5",
-        "While the log is full, records that have waited this long fail with FullError.",
+        "Once the log has been full for this long, records that have waited this long fail with FullError.",
     )
     exit_timeout: float | None = option(
         _TIME,

@@ -277,7 +277,7 @@ impl Log {
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: the record will not be appended;
+    /// Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: this handle will not return the record;
     /// `InvalidArgumentError`, `TypeError`: an argument.
     #[pyo3(signature = (index, timeout=None))]
     fn wait_for(
@@ -287,7 +287,7 @@ impl Log {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let log = self.log()?;
-        let what = format!("record {index} was not appended");
+        let what = format!("record {index} did not become readable");
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
     }
 
@@ -295,8 +295,8 @@ impl Log {
     ///
     /// Does not block. To limit the wait, cancel it or use `asyncio.timeout`.
     ///
-    /// Raises `ClosedError`, `PoisonedError`: the record will not be appended; `InvalidArgumentError`, `TypeError`:
-    /// `index`; `RuntimeError`: no event loop runs on this thread.
+    /// Raises `ClosedError`, `PoisonedError`: this handle will not return the record; `InvalidArgumentError`,
+    /// `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread.
     fn wait_for_async(
         &self,
         py: Python<'_>,

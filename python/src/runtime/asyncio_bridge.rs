@@ -62,7 +62,7 @@ impl Begun {
 
 /// A Rust future in progress for an asyncio future.
 struct Task {
-    /// Weak: a task in the post does not keep it alive.
+    /// Weak: a task that waits to be woken does not keep it alive.
     post: Weak<Post>,
     queued: AtomicBool,
     /// None: done, cancelled, or being polled.
@@ -235,7 +235,7 @@ impl Courier {
     /// Polls all woken tasks.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let post = self.post.get().map_err(raise)?;
-        // Before the tasks are taken: a later wake-up rings again.
+        // Before the tasks are taken: a later wake-up writes to the eventfd again.
         let _ = rustix::io::read(&post.bell, &mut [0; 8]);
         let due = std::mem::take(&mut *lock(&post.due));
         let mut failed = None;

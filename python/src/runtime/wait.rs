@@ -66,7 +66,7 @@ impl Limit {
         Self(Some(Instant::now()))
     }
 
-    /// The rest of `patience`, or of this limit if that is shorter.
+    /// The rest of this limit, but at most `patience`.
     pub(crate) fn left_of(&self, patience: Duration) -> Duration {
         self.0.map_or(patience, |end| end.saturating_duration_since(Instant::now()).min(patience))
     }

@@ -194,7 +194,7 @@ impl Limits {
 }
 
 /// Descriptors not used by clients' connections: segments, replicas, probes. If the process may open fewer
-/// descriptors than this, half of what it may open.
+/// than twice as many, half of what it may open.
 const DESCRIPTORS: u64 = 1024;
 
 /// The number of client connections for which `descriptors` suffice.

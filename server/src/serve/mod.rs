@@ -4,7 +4,7 @@
 //! ```text
 //! listen.client ── tonic ──> services ──┐
 //! listen.http ──── axum ──> probes ─────┼──> LogSlot ──> Log ──> PeerTransport ──> listen.peer of the others
-//! listen.peer ──── PeerTransport (a thread of its own) ──> Log
+//! listen.peer ──── PeerTransport (threads of its own) ──> Log
 //! ```
 //!
 //! Invariants:

@@ -33,7 +33,7 @@ enum Plan {
 
 impl DiskState {
     /// The images that a power cut can leave now. All legal images if there are at most `exhaustive` (4096 covers 12
-    /// dirty units of two versions each); otherwise `samples` of them, which depend only on the seed. The corner cases
+    /// dirty units of two versions each); otherwise `samples` of them, the same for the same seed. The corner cases
     /// (nothing kept, everything kept, one unit kept or lost) come first. Images can repeat.
     pub fn crashes(&self, exhaustive: usize, samples: usize, seed: u64) -> Crashes<'_> {
         let mut radix = Vec::new();

@@ -6,7 +6,7 @@
 //!  step(now, work):  inbox ─> replica ──┐
 //!                    time ──> replica ──┼──> plan ──> send ──> write (1 pwritev) ──> publish what is committed
 //!                    appends ─> replica ┘
-//!  begin_sync() ──> SyncJob::run (fdatasync, anywhere) ──> end_sync(now) ──> replica: persisted ──> send, publish
+//!  begin_sync() ──> SyncOnce::run (fdatasync, anywhere) ──> end_sync(now) ──> replica: persisted ──> send, publish
 //! ```
 //!
 //! A leader sends its messages before its own write, so that the followers' disks work at the same time as its own.
@@ -359,7 +359,7 @@ impl Node {
             self.writer.plan.push(block);
             self.writer.plan.says_committed(commit);
             self.finish(now)?;
-            return Ok(()); // the next step plans the markers of this block
+            return Ok(()); // the markers of this block are planned once the tail is idle again
         }
         for body in self.writer.store.proof() {
             let marker = self.replica.sequencer.marker(body);

@@ -9,8 +9,8 @@
 //! messages are dropped, and to the others this replica looks unreachable ([`super::ready`]). So raft is given entries
 //! only if there is room for everything that their ready writes.
 //!
-//! Invariant: records and other entries that make no room do not use the last prepared file. It is kept for the discard
-//! that makes room again, and for every entry before that discard.
+//! Invariant: records and session commands do not use the last prepared file, unless a command that makes room
+//! follows them in the same message. The file is kept for such commands, and for terms, votes and membership changes.
 
 use super::Replica;
 use crate::error::{Error, Result};

@@ -314,7 +314,7 @@ impl Replica {
         Some(asks.map_or(self.ticks.next, |d| d.min(self.ticks.next)))
     }
 
-    /// Whether it takes no part, and is not waiting for answers about peers to which it still replies either.
+    /// Whether it takes no part, and does not wait for an introduction to peers whose pre-votes it still answers.
     fn needs_no_clock(&self) -> bool {
         self.out.is_some() && !(self.answers_on && self.introduction.is_some())
     }
@@ -329,7 +329,7 @@ impl Replica {
         std::mem::take(&mut self.truncated_records)
     }
 
-    /// The error of a read for a peer since the last call.
+    /// The first error of a read of the log since the last call.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.raw.store().take_failure()
     }

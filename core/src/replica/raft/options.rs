@@ -148,12 +148,12 @@ impl Replica {
     fn order_options(&mut self, now: Moment, plan: &mut Plan) -> Result<()> {
         while !self.option_changes.pending.is_empty() {
             self.lockstep(now, plan)?;
-            // The lockstep before it can refuse the changes.
+            // This lockstep may have refused the changes: leadership may have been lost.
             let Some(pending) = self.option_changes.pending.first() else { break };
             let set = self.sequencer.options_at_end().with(&pending.changes);
             let command = Command::SetOptions(set);
             if plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
-                // The preparer notifies the node when the file is ready.
+                // The helper thread notifies the node when the file is ready.
                 self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
@@ -178,7 +178,7 @@ impl Replica {
         })
     }
 
-    /// Requests the members that have not answered, with every heartbeat.
+    /// Asks the members that have not answered for their version, with every heartbeat.
     fn ask_versions(&mut self, now: Moment) {
         let due = |(_, last): (Moment, Moment)| now >= last.plus(self.cluster.heartbeat);
         if !self.option_changes.asked.is_none_or(due) {

@@ -222,7 +222,7 @@ impl Replica {
         !self.waiting.is_empty()
     }
 
-    /// Fails everything that is pending.
+    /// Fails all appends and commands that wait for their commit.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         for w in self.waiting.drain(..) {
             w.completer.answer(Outcome::Failed(error.clone()));

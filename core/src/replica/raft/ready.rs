@@ -1,5 +1,5 @@
-//! Ready: what raft wants done: entries to write, messages to send, state to record. This file does it in raft's order, and
-//! does what follows once it is durable.
+//! Readies: each is what raft wants done next: entries to write, messages to send, state to record. This file carries
+//! them out in raft's order, and does what follows once they are durable.
 //!
 //! ```text
 //! raft ──> ready ──> take_ready ──┬──> plan: a roll, a term and vote, entries
@@ -199,7 +199,8 @@ impl Replica {
         self.short.as_ref().map(Option::as_ref)
     }
 
-    /// Fails the requests to this leader once its term as leader is over: entries of the next term do not answer them.
+    /// Fails the pending changes of membership and of options once this leader's term is over: entries of the next
+    /// term do not answer them. Barriers and transfers stay pending.
     fn note_lead(&mut self) {
         let leads = self.is_leader().then(|| self.term());
         if self.led.is_some() && self.led != leads {

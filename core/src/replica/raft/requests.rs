@@ -45,7 +45,7 @@ pub(super) struct Requests {
     attempts: u64,
     changes: Vec<Pending>,
     transfer: Option<(NodeId, Moment, Completer)>,
-    /// Requests that succeeded: answered when the status shows it.
+    /// Requests with a known outcome: answered when the status shows it.
     done: Vec<(Completer, Outcome)>,
 }
 
@@ -173,7 +173,7 @@ impl Requests {
         }
     }
 
-    /// Fails all of them.
+    /// Fails all pending requests. Requests with a known outcome are answered with it.
     pub(super) fn fail_all(&mut self, error: &Error) {
         for (completer, outcome) in self.done.drain(..) {
             completer.answer(outcome);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants:
-//! - `recent` has no gaps and ends with the last entry; all earlier entries are written;
+//! - `recent` has no gaps and ends with the last entry; all entries before its first one are written;
 //! - an entry leaves `recent` only once it is written, and its body only when no peer is likely to need it.
 //!
 //! A failed read does not panic: raft gets the error that the entries are temporarily unavailable, and the error is

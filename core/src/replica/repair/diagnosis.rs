@@ -170,7 +170,7 @@ fn restore(damaged: &DamagedLog, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// The first gap of a segment whose extent can be determined.
+/// The first gap of a segment. None: the segment is sound, or the extent of its first gap cannot be determined.
 fn examine(damaged: &DamagedLog, place: &Place) -> Result<Option<(Gap, Probe)>> {
     let mut probe = Probe::new(&*damaged.disk, place.clone(), PIECE_BYTES)?;
     let gap = match probe.look_on()? {

@@ -29,7 +29,7 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// No entry was received yet. A peer has `patience` to answer.
+    /// No entry was received yet. A peer has `wait_limit` to answer.
     pub(crate) fn new(gap: Gap, wait_limit: Duration, bytes_max: u32) -> Self {
         Self {
             gap,

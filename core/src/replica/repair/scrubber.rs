@@ -50,7 +50,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The bytes that one job reads.
+/// The bytes after which a job ends, at the end of a block. At a slow pace a job reads less.
 const PIECE_BYTES: usize = 256 << 10;
 /// The time between the end of one pass over all segments and the start of the next.
 const REST: Duration = Duration::from_secs(60);

@@ -64,7 +64,7 @@ pub(crate) struct Progress {
     pub(crate) end: Base,
     /// The number of raft's last ready.
     pub(crate) ready: u64,
-    /// The commit index that the last block records.
+    /// The commit index of the last [`Step::Commit`]: a block before it records this index.
     pub(crate) commit: EntryIndex,
 }
 

@@ -102,8 +102,8 @@ impl Plan {
         Ok(Room::Rolled)
     }
 
-    /// Whether [`Self::make_room`] would wait for a file that is being prepared. The preparer notifies the node when
-    /// the file is ready.
+    /// Whether [`Self::make_room`] would wait for a file that is being prepared. The helper thread notifies the node
+    /// when the file is ready, or cannot be made.
     pub(crate) fn awaits_file(&self, body: usize, purpose: Purpose) -> bool {
         if self.fits(body) {
             self.awaits_here(self.at, body, purpose)
@@ -173,7 +173,11 @@ impl Plan {
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 
-    /// Fails for records that would use the reserve at the end of this segment while no file is ready after it.
+    /// Records that would use the reserve at the end of this segment wait until a file is ready after it. Blocks
+    /// while the helper thread prepares one.
+    ///
+    /// # Errors
+    /// No file could be prepared (`Full`, `Io`), or the log is being closed (`Closed`).
     fn allow_here(&mut self, at: usize, body: usize, purpose: Purpose) -> Result<()> {
         if purpose == Purpose::Data && self.needs_file_behind(at, body) {
             self.allocator.keep_one_ready()?;
@@ -183,8 +187,8 @@ impl Plan {
     }
 
     /// Makes room for the blocks to come, each with its purpose and the size of its body. Takes the files that they
-    /// need, without waiting for any. If `turns`, the blocks begin in a new file. `opening` is at least the size of an
-    /// opening's body.
+    /// need, without waiting for any. If `truncates`, the blocks begin in a new file. `opening` is at least the size
+    /// of an opening's body.
     pub(crate) fn make_room_ahead(
         &mut self,
         blocks: impl Iterator<Item = (Purpose, usize)>,

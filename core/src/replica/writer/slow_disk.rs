@@ -1,8 +1,8 @@
 //! Slow disk: whether a leader's disk has become so slow that another replica should lead.
 //!
-//! The median of the last syncs decides, so a single slow sync has no effect. If a replica
-//! becomes leader again soon after it transferred leadership, it waits longer before the next transfer: if all disks are
-//! slow, transfers do not help.
+//! The median of the last syncs decides, so a single slow sync has no effect. If a replica becomes leader again soon
+//! after it transferred leadership, it waits longer before the next transfer: if all disks are slow, transfers do not
+//! help.
 //!
 //! Must not know: which replica could lead.
 

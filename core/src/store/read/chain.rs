@@ -146,7 +146,7 @@ impl Walk {
         segment.grow(entry, header.stride(), end);
         if self.firsts.last().is_none_or(|(_, first)| *first != then.first) {
             // A discard takes effect once it is known to be committed, which a later block can show. An opening block's
-            // first index holds from its own position: the discard behind it may not have been committed.
+            // first index holds from its own position: the discard that led to it may not have been committed.
             let opening = header.kind == Kind::Opening;
             self.firsts.push((
                 if opening || planted!(20) { end.raft } else { end.raft.min(self.commit) },

@@ -2,15 +2,15 @@
 //! and by the thread that repairs them.
 //!
 //! ```text
-//!   reader, follower, archive, verify ──> met ──> suspects ──> the repair checks there at once
+//!   reader, source, archive, verify ────> met ──> suspects ──> the repair checks there at once
 //!                                          │
 //!   error of the read  <── verdict <───────┴── found, lost, repaired <── the repair
 //! ```
 //!
 //! Invariants:
 //! - a damaged place is counted and logged once until it is repaired, however often it is read;
-//! - an error says that nobody can repair a place only if there is no other replica, or if every other voter has
-//!   reported the same entries damaged.
+//! - an error says that nobody can repair a place only if the log is a copy, if it has no other replica, or if every
+//!   other voter has reported the same entries damaged.
 //!
 //! Must not know: raft, how anything is repaired.
 

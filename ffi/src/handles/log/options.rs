@@ -33,7 +33,8 @@ pub struct chiplog_log_options_t {
     pub segment_bytes: u32,
     /// The largest record, default 16 MiB.
     pub record_bytes_max: u32,
-    /// The largest encoded batch, default 32 MiB. It must fit into seven eighths of a segment.
+    /// The largest encoded batch, default 32 MiB. It must fit into a segment, of which an eighth and some headers are
+    /// reserved.
     pub batch_bytes_max: u32,
     /// The largest block of appends that are written together, default 4 MiB.
     pub block_bytes_max: u32,

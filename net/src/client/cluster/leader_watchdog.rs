@@ -1,4 +1,4 @@
-//! Silence: whether to keep waiting for a leader that does not answer.
+//! Leader watchdog: whether to keep waiting for a leader that does not answer.
 //!
 //! A stopped process or an unplugged cable ends no connection. Time alone shows little: a large batch on a slow disk
 //! takes long as well. But the other servers know when another leader was elected, so they are asked.

@@ -1,7 +1,7 @@
-//! Stale: the state of the log as each replica knows it. Needs no leader and no majority.
+//! Local info: the state of the log as each replica knows it. Needs no leader and no majority.
 //!
-//! All are asked at the same time. The answer of a replica that leads is used. Otherwise it is the answer with the most
-//! records, among those that arrive soon after the first.
+//! All are asked at the same time. The answer of a replica that leads is used. Otherwise it is the answer with the
+//! highest last index, among those that arrive soon after the first.
 
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::within;

@@ -139,7 +139,7 @@ impl Watch {
     }
 
     /// Returns the state of the log: at once the first time, then when it has changed. Waits for a change without a
-    /// time limit, and for a server that answers for up to `options.timeout`. Can be cancelled. After a switch to a
+    /// time limit, but up to `options.timeout` for a server to answer. Can be cancelled. After a switch to a
     /// replica that is slightly behind, the earlier `first` and `last` are returned with that replica's other fields.
     ///
     /// # Errors

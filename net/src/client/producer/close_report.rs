@@ -1,4 +1,4 @@
-//! Closed: the report of a producer's end.
+//! Close report: what a producer's end did with its records.
 
 use bytes::Bytes;
 use chiplog::Error;

@@ -48,8 +48,8 @@ options! {
         /// `TooManySessions` if a server rejected the record with it and the record is not in the log. Otherwise it is
         /// `Timeout`, and the record may be in the log. Records behind it that were sent by then fail with it.
         pub delivery_timeout: Duration,
-        /// While the log is full, records that have waited for this long fail as `Full`, default 5 s: time for an
-        /// operator or a program to discard.
+        /// Once the log has been full for this long, records that have waited for this long fail as `Full`, default
+        /// 5 s: time for an operator or a program to discard.
         pub full_max: Duration,
     }
 }
@@ -89,7 +89,7 @@ impl ProducerOptions {
             return refuse("options request_timeout and delivery_timeout must be greater than zero");
         }
         if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
-            return refuse("option session must be at least 1, and requires exactly_once");
+            return refuse("option session: its next sequence number must be at least 1, and exactly_once must be set");
         }
         if self.linger >= self.delivery_timeout {
             return refuse("option linger must be less than delivery_timeout");

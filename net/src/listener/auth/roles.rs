@@ -209,7 +209,7 @@ impl Access {
     }
 
     /// Replaces the tokens. An open call ends as UNAUTHENTICATED if its token is gone, or as PERMISSION_DENIED if the
-    /// token's role is now too low. Calls that started without tokens continue.
+    /// token's role is now too low. Calls that started while no tokens were configured continue.
     pub fn replace(&self, tokens: Tokens) {
         let tokens = Arc::new(tokens);
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens.clone());

@@ -1,4 +1,4 @@
-//! Verbatim: the replies of a read as encoded bytes.
+//! Zero copy: the replies of a read as encoded bytes.
 //!
 //! ```text
 //! gRPC frame:  0 | length | ReadResponse

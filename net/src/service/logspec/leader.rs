@@ -63,7 +63,7 @@ impl LogspecService {
                     }
                 }
             }
-            // The call was not in time here; another leader may have room.
+            // The call was not answered in time here; another replica that leads by now may answer it.
             ErrorKind::Unavailable | ErrorKind::Busy => match self.host.another_leader() {
                 Some(host) => Answered::Redirect(Redirect { host }),
                 None => Answered::Failed(self.host.status_of(error)),

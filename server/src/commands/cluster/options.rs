@@ -62,7 +62,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "KEY", value_parser = key)]
     unset: Vec<LogOption>,
 
-    /// Allow a `retention_bytes` or `retention_seconds` that discards records at once, for good.
+    /// Allow a change of `retention_bytes` or `retention_seconds` that discards records at once, for good.
     #[arg(long)]
     yes: bool,
 

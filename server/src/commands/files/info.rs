@@ -46,7 +46,7 @@ JSON fields:
 /// Works beside a running writer. Everything shown is durable.
 ///
 /// Servers: shows what the leader knows, confirmed by a majority. With --stale no majority is asked: shows
-/// what the leader knows, or else the replica that has most. `chiplog status` shows the replicas.
+/// what the leader knows, or else the replica with the newest record. `chiplog status` shows the replicas.
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Info {

@@ -7,9 +7,10 @@
 //!    └────────────────────────────────────────────┴─ cluster: releases the lock, syncs ──> next lock holder: end_sync
 //! ```
 //!
-//! Group commit adds no delay: if the disk is idle, an append is written immediately. Appends that arrive during a sync
-//! are written together after it. The thread that holds the lock runs the sync itself, so no other thread has to be
-//! woken for it. A sleeping thread is woken only for events during the sync.
+//! Group commit adds no delay: if the disk is idle, an append is written immediately. Appends that arrive during a
+//! sync become durable together, with the next sync. A replica writes them while the sync runs. The thread that held
+//! the lock runs the sync itself, so no other thread has to be woken for it. The other thread is woken only if an
+//! event arrives during the sync.
 //!
 //! Invariants:
 //! - Only the thread that holds the node lock uses the node and takes the queue, so events keep their order.
@@ -100,7 +101,7 @@ pub(crate) trait Steered {
     fn end_sync(&mut self, now: Moment, job: &Self::Job) -> Result<()>;
     /// When [`Self::step`] has to be called at the latest. None: when there is an event.
     fn deadline(&self, now: Moment) -> Option<Moment>;
-    /// Before the log is closed: has the tail proven now, if it is not.
+    /// Before the log is closed: makes the next step prove the tail, if it is not proven.
     fn prove_now(&mut self, now: Moment);
     /// Transfers leadership, of a leader that is closed or poisoned.
     fn abdicate(&mut self);
@@ -148,7 +149,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// Moves the deadline to `patience` from now if more is committed than before.
+    /// Moves the deadline to `wait_limit` from now if more is committed than before. The first call sets it.
     fn note(ending: &mut Option<Self>, committed: EntryIndex, now: Moment, wait_limit: Duration) -> Self {
         let before = ending.filter(|e| committed <= e.committed);
         *ending.insert(before.unwrap_or(Self { committed, until: now.plus(wait_limit) }))

@@ -51,8 +51,8 @@ impl ProposalQueue {
         self.push(&parts_of(batch), batch.header(), wait_limit)
     }
 
-    /// As [`Self::push_batch`], for callers that must not block. `Err` is a ticket to wait for before trying again. It
-    /// succeeds when the writer next takes the queue, and fails when the queue is closed.
+    /// As [`Self::push_batch`], for callers that must not block. The inner `Err` is a ticket to wait for before
+    /// trying again. It succeeds when the writer next takes appends, and fails when the queue is closed.
     pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
         let mut inner = self.lock();
         if !self.is_admitted(&inner, batch.header().length as usize)? {

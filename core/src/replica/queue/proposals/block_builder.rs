@@ -67,8 +67,8 @@ impl BlockBuilder {
         ticket
     }
 
-    /// Returns the bytes of all batches, in as few pieces as possible, and the promise that answers them. Leaves out
-    /// the batches for which `keep` returns false. `keep` is called once for each batch, in order.
+    /// Returns the bytes of all batches, in as few pieces as possible, and the completer that answers them. Leaves
+    /// out the batches for which `keep` returns false. `keep` is called once for each batch, in order.
     pub(crate) fn into_pieces(
         self,
         mut keep: Option<&mut dyn FnMut(usize) -> bool>,

@@ -1,6 +1,6 @@
 //! Every interleaving of callers and the writer at the queue. A lost wake-up is a deadlock here: time does not pass in
 //! a model, so a thread that waits is woken by another thread or never. (A model that fails can end in an abort,
-//! because the queue still answers its promises while it is torn down.)
+//! because the completers in the queue still answer while it is torn down.)
 
 use super::*;
 use crate::error::ErrorKind;
@@ -288,7 +288,7 @@ impl Turns {
 }
 
 /// Two writers, as the driver has them: the one with the node lock takes the queue; then one sleeps and the other one
-/// syncs. With the caller they see a push that finds one asleep and the other one about to sleep, away, or back. (With
+/// syncs. With the caller they see a push that finds one asleep and the other one about to sync, away, or back. (With
 /// more preemptions than these there are too many interleavings.)
 #[test]
 fn loom_two_writers_take_turns() {
@@ -341,7 +341,8 @@ fn loom_close_and_two_writers() {
     });
 }
 
-/// Appends are not taken by the first writer's take, and are when it leaves; and then the writer is due.
+/// The first writer leaves an append in the queue that may be taken now, or leaves when the writer is due: the second
+/// writer is woken in both cases.
 #[test]
 fn loom_one_writer_leaves_more_to_do() {
     for due in [false, true] {

@@ -38,7 +38,7 @@ impl Replica {
             {
                 // A leader sends a follower only commit indexes that this follower acknowledged to it.
                 self.leave(
-                    "the leader has its acknowledgement of entries that are not in its log: the disk was set back to an older state",
+                    "this replica acknowledged entries to the leader that are not on its disk: the disk was set back to an older state",
                 );
                 Err("the leader has acknowledgements beyond this log's end")
             }

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - entries and snapshots keep their order, and so do all other messages among themselves;
-//! - a heartbeat answer of a follower with much data in its send queue does not cause raft to send more.
+//! - a heartbeat answer of a follower for which much data is still queued here does not cause raft to send more.
 //!
 //! Must not know: how messages are sent.
 
@@ -43,7 +43,7 @@ impl Replica {
         self.paced
     }
 
-    /// Whether this answers this leader's heartbeat, from a follower with much data in its send queue.
+    /// Whether this answers this leader's heartbeat, from a follower for which much data is still queued here.
     fn is_answer_of_one_who_is_behind(&self, message: &Message) -> bool {
         !planted!(67)
             && message.get_msg_type() == MessageType::MsgHeartbeatResponse

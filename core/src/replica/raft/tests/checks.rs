@@ -123,7 +123,7 @@ fn deposed_leader_removes_nobody() {
     assert_eq!(node.replica.role(), Role::Removed, "the leader of a later term knows more");
 }
 
-/// A removed replica answers pre-votes with its commit index. It casts no vote, and follows no term.
+/// A removed replica answers pre-votes with its commit index. It casts no vote, and adopts no later term.
 #[test]
 fn removed_replica_takes_no_entries() {
     let mut node = voter_of(2);

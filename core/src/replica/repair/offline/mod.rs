@@ -305,8 +305,8 @@ impl Repairing {
             doubt.rivals.spares().iter().map(|(header, _)| *header).chain([contradiction]).collect();
         let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
         // The learnt term has to be later than the superseded entry's, and no earlier than those of the committed
-        // entries. It may be earlier than a term on this disk: possibly no other replica has reached a term in which this
-        // one voted.
+        // entries. It may be earlier than a term on this disk: possibly no other replica has reached a term in which
+        // this one voted.
         let is_later = |state: &HardState| state.term > gap.anchor.1 && state.term >= committed_in;
         let Some(learnt) = self.learnt_state(now)?.filter(is_later) else { return Ok(Settled::NotYet) };
         let state = self.bound_by_disk(learnt)?;
@@ -342,8 +342,8 @@ impl Repairing {
         Ok(own.map_or(learnt, |own| binding(own, learnt, self.damaged.cluster.node)))
     }
 
-    /// The other one of two voters. While a superseded end is replaced, the committed entries change the membership from
-    /// before the gap.
+    /// The other one of two voters. While a superseded end is replaced, the committed entries apply to the membership
+    /// before the gap, not to the last one in the log.
     fn other_of_two(&self) -> Result<Option<NodeId>> {
         let Treatment { fetcher, doubt, .. } = &*self.treatment;
         self.members.other_of_two(|| {
@@ -355,7 +355,7 @@ impl Repairing {
         })
     }
 
-    /// Requests the others what they remember of this replica, and for the membership.
+    /// Asks the others what they remember of this replica, and for the membership.
     fn greet(&mut self, now: Moment) {
         if self.greet_at.is_some_and(|at| now < at) {
             return;

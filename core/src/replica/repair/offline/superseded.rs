@@ -62,11 +62,12 @@ impl Doubt {
 /// follow. All blocks after that position in older segments are dead from the moment when the new file has its name. A
 /// crash before that changes nothing.
 ///
-/// The gap may have held committed entries that this replica acknowledged. So at least the number of bytes of entries
-/// that the gap had is restored, and more as far as there is room.
+/// The gap may have held committed entries that this replica acknowledged. So all committed entries that fit in the
+/// gap are restored, and more as far as there is room. If there is no room for those that fit in the gap, it fails.
 ///
 /// # Errors
-/// `Io`; `Corrupt`: the state before the gap cannot be determined, or the committed entries are not consecutive.
+/// `Io`; `Corrupt`: the state before the gap cannot be determined, the committed entries are not consecutive, or
+/// there is no room for them.
 pub(super) fn go_on_before(
     damaged: &DamagedLog,
     gap: &Gap,

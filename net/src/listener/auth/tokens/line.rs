@@ -31,7 +31,7 @@ pub(super) type Part = u128;
 /// An account, if the caller has one of this tier.
 type Slot = Option<usize>;
 
-/// The approximate amount that a caller holds: a power of two.
+/// The approximate amount that a caller holds, rounded up to a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Size(u32);
 
@@ -40,7 +40,7 @@ impl Size {
         Self(amount.checked_next_power_of_two().map_or(usize::BITS - 1, usize::ilog2))
     }
 
-    /// The lower bound of the amounts of this size.
+    /// The upper bound of the amounts of this size: none of them is larger.
     pub(super) fn amount(self) -> usize {
         1 << self.0
     }

@@ -209,7 +209,7 @@ impl Gate {
         }
         ready!(slow.pause.as_mut().poll(context));
         self.refusals.count(Refusal::Stalled);
-        let what = "the rest of the request did not arrive in time, and other requests need the memory reserved for it";
+        let what = "the rest of the request did not arrive in time; send it without long pauses";
         Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
     }
 
