@@ -127,7 +127,7 @@ pub(crate) struct Syncs {
 
 /// How plain reading asks the kernel to read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ahead {
+pub(crate) enum Readahead {
     /// Not at all: the kernel detects by itself that the reads are sequential.
     Kernel,
     /// `POSIX_FADV_SEQUENTIAL` on each file: twice the kernel's own window.
@@ -136,7 +136,7 @@ pub(crate) enum Ahead {
     Window,
 }
 
-impl Ahead {
+impl Readahead {
     /// All of them, to find the best.
     pub(crate) const ALL: [Self; 3] = [Self::Kernel, Self::Sequential, Self::Window];
 }
@@ -146,19 +146,19 @@ impl Ahead {
 ///
 /// # Errors
 /// Those of the file system, with the path.
-pub(crate) fn read_files(files: &[PathBuf], piece: usize, ahead: Ahead) -> Result<f64> {
+pub(crate) fn read_files(files: &[PathBuf], piece: usize, ahead: Readahead) -> Result<f64> {
     let mut buffer = vec![0; piece];
     let mut total = 0u64;
     let start = Instant::now();
     for path in files {
         let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-        if ahead == Ahead::Sequential {
+        if ahead == Readahead::Sequential {
             fadvise(&file, 0, None, Advice::Sequential)?;
         }
         let window = NonZeroU64::new(2 * piece as u64);
         let mut at = 0;
         loop {
-            if ahead == Ahead::Window {
+            if ahead == Readahead::Window {
                 fadvise(&file, at, window, Advice::WillNeed)?;
             }
             match file.read(&mut buffer) {
@@ -271,12 +271,12 @@ mod tests {
 
         let files = [dir.path().join("raw.zeros")];
         drop_caches(&files).unwrap();
-        for ahead in Ahead::ALL {
+        for ahead in Readahead::ALL {
             assert!(read_files(&files, 1 << 16, ahead).unwrap() > 0.0);
         }
         let mut latencies = Latencies::new().unwrap();
         assert!(read_random(&files, 2048, Duration::from_millis(5), &mut latencies).unwrap() > 0.0);
         assert!(latencies.count() > 0);
-        assert!(read_files(&[dir.path().join("none")], 1, Ahead::Kernel).is_err());
+        assert!(read_files(&[dir.path().join("none")], 1, Readahead::Kernel).is_err());
     }
 }

@@ -6,7 +6,7 @@
 use crate::cases::{Bench, options};
 use crate::engine::{Index, Log, ScratchLog, Start, fill};
 use crate::measure::{Latencies, Memory, Percentiles, Usage, interleave, median, timed};
-use crate::raw::{self, Ahead};
+use crate::raw::{self, Readahead};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -87,7 +87,7 @@ pub(crate) fn log_to_read(bench: &Bench, bytes: u64, record_bytes: usize, batch:
 /// Scans files in the page cache; both sides have read all of them once before.
 pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Scans> {
     let files = log.files()?;
-    raw::read_files(&files, PIECE_UNCACHED, Ahead::Kernel)?;
+    raw::read_files(&files, PIECE_UNCACHED, Readahead::Kernel)?;
     let expected = scan(log, by)?;
     let (figures, limits) = interleave(
         bench.rounds,
@@ -96,7 +96,7 @@ pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Sca
             ensure!(seen == expected, "a scan saw {seen:?}, another {expected:?}");
             Ok(seen.1 as f64 / time.as_secs_f64())
         },
-        || each(PIECES, |piece| raw::read_files(&files, piece, Ahead::Kernel)),
+        || each(PIECES, |piece| raw::read_files(&files, piece, Readahead::Kernel)),
     )?;
     Ok(Scans { figures, limits: best(limits), cached: true })
 }
@@ -118,7 +118,7 @@ pub(crate) fn scan_uncached(bench: &Bench, log: &mut ScratchLog, by: By) -> Resu
         },
         || {
             log.borrow_mut().shut()?;
-            each(Ahead::ALL, |ahead| {
+            each(Readahead::ALL, |ahead| {
                 raw::drop_caches(&files)?;
                 raw::read_files(&files, PIECE_UNCACHED, ahead)
             })
@@ -137,7 +137,7 @@ pub(crate) struct Random {
 
 pub(crate) fn random(bench: &Bench, log: &ScratchLog, record_bytes: usize) -> Result<Random> {
     let files = log.files()?;
-    raw::read_files(&files, PIECE_UNCACHED, Ahead::Kernel)?;
+    raw::read_files(&files, PIECE_UNCACHED, Readahead::Kernel)?;
     let status = log.status();
     let mut latencies = Latencies::new()?;
     let mut unused = Latencies::new()?;
@@ -236,7 +236,7 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64) -> Result<Opening> {
         },
         || {
             raw::drop_caches(&files)?;
-            Ok(last_bytes / raw::read_files(last, PIECE_UNCACHED, Ahead::Window)? * 1e3)
+            Ok(last_bytes / raw::read_files(last, PIECE_UNCACHED, Readahead::Window)? * 1e3)
         },
     )?;
     let mut warm_millis = Vec::new();

@@ -265,7 +265,7 @@ impl Error {
     }
 
     /// The same error with another message: the kind and the location are kept.
-    pub(crate) fn retold(&self, message: String) -> Self {
+    pub(crate) fn with_message(&self, message: String) -> Self {
         let place = self.0.place.clone();
         Self(Arc::new(Inner {
             kind: self.0.kind,

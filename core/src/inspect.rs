@@ -145,7 +145,7 @@ impl Inspector {
                 chain = Chain::default();
             }
             if !dead[i]
-                && this.is_anew(this.log_first.unwrap_or_default())
+                && this.follows_discard(this.log_first.unwrap_or_default())
                 && !chain.leads_to(this.opening.as_ref())
             {
                 chain = Chain::default();
@@ -159,7 +159,7 @@ impl Inspector {
         }
         // After a crash any of the discarded segments can be left.
         let discarded = sink.discarded;
-        for (_, gap) in gaps.into_iter().filter(|(next, _)| !next.is_anew(discarded)) {
+        for (_, gap) in gaps.into_iter().filter(|(next, _)| !next.follows_discard(discarded)) {
             if sink.fault(gap).is_break() {
                 return Ok(sink.report);
             }

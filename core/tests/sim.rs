@@ -94,7 +94,7 @@ fn without_faults_nothing_is_lost_and_every_call_returns() {
         assert_eq!(report.leaders, 1, "seed {seed}");
         assert!(report.acknowledged > 50, "seed {seed}: {} appends", report.acknowledged);
         let refused =
-            report.history.calls.iter().filter(|c| matches!(c.told, chiplog::sim::Told::Nothing)).count();
+            report.history.calls.iter().filter(|c| matches!(c.reply, chiplog::sim::Reply::Nothing)).count();
         assert_eq!(refused, 0, "seed {seed}");
     }
 }

@@ -2,17 +2,17 @@
 //! subscriber. The bindings for C and Python use this.
 //!
 //! ```text
-//! any thread of the process: warn!(…) ── Teller: wanted? ── one text ── read lock ──> the callback
-//!                            Notices::tell, stop ────────────────────── write lock ──┘
+//! any thread of the process: warn!(…) ── subscriber: wanted? ── one text ── read lock ──> the callback
+//!                            Notices::subscribe, stop ───────────────────── write lock ──┘
 //! ```
 //!
 //! Invariants:
-//! - Once [`Notices::stop`], or [`Notices::tell`] with another callback, has returned, the previous callback is not
-//!   running and is never called again.
+//! - Once [`Notices::stop`], or [`Notices::subscribe`] with another callback, has returned, the previous callback is
+//!   not running and is never called again.
 //! - Events from within a callback are dropped: no callback runs inside another one on the same thread.
 //! - An unwanted event costs one comparison: `tracing` knows the level.
 //! - In a forked child no notice is passed on, and no lock of the parent is taken, until the child calls
-//!   [`Notices::tell`].
+//!   [`Notices::subscribe`].
 //!
 //! Must not know: what the callback does.
 
@@ -95,7 +95,7 @@ type Callback = Box<dyn Fn(Notice<'_>) + Send + Sync>;
 ///
 /// ```
 /// use chiplog_net::notices::{Notices, Severity};
-/// Notices::tell(Severity::Warn, |notice| println!("{:?} {}: {}", notice.severity, notice.target, notice.text))?;
+/// Notices::subscribe(Severity::Warn, |notice| println!("{:?} {}: {}", notice.severity, notice.target, notice.text))?;
 /// // … logs, clients, followers …
 /// Notices::stop()?;
 /// # Ok::<(), chiplog::Error>(())
@@ -131,7 +131,10 @@ impl Notices {
     /// # Errors
     /// `InvalidArgument`: the process has another subscriber of `tracing`, or the call is made from the callback. `Io`:
     /// no memory page could be allocated to detect a forked child.
-    pub fn tell(severity: Severity, callback: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Result<()> {
+    pub fn subscribe(
+        severity: Severity,
+        callback: impl Fn(Notice<'_>) + Send + Sync + 'static,
+    ) -> Result<()> {
         refuse_inside()?;
         if !is_subscribed() {
             let what = "this program already has a `tracing` subscriber, which receives the notices";
@@ -179,7 +182,7 @@ fn change(place: &Place, wanted: u32, callback: Option<Callback>) {
 /// Whether the process's subscriber is this module's. The first call sets it if there is none.
 fn is_subscribed() -> bool {
     static IS_OURS: OnceLock<bool> = OnceLock::new();
-    *IS_OURS.get_or_init(|| tracing::subscriber::set_global_default(Teller).is_ok())
+    *IS_OURS.get_or_init(|| tracing::subscriber::set_global_default(NoticeSubscriber).is_ok())
 }
 
 /// The place of this process, if there is one.
@@ -208,7 +211,7 @@ fn own_place() -> Result<&'static Place> {
 }
 
 /// The subscriber.
-struct Teller;
+struct NoticeSubscriber;
 
 fn is_wanted(metadata: &Metadata<'_>) -> bool {
     !metadata.is_span()
@@ -216,7 +219,7 @@ fn is_wanted(metadata: &Metadata<'_>) -> bool {
         && metadata.target().starts_with("chiplog")
 }
 
-impl Subscriber for Teller {
+impl Subscriber for NoticeSubscriber {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if is_wanted(metadata) { Interest::always() } else { Interest::never() }
     }

@@ -22,7 +22,7 @@ async fn run(command: &mut Command) -> Output {
     tokio::time::timeout(PATIENCE, running).await.expect("the command hangs").unwrap()
 }
 
-fn told(output: &Output) -> String {
+fn output_of(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -37,7 +37,7 @@ async fn grpc_java_goes_through_all_methods() {
     let mut maven = Command::new("mvn");
     maven.args(["-q", "-B", &format!("-Dout={}", out.display()), "package"]).current_dir(SOURCES);
     let built = run(&mut maven).await;
-    assert!(built.status.success(), "{}", told(&built));
+    assert!(built.status.success(), "{}", output_of(&built));
 
     let host = LogSlot::new();
     host.open(Log::open(dir.path().join("log"), Options::default()).unwrap());
@@ -51,7 +51,7 @@ async fn grpc_java_goes_through_all_methods() {
     let classes = fs::read_to_string(out.join("classpath")).unwrap();
     let classes = format!("{}:{classes}", out.join("classes").display());
     let output = run(Command::new("java").args(["-cp", &classes, "clients.Main", &address])).await;
-    assert!(output.status.success(), "{}", told(&output));
-    assert!(told(&output).contains("all as it should be"), "{}", told(&output));
+    assert!(output.status.success(), "{}", output_of(&output));
+    assert!(output_of(&output).contains("all as it should be"), "{}", output_of(&output));
     serving.abort();
 }

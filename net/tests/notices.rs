@@ -15,12 +15,12 @@ fn turn() -> MutexGuard<'static, ()> {
 
 /// The notices that were passed on.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<String>>>);
+struct Received(Arc<Mutex<Vec<String>>>);
 
-impl Heard {
+impl Received {
     fn callback(&self) -> impl Fn(Notice<'_>) + Send + Sync + 'static {
-        let heard = self.clone();
-        move |n| heard.0.lock().unwrap().push(format!("{:?} {}: {}", n.severity, n.target, n.text))
+        let received = self.clone();
+        move |n| received.0.lock().unwrap().push(format!("{:?} {}: {}", n.severity, n.target, n.text))
     }
 
     fn take(&self) -> Vec<String> {
@@ -31,8 +31,8 @@ impl Heard {
 #[test]
 fn events_of_the_wanted_severity_are_one_text_each() {
     let _turn = turn();
-    let heard = Heard::default();
-    Notices::tell(Severity::Info, heard.callback()).unwrap();
+    let received = Received::default();
+    Notices::subscribe(Severity::Info, received.callback()).unwrap();
     let error = std::io::Error::other("no such thing");
     tracing::error!(target: "chiplog::store", %error, segment = 7, name = "a b", "damage was found");
     tracing::warn!(target: "chiplog_net::peer", "{} of {} peers are silent", 1, 2);
@@ -45,26 +45,26 @@ fn events_of_the_wanted_severity_are_one_text_each() {
         "Warn chiplog_net::peer: 1 of 2 peers are silent",
         "Info chiplog: limit=Some(3)",
     ];
-    assert_eq!(heard.take(), wanted);
+    assert_eq!(received.take(), wanted);
     Notices::stop().unwrap();
     tracing::error!(target: "chiplog", "there is no callback");
-    assert!(heard.take().is_empty());
+    assert!(received.take().is_empty());
 }
 
 /// The log's own notices: opening it logs something at some level.
 #[test]
 fn notices_of_the_log_are_passed_on() {
     let _turn = turn();
-    let heard = Heard::default();
-    Notices::tell(Severity::Info, heard.callback()).unwrap();
+    let received = Received::default();
+    Notices::subscribe(Severity::Info, received.callback()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
     log.append(b"one").unwrap();
     log.discard(log.append(b"two").unwrap()).unwrap();
     log.close().unwrap();
     Notices::stop().unwrap();
-    let told = heard.take();
-    assert!(told.iter().any(|line| line.contains("records before the first were discarded")), "{told:?}");
+    let lines = received.take();
+    assert!(lines.iter().any(|line| line.contains("records before the first were discarded")), "{lines:?}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn unwanted_events_are_disabled() {
         })
     };
     for severity in [Severity::Warn, Severity::Trace, Severity::Error, Severity::Debug, Severity::Info] {
-        Notices::tell(severity, |_| ()).unwrap();
+        Notices::subscribe(severity, |_| ()).unwrap();
         assert_eq!(enabled(), Severity::ALL.map(|one| one <= severity), "{severity:?}");
     }
     Notices::stop().unwrap();
@@ -91,7 +91,7 @@ fn unwanted_events_are_disabled() {
 #[test]
 fn no_notice_follows_stop() {
     let _turn = turn();
-    let (done, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (done, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let threads: Vec<_> = (0..2)
         .map(|n| {
             let done = done.clone();
@@ -104,20 +104,20 @@ fn no_notice_follows_stop() {
         .collect();
     let late = Arc::new(AtomicBool::new(false));
     let mut rounds = 0;
-    while rounds < 200 || told.load(Ordering::Relaxed) == 0 {
+    while rounds < 200 || count.load(Ordering::Relaxed) == 0 {
         let over = Arc::new(AtomicBool::new(false));
-        let (is_over, told, is_late) = (over.clone(), told.clone(), late.clone());
+        let (is_over, count, is_late) = (over.clone(), count.clone(), late.clone());
         let callback = move |_: Notice<'_>| {
             std::thread::yield_now();
             is_late.fetch_or(is_over.load(Ordering::SeqCst), Ordering::SeqCst);
-            told.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Relaxed);
         };
-        Notices::tell(Severity::Warn, callback).unwrap();
+        Notices::subscribe(Severity::Warn, callback).unwrap();
         std::thread::yield_now();
         if rounds % 2 == 0 {
             Notices::stop().unwrap();
         } else {
-            Notices::tell(Severity::Warn, |_| ()).unwrap(); // replaces the previous one
+            Notices::subscribe(Severity::Warn, |_| ()).unwrap(); // replaces the previous one
         }
         over.store(true, Ordering::SeqCst);
         rounds += 1;
@@ -131,25 +131,25 @@ fn no_notice_follows_stop() {
 #[test]
 fn callback_gets_no_own_events_and_cannot_stop_itself() {
     let _turn = turn();
-    let heard = Heard::default();
-    let tell = heard.callback();
+    let received = Received::default();
+    let callback = received.callback();
     let refused = Arc::new(Mutex::new(Vec::new()));
     let kinds = refused.clone();
     let callback = move |notice: Notice<'_>| {
         assert!(Notices::is_inside());
         tracing::error!(target: "chiplog", "from the callback itself");
         assert!(Notices::is_inside(), "its own event did not end the callback");
-        let [stop, other] = [Notices::stop(), Notices::tell(Severity::Error, |_| ())];
+        let [stop, other] = [Notices::stop(), Notices::subscribe(Severity::Error, |_| ())];
         kinds.lock().unwrap().extend([stop, other].map(|refused| refused.unwrap_err().kind()));
-        tell(notice);
+        callback(notice);
         panic!("ignored");
     };
-    Notices::tell(Severity::Warn, callback).unwrap();
+    Notices::subscribe(Severity::Warn, callback).unwrap();
     tracing::warn!(target: "chiplog", "one");
     tracing::warn!(target: "chiplog", "two");
     Notices::stop().unwrap();
     assert!(!Notices::is_inside());
-    assert_eq!(heard.take(), ["Warn chiplog: one", "Warn chiplog: two"]);
+    assert_eq!(received.take(), ["Warn chiplog: one", "Warn chiplog: two"]);
     assert_eq!(*refused.lock().unwrap(), [ErrorKind::InvalidArgument; 4]);
 }
 
@@ -168,7 +168,7 @@ fn program_keeps_its_own_subscriber() {
 fn in_a_process_with_another_subscriber() {
     tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::default()).unwrap();
     for _ in 0..2 {
-        let refused = Notices::tell(Severity::Error, |_| panic!("must not be called")).unwrap_err();
+        let refused = Notices::subscribe(Severity::Error, |_| panic!("must not be called")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         assert!(refused.to_string().contains("subscriber"), "{refused}");
     }

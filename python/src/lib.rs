@@ -52,7 +52,7 @@ mod _chiplog {
     #[pymodule_export]
     use crate::handles::unsent::end;
     #[pymodule_export]
-    use crate::runtime::asyncio_bridge::Courier;
+    use crate::runtime::asyncio_bridge::Completions;
     #[pymodule_export]
     use crate::runtime::notices::logging_changed;
 

@@ -167,7 +167,7 @@ def test_a_log_is_waited_for(tmp_path: Path) -> None:
     run(work())
 
 
-def test_each_loop_has_its_own_courier(tmp_path: Path) -> None:
+def test_each_loop_has_its_own_completions(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path, SMALL) as log:
         for n in range(5):
             assert run(one(log)) == n + 1

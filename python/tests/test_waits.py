@@ -410,7 +410,7 @@ async def work():
     tail = log.tail()
     waits = asyncio.ensure_future(anext(tail))
     await asyncio.sleep(0)
-    courier = _aio.courier(asyncio.get_running_loop())
+    completions = _aio.completions(asyncio.get_running_loop())
     for n in range(100):
         tickets = [log.submit(b"x") for _ in range(50)]
         under_way = [log.append_async(b"x") for _ in range(50)]
@@ -419,11 +419,11 @@ async def work():
             signal.alarm(60)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             try:
-                courier.drain()  # it would take the parent's wake-ups
+                completions.drain()  # it would take the parent's wake-ups
                 os._exit(9)
             except chiplog.ForkedError:
                 pass
-            del tickets, under_way, waits, courier
+            del tickets, under_way, waits, completions
             gc.collect()
             os._exit(0)
         _, status = os.waitpid(child, 0)

@@ -31,7 +31,7 @@ pub(crate) fn flat(bench: &Bench, sizes: &Sizes, service: Service, nodes: usize)
     };
     let rates = || points.iter().map(Point::rate);
     let (lowest, highest) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
-    let told: Vec<String> = points
+    let parts: Vec<String> = points
         .iter()
         .map(|p| {
             let micros = format!("{}+{}", number(p.server_micros), number(p.client_micros));
@@ -44,7 +44,7 @@ pub(crate) fn flat(bench: &Bench, sizes: &Sizes, service: Service, nodes: usize)
         })
         .collect();
     let note =
-        format!("lowest and highest by connections; cpu of servers+load an append; {}", told.join(", "));
+        format!("lowest and highest by connections; cpu of servers+load an append; {}", parts.join(", "));
     let side = Side::AtLeast(FLAT_MIN);
     let name = format!("{name}_{}", word(nodes));
     let mut flat = bar(&name, (lowest, highest), "/s", lowest / highest, side, note);
@@ -83,8 +83,11 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     let rates: Vec<f64> = kafka.iter().map(|rates| median(rates.iter().copied())).collect();
     let (peer_one, peer_many) = (rates[0], rates[rates.len() - 1]);
     let client = "limit: Kafka, synced before it acknowledges, through its client franz-go";
-    let note =
-        format!("{client}; {} us p50; Kafka by connections: {}", number(many.latency.p50), told(&rates));
+    let note = format!(
+        "{client}; {} us p50; Kafka by connections: {}",
+        number(many.latency.p50),
+        by_connections(&rates)
+    );
     let to_peer = many.rate() / peer_many;
     let values = (many.rate(), peer_many);
     let many = bar(&name(APPENDERS), values, "/s", to_peer, Side::AtLeast(many_min), note);
@@ -101,10 +104,10 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     Ok(vec![one, many])
 }
 
-fn told(rates: &[f64]) -> String {
-    let told: Vec<String> =
+fn by_connections(rates: &[f64]) -> String {
+    let parts: Vec<String> =
         CONNECTIONS.iter().zip(rates).map(|(n, rate)| format!("{n}: {}", number(*rate))).collect();
-    told.join(", ")
+    parts.join(", ")
 }
 
 /// One appender, compared with a raw write and sync of the same bytes.

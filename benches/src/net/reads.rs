@@ -7,7 +7,7 @@ use super::bare::BareServer;
 use super::servers::Servers;
 use crate::cases::Bench;
 use crate::measure::interleave;
-use crate::raw::{self, Ahead};
+use crate::raw::{self, Readahead};
 use crate::run::RECORD_BYTES;
 use anyhow::{Result, ensure};
 use chiplog::{Index, Start};
@@ -86,7 +86,7 @@ pub(crate) fn uncached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
         // Mapped pages stay in the cache: the server is restarted.
         servers.kill(1);
         raw::drop_caches(&files)?;
-        seen.limits.push(raw::read_files(&files, CAT_BYTES, Ahead::Kernel)?);
+        seen.limits.push(raw::read_files(&files, CAT_BYTES, Readahead::Kernel)?);
         raw::drop_caches(&files)?;
         servers.run(1)?;
         seen.figures.push(scan(servers.address(1), records)?);

@@ -403,7 +403,7 @@ impl Log {
         changes: &[(LogOption, Option<u64>)],
         timeout: Duration,
     ) -> Result<Ticket<()>> {
-        self.submit_ask(AdminRequest::SetOptions(changes.to_vec()), timeout)
+        self.submit_request(AdminRequest::SetOptions(changes.to_vec()), timeout)
     }
 
     /// The capacity. A copy that follows from outside has its own, whatever is set for the log.
@@ -510,7 +510,7 @@ impl Log {
     /// # Errors
     /// As [`Log::barrier`].
     pub fn submit_barrier(&self, timeout: Duration) -> Result<Ticket<Index>> {
-        self.submit_ask(AdminRequest::Barrier, timeout)
+        self.submit_request(AdminRequest::Barrier, timeout)
     }
 
     /// Blocks until this replica has committed record `index`, or knows that it was discarded. Use it to read here a
@@ -557,7 +557,7 @@ impl Log {
     /// # Errors
     /// As [`Log::change_members`].
     pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Ticket<()>> {
-        self.submit_ask(AdminRequest::Change(changes.to_vec(), false), timeout)
+        self.submit_request(AdminRequest::Change(changes.to_vec(), false), timeout)
     }
 
     /// Transfers leadership to another voter. Only the leader accepts this. Blocks until `to` leads.
@@ -575,7 +575,7 @@ impl Log {
     /// # Errors
     /// As [`Log::transfer_leader`].
     pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Ticket<()>> {
-        self.submit_ask(AdminRequest::Transfer(to), timeout)
+        self.submit_request(AdminRequest::Transfer(to), timeout)
     }
 
     /// As [`Log::change_members`], but also makes a change that [`Log::change_members`] refuses because voters do not
@@ -594,14 +594,14 @@ impl Log {
     /// # Errors
     /// As [`Log::force_members`].
     pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Ticket<()>> {
-        self.submit_ask(AdminRequest::Change(changes.to_vec(), true), timeout)
+        self.submit_request(AdminRequest::Change(changes.to_vec(), true), timeout)
     }
 
-    fn submit_ask<T>(&self, ask: AdminRequest, timeout: Duration) -> Result<Ticket<T>> {
+    fn submit_request<T>(&self, request: AdminRequest, timeout: Duration) -> Result<Ticket<T>> {
         self.check_fork()?;
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
-        self.inner.queue.push_question(InboxEvent::AdminRequest(ask, timeout, completer))?;
+        self.inner.queue.push_question(InboxEvent::AdminRequest(request, timeout, completer))?;
         Ok(ticket.returning())
     }
 
@@ -675,7 +675,7 @@ impl Log {
         self.check_fork()?;
         let segments = &self.inner.view.segments;
         if let Some(segment) = segments.snapshot().iter().find(|s| file_name(s.number) == file) {
-            segments.damage().is_well(segment.number);
+            segments.damage().mark_sound(segment.number);
         }
         Ok(())
     }
@@ -704,7 +704,7 @@ impl Log {
     /// Wakes the node, so that the repair does not wait for the next heartbeat.
     fn look_at_damage(&self) {
         if self.inner.view.segments.damage().is_repaired() {
-            self.inner.queue.push_event(InboxEvent::BackgroundJob);
+            self.inner.queue.push_event(InboxEvent::JobEnded);
         }
     }
 

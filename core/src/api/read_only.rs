@@ -108,7 +108,7 @@ impl ReadOnlyLog {
         let follower =
             Follower { disk, identity, options, sequencer, follow, view: view.clone(), state: state.clone() };
         follower.publish();
-        spawn("chiplog-read_only", dir, move || follower.run(&watch))?;
+        spawn("chiplog-watch", dir, move || follower.run(&watch))?;
         Ok(Self { inner: Arc::new(Inner { identity, view, state, stop }) })
     }
 

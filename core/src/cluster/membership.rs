@@ -292,9 +292,7 @@ impl Membership {
             }
         }
         if next.with(VOTER).is_empty() {
-            return refuse(
-                "the cluster would have no voter left; promote another member first".into(),
-            );
+            return refuse("the cluster would have no voter left; promote another member first".into());
         }
         if next.members.len() > MEMBERS_MAX {
             return refuse(format!("a cluster has at most {MEMBERS_MAX} members"));

@@ -394,8 +394,8 @@ impl Inner {
         }
         Ok(match self.faults.next(call, file) {
             None => Verdict::Sound,
-            Some(Trouble::Eio(confirmed)) => Verdict::Fail(eio(), confirmed),
-            Some(Trouble::Enospc(confirmed)) => Verdict::Fail(enospc(), confirmed),
+            Some(Trouble::Eio(persisted)) => Verdict::Fail(eio(), persisted),
+            Some(Trouble::Enospc(persisted)) => Verdict::Fail(enospc(), persisted),
             Some(Trouble::Lie) => Verdict::Lie,
         })
     }
@@ -434,8 +434,8 @@ impl Inner {
         match verdict {
             Verdict::Sound => self.record(op),
             Verdict::Lie => {}
-            Verdict::Fail(error, confirmed) => {
-                if confirmed.includes(0) {
+            Verdict::Fail(error, persisted) => {
+                if persisted.includes(0) {
                     self.record(op);
                 }
                 return Err(error);
@@ -452,8 +452,8 @@ impl Inner {
         match self.begin(Call::Write, Some(node))? {
             Verdict::Lie => return Ok(()),
             Verdict::Sound => {}
-            Verdict::Fail(error, confirmed) => {
-                let part = match confirmed {
+            Verdict::Fail(error, persisted) => {
+                let part = match persisted {
                     Landed::Nothing => 0,
                     Landed::Some(seed) => Rng::new(seed).below(data.len().max(1)),
                     Landed::All => data.len(),
@@ -493,14 +493,14 @@ impl Inner {
                 self.record(Op::Sync { node });
                 Ok(())
             }
-            Verdict::Fail(error, confirmed) => {
-                self.record(Op::SyncFailed { node, confirmed });
+            Verdict::Fail(error, persisted) => {
+                self.record(Op::SyncFailed { node, persisted });
                 Err(error)
             }
         }
     }
 
-    fn let_go(&mut self, node: NodeId) {
+    fn close_handle(&mut self, node: NodeId) {
         if let Some(count) = self.handles.get_mut(&node) {
             *count -= 1;
             if *count == 0 {
@@ -556,10 +556,10 @@ impl Disk for SimDisk {
         match inner.begin(Call::SyncDir, None)? {
             Verdict::Lie => {}
             Verdict::Sound => inner.record(Op::SyncDir),
-            Verdict::Fail(error, confirmed) => {
+            Verdict::Fail(error, persisted) => {
                 // All pending names reach the disk, or none: they are one journal. A later sync covers them: if a
                 // journal fails permanently, the file system accepts no more calls at all.
-                if confirmed.includes(0) {
+                if persisted.includes(0) {
                     inner.record(Op::SyncDir);
                 }
                 return Err(error);
@@ -615,7 +615,7 @@ struct SimFile {
 
 impl Drop for SimFile {
     fn drop(&mut self) {
-        self.shared.lock_inner().let_go(self.node);
+        self.shared.lock_inner().close_handle(self.node);
     }
 }
 

@@ -124,7 +124,7 @@ impl Applier {
     pub(crate) fn has_passed(&mut self, time: Duration) {
         let now = Moment::default().plus(time);
         self.time = self.clock.look(now, self.options.clock.now());
-        self.writer.store.allocator.pass(now);
+        self.writer.store.allocator.set_time(now);
     }
 
     // ---- entries and states ----

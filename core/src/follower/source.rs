@@ -65,7 +65,7 @@ pub struct FollowSource {
     log: LogId,
     options: Options,
     owner: HookOwner,
-    standing: Standing,
+    position: FeedPosition,
     cursor: Option<Cursor>,
     /// The next block, which the cursor has found and which was too large for the last call.
     kept: Option<Located>,
@@ -73,7 +73,7 @@ pub struct FollowSource {
 
 /// The position of a feed.
 #[derive(Clone, Copy, Debug)]
-enum Standing {
+enum FeedPosition {
     /// The next item is a state.
     Begins(Beginning),
     /// After an entry that the follower claims to have; it is still to be compared with the entry here.
@@ -125,24 +125,24 @@ impl FollowSource {
         options: Options,
         from: FollowFrom,
     ) -> Result<Self> {
-        let standing = match from {
-            FollowFrom::First => Standing::Begins(Beginning::At(Start::First)),
-            FollowFrom::Newest => Standing::Begins(Beginning::Newest),
-            FollowFrom::Last(count) => Standing::Begins(Beginning::At(Start::Last(count))),
-            FollowFrom::Timestamp(time) => Standing::Begins(Beginning::At(Start::Timestamp(time))),
+        let position = match from {
+            FollowFrom::First => FeedPosition::Begins(Beginning::At(Start::First)),
+            FollowFrom::Newest => FeedPosition::Begins(Beginning::Newest),
+            FollowFrom::Last(count) => FeedPosition::Begins(Beginning::At(Start::Last(count))),
+            FollowFrom::Timestamp(time) => FeedPosition::Begins(Beginning::At(Start::Timestamp(time))),
             FollowFrom::Index(index) => {
                 view.check(index)?;
-                Standing::Begins(Beginning::Index(index))
+                FeedPosition::Begins(Beginning::Index(index))
             }
             FollowFrom::After { log: wanted, .. } if wanted != log => {
                 let what = format!("this is log {log}, not log {wanted}");
                 return Err(Error::new(ErrorKind::Diverged, what));
             }
-            FollowFrom::After { raft, term, .. } => Standing::Claimed(raft, term),
+            FollowFrom::After { raft, term, .. } => FeedPosition::Claimed(raft, term),
         };
         let owner = view.positions.hook_owner();
         let archive = Archive::new(view.segments.clone());
-        Ok(Self { view, archive, me, log, options, owner, standing, cursor: None, kept: None })
+        Ok(Self { view, archive, me, log, options, owner, position, cursor: None, kept: None })
     }
 
     /// Returns the next item: a state, or entries with up to `bytes_max` bytes of bodies together, but at least one
@@ -184,7 +184,7 @@ impl FollowSource {
                 Ok(Found::Block(found)) => {
                     let bytes = body_bytes(&found.header);
                     self.kept = Some(found);
-                    self.let_go();
+                    self.release();
                     return Ok(Some(bytes));
                 }
                 Ok(Found::Gone) => {}
@@ -196,17 +196,17 @@ impl FollowSource {
     /// Determines the next item. A position that the follower claims is compared with this log first.
     fn coming(&mut self) -> Result<Coming> {
         loop {
-            let (raft, term) = match self.standing {
-                Standing::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
-                Standing::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
-                Standing::Claimed(raft, term) | Standing::Behind(raft, term) => (raft, term),
+            let (raft, term) = match self.position {
+                FeedPosition::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
+                FeedPosition::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
+                FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => (raft, term),
             };
             if self.archive.first().raft > raft {
                 return Ok(Coming::Jump);
             }
-            if let Standing::Claimed(..) = self.standing {
+            if let FeedPosition::Claimed(..) = self.position {
                 match self.archive.term(raft) {
-                    Ok(Some(here)) if here == term => self.standing = Standing::Behind(raft, term),
+                    Ok(Some(here)) if here == term => self.position = FeedPosition::Behind(raft, term),
                     Ok(Some(here)) => return Err(diverged(raft, here, term)),
                     Ok(None) => self.check_gone(raft, "a committed entry is missing")?,
                     Err(error) => self.after(raft, error)?,
@@ -223,9 +223,9 @@ impl FollowSource {
 
     /// The last entry that was returned, or after which the feed began. `None` before the state of a new copy.
     pub fn position(&self) -> Option<(EntryIndex, Term)> {
-        match self.standing {
-            Standing::Begins(_) => None,
-            Standing::Claimed(raft, term) | Standing::Behind(raft, term) => Some((raft, term)),
+        match self.position {
+            FeedPosition::Begins(_) => None,
+            FeedPosition::Claimed(raft, term) | FeedPosition::Behind(raft, term) => Some((raft, term)),
         }
     }
 
@@ -291,10 +291,10 @@ impl FollowSource {
 
     /// The entry that has to be committed before there is an item to return. `None`: there is one now.
     fn awaited(&self) -> Option<EntryIndex> {
-        match self.standing {
-            Standing::Begins(_) => None,
-            Standing::Claimed(raft, _) if self.committed() < raft => Some(raft),
-            Standing::Claimed(raft, _) | Standing::Behind(raft, _) => Some(raft.next()),
+        match self.position {
+            FeedPosition::Begins(_) => None,
+            FeedPosition::Claimed(raft, _) if self.committed() < raft => Some(raft),
+            FeedPosition::Claimed(raft, _) | FeedPosition::Behind(raft, _) => Some(raft.next()),
         }
     }
 
@@ -371,7 +371,7 @@ impl FollowSource {
 
     fn hand_out_state(&mut self, state: FollowSnapshot) -> FollowMessage {
         (self.cursor, self.kept) = (None, None);
-        self.standing = Standing::Behind(state.raft(), state.term());
+        self.position = FeedPosition::Behind(state.raft(), state.term());
         FollowMessage::State(state)
     }
 
@@ -379,9 +379,9 @@ impl FollowSource {
 
     fn hand_out(&mut self, entries: Vec<FollowEntry>) -> FollowMessage {
         if let Some(last) = entries.last() {
-            self.standing = Standing::Behind(last.raft(), last.term());
+            self.position = FeedPosition::Behind(last.raft(), last.term());
         }
-        self.let_go();
+        self.release();
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         FollowMessage::Entries(FollowEntries { log, committed, kept, entries })
     }
@@ -454,9 +454,9 @@ impl FollowSource {
     }
 
     /// Releases the bytes that were read without a mapping.
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         if let Some(cursor) = &mut self.cursor {
-            cursor.let_go();
+            cursor.release();
         }
     }
 
@@ -489,7 +489,7 @@ impl Drop for FollowSource {
 
 impl std::fmt::Debug for FollowSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FollowSource").field("log", &self.log).field("standing", &self.standing).finish()
+        f.debug_struct("FollowSource").field("log", &self.log).field("position", &self.position).finish()
     }
 }
 

@@ -238,7 +238,7 @@ mod tests {
     }
 
     /// The first record of each piece, its number of records, and whether it is sound.
-    fn told(header: &BlockHeader, block: &[u8]) -> Vec<(u64, u64, bool)> {
+    fn summary_of(header: &BlockHeader, block: &[u8]) -> Vec<(u64, u64, bool)> {
         let pieces = pieces(header, block);
         pieces.iter().map(|p| (p.first.0 - header.first.0, p.records, p.fault.is_none())).collect()
     }
@@ -258,7 +258,7 @@ mod tests {
                     let bad_one = places.iter().rposition(|p| *p <= at).unwrap();
                     let expected: Vec<_> =
                         expected.iter().enumerate().map(|(n, (a, b))| (*a, *b, n != bad_one)).collect();
-                    assert_eq!(told(&header, &bad), expected, "byte {at}, {flip}");
+                    assert_eq!(summary_of(&header, &bad), expected, "byte {at}, {flip}");
                 }
             }
         }
@@ -269,12 +269,12 @@ mod tests {
         let (header, good, places) = block(6);
         let mut bad = good.clone();
         bad[BLOCK_HEADER_BYTES + places[2] + 5..BLOCK_HEADER_BYTES + places[4] + 20].fill(0);
-        assert_eq!(told(&header, &bad), [(0, 1, true), (1, 2, true), (3, 12, false), (15, 6, true)]);
+        assert_eq!(summary_of(&header, &bad), [(0, 1, true), (1, 2, true), (3, 12, false), (15, 6, true)]);
         let body = &bad[BLOCK_HEADER_BYTES..];
         let sound = sound(&pieces(&header, &bad), body);
         assert_eq!(sound.iter().map(|(_, b)| b.count()).collect::<Vec<_>>(), [1, 2, 6]);
         bad[BLOCK_HEADER_BYTES..].fill(0);
-        assert_eq!(told(&header, &bad), []);
+        assert_eq!(summary_of(&header, &bad), []);
     }
 
     /// After a lost write the file holds an earlier life's bytes: sound batches, but not this block's.
@@ -288,8 +288,8 @@ mod tests {
         };
         let mut bad = good.clone();
         bad[BLOCK_HEADER_BYTES + places[3]..].copy_from_slice(stale(4).as_bytes());
-        assert_eq!(told(&header, &bad), [], "all are sound, but their digest is not the block's");
+        assert_eq!(summary_of(&header, &bad), [], "all are sound, but their digest is not the block's");
         bad[BLOCK_HEADER_BYTES + places[2] + 60] ^= 1;
-        assert_eq!(told(&header, &bad), [(0, 1, true), (1, 2, true), (3, 7, false)]);
+        assert_eq!(summary_of(&header, &bad), [(0, 1, true), (1, 2, true), (3, 7, false)]);
     }
 }

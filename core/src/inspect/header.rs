@@ -58,7 +58,7 @@ impl Found {
 
     /// Whether all records before this segment are discarded when those below `first` are: then no older segment has
     /// to lead to it.
-    pub(super) fn is_anew(&self, first: Index) -> bool {
+    pub(super) fn follows_discard(&self, first: Index) -> bool {
         self.opening.is_some_and(|h| h.first <= first)
     }
 }

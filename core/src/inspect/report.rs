@@ -106,7 +106,7 @@ pub struct Tail {
 #[non_exhaustive]
 pub enum SegmentState {
     /// Prepared; it holds no blocks yet.
-    PreparedSegment,
+    Prepared,
     /// Has blocks, and no index of its own yet: the last segment, or one that was not sealed before a crash.
     Begun,
     /// Full, with index and footer.
@@ -119,7 +119,7 @@ impl SegmentState {
     /// The state's name in output.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::PreparedSegment => "prepared",
+            Self::Prepared => "prepared",
             Self::Begun => "begun",
             Self::Sealed => "sealed",
             Self::Dead => "dead",

@@ -60,7 +60,7 @@ pub(super) fn walk(
         id: SegmentId(0),
         chain: *chain,
         successor: successor.and_then(|s| s.opening),
-        again: successor.is_some_and(|s| s.is_anew(s.log_first.unwrap_or_default())),
+        after_discard: successor.is_some_and(|s| s.follows_discard(s.log_first.unwrap_or_default())),
         adjoins: successor.is_some_and(|s| s.number == found.number + 1),
         unbegun: found.unbegun,
         dead,
@@ -83,7 +83,7 @@ struct Walk<'w, 's, 'v> {
     chain: Chain,
     successor: Option<BlockHeader>,
     /// Whether the successor begins at a later record after a discard, so that nothing here has to lead to it.
-    again: bool,
+    after_discard: bool,
     /// Whether the successor's number is the next one: then it must begin where this one ends, or before.
     adjoins: bool,
     /// As in the survey's `Found`.
@@ -167,10 +167,10 @@ impl Walk<'_, '_, '_> {
         let begun = !is_new && self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
             _ if self.dead => SegmentState::Dead,
-            _ if is_new => SegmentState::PreparedSegment,
+            _ if is_new => SegmentState::Prepared,
             (Some(_), _) => SegmentState::Sealed,
             (None, true) => SegmentState::Begun,
-            (None, false) => SegmentState::PreparedSegment,
+            (None, false) => SegmentState::Prepared,
         };
         let segment = Segment {
             file: self.file.clone(),
@@ -181,7 +181,7 @@ impl Walk<'_, '_, '_> {
             state,
         };
         self.sink.report.segments += 1;
-        self.tell(Event::Segment(&segment))?;
+        self.emit(Event::Segment(&segment))?;
         let mut end = SegmentEnd { data_end: SEGMENT_HEADER_BYTES as u64, ..SegmentEnd::default() };
         if begun && !self.dead {
             let room = data_limit_of(header, length);
@@ -201,14 +201,14 @@ impl Walk<'_, '_, '_> {
             }
         }
         self.sink.report.bytes += window.len();
-        self.tell(Event::SegmentEnd(&end))
+        self.emit(Event::SegmentEnd(&end))
     }
 
     /// Whether a footer was written before the log was truncated to an earlier end, or for a roll that a crash undid.
     fn is_outdated(&self, footer: &Footer) -> bool {
         let Some(next) = self.successor else { return false };
         footer.last_raft > next.raft_index
-            || (self.adjoins && footer.last_raft < next.raft_index && !self.again)
+            || (self.adjoins && footer.last_raft < next.raft_index && !self.after_discard)
     }
 
     /// Whether the segment holds blocks: an opening, or, if that is damaged, any later block or a footer.
@@ -302,14 +302,14 @@ impl Walk<'_, '_, '_> {
             None => u64::from(header.record_count),
             Some(_) => pieces.iter().filter(|p| p.fault.is_none()).map(|p| p.records).sum(),
         };
-        let told = self.sink.block(&block);
+        let flow = self.sink.block(&block);
         let undecodable = match (header.kind, &checked) {
             (Kind::Data, Ok(())) => batches::undecodable(header, body),
             (Kind::Data, Err(_)) => batches::undecodable_of(&pieces, body),
             _ => Vec::new(),
         };
         let padding = checked.is_ok() && !padding_is_zero(window, at, header);
-        if told.is_break() {
+        if flow.is_break() {
             return Err(Stop::Visitor);
         }
         let own = (
@@ -356,7 +356,7 @@ impl Walk<'_, '_, '_> {
     fn tail(&mut self, offset: u64, end: u64) -> Result<(), Stop> {
         let tail = Tail { file: self.file.clone(), offset, bytes: end - offset };
         self.sink.report.tail = Some(tail.clone());
-        self.tell(Event::Tail(&tail))
+        self.emit(Event::Tail(&tail))
     }
 
     /// Compares the end of the blocks with the footer and with the next segment.
@@ -365,7 +365,7 @@ impl Walk<'_, '_, '_> {
         let (raft, records) = self.chain.gap_to(Some(&known));
         let short = footer.is_some_and(|f| end.data_end < u64::from(f.data_end));
         let gone = raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact));
-        if gone && !short && footer.is_none() && self.again {
+        if gone && !short && footer.is_none() && self.after_discard {
             self.chain = Chain::default();
         } else if short || gone {
             let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));
@@ -465,7 +465,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    fn tell(&mut self, event: Event<'_>) -> Result<(), Stop> {
+    fn emit(&mut self, event: Event<'_>) -> Result<(), Stop> {
         match (self.sink.visit)(event) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Stop::Visitor),

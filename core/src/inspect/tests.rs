@@ -242,7 +242,7 @@ fn blocks_unpack_to_what_was_written() {
     });
     assert_eq!(report.unwrap().records as usize, records.len());
     assert_eq!(records[..4], [b"alpha".to_vec(), b"beta".to_vec(), b"gamma".to_vec(), b"".to_vec()]);
-    assert_eq!(states, [SegmentState::Sealed, SegmentState::Begun, SegmentState::PreparedSegment]);
+    assert_eq!(states, [SegmentState::Sealed, SegmentState::Begun, SegmentState::Prepared]);
     assert_eq!(kinds[..5], ["opening", "data", "data", "data", "opening"]);
     assert_eq!(kinds[8], "marker");
 }
@@ -322,7 +322,7 @@ fn only_durable_upto_makes_a_bad_block_corruption() {
 
 #[test]
 fn missing_foreign_short_and_misnamed_files_are_reported() {
-    let told = |what: &str, change: &dyn Fn(&Scribe)| {
+    let reported = |what: &str, change: &dyn Fn(&Scribe)| {
         let mut scribe = Scribe::sample();
         fs::remove_file(scribe.path(3)).unwrap();
         scribe.begin();
@@ -336,12 +336,12 @@ fn missing_foreign_short_and_misnamed_files_are_reported() {
         assert!(faults[0].to_string().contains(what), "{what}: {faults:?}");
         (report, faults)
     };
-    let (_, faults) = told("the segment is missing", &|s| fs::remove_file(s.path(2)).unwrap());
+    let (_, faults) = reported("the segment is missing", &|s| fs::remove_file(s.path(2)).unwrap());
     assert_eq!(faults[0].records, Some((Index(6), Index(10))));
-    told("this is segment 1", &|s| {
+    reported("this is segment 1", &|s| {
         fs::copy(s.path(1), s.path(2)).unwrap();
     });
-    told("belongs to another log", &|s| {
+    reported("belongs to another log", &|s| {
         s.spoil(2, 0, |b| {
             let header = SegmentHeader {
                 log: LogId(5),
@@ -353,15 +353,15 @@ fn missing_foreign_short_and_misnamed_files_are_reported() {
             b[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
         });
     });
-    told("has 5000 bytes", &|s| {
+    reported("has 5000 bytes", &|s| {
         let file = fs::OpenOptions::new().write(true).open(s.path(2)).unwrap();
         file.set_len(5000).unwrap();
     });
     let identity = |s: &Scribe| s.dir.path().join(IDENTITY_FILE);
-    told("identity is missing", &|s| fs::remove_file(identity(s)).unwrap());
-    told("identity cannot be read", &|s| fs::write(identity(s), [7; 512]).unwrap());
-    told("segment header is cut off", &|s| fs::write(s.path(2), b"").unwrap());
-    told("blocks are missing from here on", &|s| {
+    reported("identity is missing", &|s| fs::remove_file(identity(s)).unwrap());
+    reported("identity cannot be read", &|s| fs::write(identity(s), [7; 512]).unwrap());
+    reported("segment header is cut off", &|s| fs::write(s.path(2), b"").unwrap());
+    reported("blocks are missing from here on", &|s| {
         s.spoil(2, SEGMENT_HEADER_BYTES + 384, |b| b.fill(0)); // the next segment proves them
     });
 }

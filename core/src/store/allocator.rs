@@ -51,11 +51,11 @@ impl Purpose {
 }
 
 /// Notifies callers that did not wait for a file.
-struct News(Box<dyn Fn() + Send + Sync>);
+struct FileHook(Box<dyn Fn() + Send + Sync>);
 
-impl fmt::Debug for News {
+impl fmt::Debug for FileHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("News")
+        f.write_str("FileHook")
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Allocator {
     /// Threads that block until a file is ready wait here.
     done: Condvar,
     /// Callers that do not block are notified through this.
-    news: OnceLock<News>,
+    file_hook: OnceLock<FileHook>,
 }
 
 impl Allocator {
@@ -101,18 +101,18 @@ impl Allocator {
             state: Mutex::new(state),
             work: Condvar::new(),
             done: Condvar::new(),
-            news: OnceLock::new(),
+            file_hook: OnceLock::new(),
         }
     }
 
     /// Sets the notification that runs on the helper thread whenever [`Self::is_coming`] or [`Self::is_one_coming`] may
     /// have changed. Call it once.
-    pub(crate) fn tell(&self, news: impl Fn() + Send + Sync + 'static) {
-        let _ = self.news.set(News(Box::new(news)));
+    pub(crate) fn set_file_hook(&self, file_hook: impl Fn() + Send + Sync + 'static) {
+        let _ = self.file_hook.set(FileHook(Box::new(file_hook)));
     }
 
     /// Sets the time. Failed attempts are repeated by the clock of the log's own thread.
-    pub(crate) fn pass(&self, now: Moment) {
+    pub(crate) fn set_time(&self, now: Moment) {
         self.now.store(now.0, Ordering::Relaxed);
     }
 
@@ -121,7 +121,7 @@ impl Allocator {
     }
 
     /// Makes later files require at least this version from their readers, so that their headers need not be raised.
-    pub(crate) fn ask_version(&self, version: u32) {
+    pub(crate) fn require_version(&self, version: u32) {
         self.version.fetch_max(version, Ordering::Relaxed);
     }
 
@@ -248,7 +248,7 @@ impl Allocator {
 
     /// Runs a job on the helper thread, after more urgent work; at once if there is no helper thread. While the log
     /// is being closed, it may never run.
-    pub(crate) fn lend(&self, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run_in_background(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         state.jobs.push_back(BackgroundJob(Box::new(job)));
         if state.unaided {
@@ -320,7 +320,7 @@ impl Allocator {
             state.note(outcome, self.now());
         }
         drop(state);
-        self.tell_news();
+        self.run_file_hook();
     }
 
     /// Ends the helper thread after its current job.
@@ -328,13 +328,13 @@ impl Allocator {
         self.lock().stop = true;
         self.work.notify_one();
         self.done.notify_all();
-        self.tell_news();
+        self.run_file_hook();
     }
 
-    fn tell_news(&self) {
+    fn run_file_hook(&self) {
         let awaited = std::mem::take(&mut self.lock().awaited);
-        if let (true, Some(News(tell))) = (awaited, self.news.get()) {
-            tell();
+        if let (true, Some(FileHook(run))) = (awaited, self.file_hook.get()) {
+            run();
         }
     }
 
@@ -366,7 +366,7 @@ impl Allocator {
             state.note(outcome, self.now());
             drop(state);
             self.done.notify_all();
-            self.tell_news();
+            self.run_file_hook();
             state = self.lock();
         }
     }
@@ -381,13 +381,13 @@ impl Allocator {
         let outcome = self.prepare(number, spare);
         let mut state = self.lock();
         let result = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        state.note(Outcome::PreparedSegment(outcome), self.now());
+        state.note(Outcome::Prepared(outcome), self.now());
         result
     }
 
     fn carry_out(&self, job: Job) -> Outcome {
         match job {
-            Job::Prepare(number, spare) => Outcome::PreparedSegment(self.prepare(number, spare)),
+            Job::Prepare(number, spare) => Outcome::Prepared(self.prepare(number, spare)),
             Job::Seal(segment) => {
                 if let Err(error) = self.write_footer(&segment) {
                     tracing::warn!(%error, segment = segment.number, "could not write a segment's footer; the segment is scanned when it is opened");
@@ -395,7 +395,7 @@ impl Allocator {
                 Outcome::Nothing
             }
             Job::Drop(segment) => self.reuse_or_remove(segment),
-            Job::BackgroundJob(BackgroundJob(job)) => {
+            Job::Run(BackgroundJob(job)) => {
                 job();
                 Outcome::Nothing
             }
@@ -420,9 +420,9 @@ mod tests {
         disk.limit_space(Some(1 << 16));
         assert_eq!(allocator.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full);
         disk.limit_space(None);
-        allocator.pass(Moment::START.plus(RETRY_DELAY - Duration::from_millis(1)));
+        allocator.set_time(Moment::START.plus(RETRY_DELAY - Duration::from_millis(1)));
         assert_eq!(allocator.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full, "too soon");
-        allocator.pass(Moment::START.plus(RETRY_DELAY));
+        allocator.set_time(Moment::START.plus(RETRY_DELAY));
         assert_eq!(allocator.take(Purpose::Data).unwrap().number, 1);
         allocator.help();
         assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);

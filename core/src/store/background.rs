@@ -71,13 +71,13 @@ pub(super) enum Job {
     Prepare(u64, Option<String>),
     Seal(Arc<Segment>),
     Drop(Arc<Segment>),
-    BackgroundJob(BackgroundJob),
+    Run(BackgroundJob),
 }
 
 /// The result of a job.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    PreparedSegment(Result<PreparedSegment, (Error, Option<String>)>),
+    Prepared(Result<PreparedSegment, (Error, Option<String>)>),
     Spare(String),
     Removed,
     Nothing,
@@ -112,7 +112,7 @@ impl JobQueue {
         if self.wants_file() {
             return Some(Job::Prepare(self.next_number, self.take_spare(self.next_number)));
         }
-        self.jobs.pop_front().map(Job::BackgroundJob)
+        self.jobs.pop_front().map(Job::Run)
     }
 
     /// Returns a file to make segment `number` from. Prefers the one that already has its name, so that no rename ever
@@ -127,11 +127,11 @@ impl JobQueue {
 
     pub(super) fn note(&mut self, outcome: Outcome, now: Moment) {
         match outcome {
-            Outcome::PreparedSegment(Ok(prepared)) => {
+            Outcome::Prepared(Ok(prepared)) => {
                 self.next_number = prepared.number + 1;
                 self.ready.push_back(prepared);
             }
-            Outcome::PreparedSegment(Err((error, spare))) => {
+            Outcome::Prepared(Err((error, spare))) => {
                 if !self.ending {
                     tracing::warn!(%error, "no segment could be prepared");
                 }
@@ -163,7 +163,7 @@ mod tests {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
             let mut state = JobQueue { next_number: 9, wanted: true, ..JobQueue::default() };
             let failed = Err((Error::new(ErrorKind::Full, "no space"), None));
-            state.note(Outcome::PreparedSegment(failed), Moment::START);
+            state.note(Outcome::Prepared(failed), Moment::START);
             assert!(state.next_job().is_none(), "it tries again although nothing changed");
             state.note(room, Moment::START);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));

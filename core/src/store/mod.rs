@@ -368,7 +368,7 @@ impl Store {
         let active = &mut self.active;
         raise_version(&*active.file, &active.path, active.needs_version)?;
         active.asks_version = active.needs_version;
-        self.allocator.ask_version(active.needs_version);
+        self.allocator.require_version(active.needs_version);
         Ok(())
     }
 

@@ -312,7 +312,7 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
 fn as_of(opened: &SegmentFile, index: EntryIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
-    let mut learner = learner.again();
+    let mut learner = learner.fresh_learner();
     let mut past = Past { learner: &mut *learner, to: index };
     let why = walk.run(&mut scanner, &mut past)?.unwrap_or("the segment ends here");
     if walk.end.raft != index {
@@ -350,8 +350,8 @@ impl Learn for Past<'_> {
         self.learner.commit()
     }
 
-    fn again(&self) -> Box<dyn Learn + '_> {
-        self.learner.again()
+    fn fresh_learner(&self) -> Box<dyn Learn + '_> {
+        self.learner.fresh_learner()
     }
 }
 
@@ -413,7 +413,7 @@ impl Learn for Chain {
         EntryIndex(0)
     }
 
-    fn again(&self) -> Box<dyn Learn + '_> {
+    fn fresh_learner(&self) -> Box<dyn Learn + '_> {
         Box::new(*self)
     }
 }

@@ -156,7 +156,7 @@ impl Learn for Learnt {
         self.commit
     }
 
-    fn again(&self) -> Box<dyn Learn + '_> {
+    fn fresh_learner(&self) -> Box<dyn Learn + '_> {
         Box::new(Self::default())
     }
 }

@@ -100,15 +100,15 @@ fn run(arguments: &Arguments) -> Result<()> {
             std::process::exit(130);
         }
     });
-    let told = tell(arguments, &text, &servers, &dir.join("view"), &copy);
-    servers.end(told.is_err());
-    if told.is_ok() && arguments.dir.is_some() {
+    let ran = run_stages(arguments, &text, &servers, &dir.join("view"), &copy);
+    servers.end(ran.is_err());
+    if ran.is_ok() && arguments.dir.is_some() {
         println!("The servers' data is kept in {}. Inspect it: chiplog info {0}/server-1", dir.display());
     }
-    told.map_err(|error| format!("{error}\nthe servers' data and their logs are in {}", dir.display()).into())
+    ran.map_err(|error| format!("{error}\nthe servers' data and their logs are in {}", dir.display()).into())
 }
 
-fn tell(
+fn run_stages(
     arguments: &Arguments,
     text: &Text,
     servers: &Servers,
@@ -178,13 +178,13 @@ fn assemble(servers: &Servers) -> Result<Client> {
         "1. Three servers, each a process (`chiplog serve`). Server 1 is the first of a cluster, the others join it:"
     );
     let [first, others @ ..] = &servers.places[..] else { return Err("there is no server".into()) };
-    let tell = |args: &[&str]| -> Result<()> {
+    let command = |args: &[&str]| -> Result<()> {
         println!("     $ chiplog {}\n     {}", args.join(" "), servers.command(args)?);
         Ok(())
     };
-    tell(&["member", "init", &first.client])?;
+    command(&["member", "init", &first.client])?;
     for other in others {
-        tell(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
+        command(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
     }
     Ok(Client::connect(servers.clients(), Default::default())?)
 }

@@ -102,9 +102,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let servers = Arc::new(Servers::new(&chiplog, &dir, true)?);
     let running = Processes::default();
     end_at_signals(&servers, &running)?;
-    let told = tell(&records, &ready, &servers, &running, &dir);
-    servers.end(told.is_err());
-    told.map_err(|error| format!("{error}\nthe views' and servers' files are in {}", dir.display()).into())
+    let ran = run_stages(&records, &ready, &servers, &running, &dir);
+    servers.end(ran.is_err());
+    ran.map_err(|error| format!("{error}\nthe views' and servers' files are in {}", dir.display()).into())
 }
 
 /// After Ctrl-C no process and no file is left.
@@ -143,7 +143,7 @@ fn build(arguments: &Arguments, place: &Place, dir: &Path) -> Result<Vec<Ready>>
 }
 
 /// Runs the stages in order.
-fn tell(
+fn run_stages(
     records: &[&[u8]],
     views: &[Ready],
     servers: &Servers,

@@ -25,7 +25,7 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// Records of one transaction, about: the work to repeat after a crash, and the memory in use.
 const TRANSACTION_RECORDS: u64 = 4096;
 /// How often the view reports its progress.
-const TELL: Duration = Duration::from_millis(500);
+const PRINT_EVERY: Duration = Duration::from_millis(500);
 
 /// A view of a log: a table of lines and an index of words in SQLite.
 #[derive(clap::Parser)]
@@ -61,7 +61,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if view.applied() < until {
         let copy = open_copy(arguments, &view)?;
         let followed = follow(&copy, &mut view, until);
-        tell_events(&copy);
+        print_events(&copy);
         copy.close()?;
         followed?;
     }
@@ -95,10 +95,10 @@ fn open_copy(arguments: &Arguments, view: &View) -> Result<Follower> {
 fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
     let log = to_hex(copy.log().log_id().get());
     let mut reader = start(copy, view)?;
-    let (mut told, mut told_at) = (view.applied(), Instant::now());
+    let (mut printed, mut printed_at) = (view.applied(), Instant::now());
     while view.applied() < until {
         let mut batches = Vec::new();
-        match reader.wait(Some(TELL)) {
+        match reader.wait(Some(PRINT_EVERY)) {
             Ok(true) => batches = read(&mut reader)?,
             Ok(false) => {}
             // The copy has ended by itself; its status has the reason.
@@ -116,11 +116,11 @@ fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
             let records = batches.iter().flat_map(RecordBatch::iter);
             view.apply(&log, first, records.take_while(|r| r.index <= until).map(|r| r.data))?;
         }
-        tell_events(copy);
-        if view.applied() > told && (told_at.elapsed() >= TELL || view.applied() >= until) {
+        print_events(copy);
+        if view.applied() > printed && (printed_at.elapsed() >= PRINT_EVERY || view.applied() >= until) {
             let server = copy.status().server.unwrap_or_else(|| "no server at the moment".into());
             println!("applied index {} of {}, fed by {server}", view.applied(), copy.status().source_last);
-            (told, told_at) = (view.applied(), Instant::now());
+            (printed, printed_at) = (view.applied(), Instant::now());
         }
     }
     Ok(())
@@ -131,9 +131,9 @@ fn start(copy: &Follower, view: &View) -> Result<Reader> {
     let next = view.applied().next();
     if view.log().is_some() {
         // A copy that was made again, or lost its newest files, must catch up with the view first.
-        while let Err(error) = copy.wait_for(view.applied(), TELL) {
+        while let Err(error) = copy.wait_for(view.applied(), PRINT_EVERY) {
             match error.kind() {
-                ErrorKind::Timeout => tell_events(copy),
+                ErrorKind::Timeout => print_events(copy),
                 _ => return Err(named(error, next)),
             }
         }
@@ -182,7 +182,7 @@ fn named(error: chiplog::Error, next: Index) -> Box<dyn Error + Send + Sync> {
 }
 
 /// Prints what has happened to the copy.
-fn tell_events(copy: &Follower) {
+fn print_events(copy: &Follower) {
     while let Ok(event) = copy.next_event(Duration::ZERO) {
         match event {
             FollowerEvent::Connected { server } => println!("fed by {server}"),

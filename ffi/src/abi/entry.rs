@@ -34,9 +34,9 @@ pub(crate) unsafe fn entry(
 ) -> chiplog_status_t {
     let result = refuse_in_trace().and_then(|()| caught(body).unwrap_or_else(Err));
     if !error.is_null() {
-        let told = result.as_ref().err().map_or(ptr::null_mut(), error::hand_out);
+        let handle = result.as_ref().err().map_or(ptr::null_mut(), error::hand_out);
         // SAFETY: not NULL, so by this function's condition memory for a pointer.
-        unsafe { error.write(told) };
+        unsafe { error.write(handle) };
     }
     result.as_ref().err().map_or(0, error::status)
 }
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        let mut told = ptr::null_mut();
-        // SAFETY: `told` is memory for a pointer.
-        let status = unsafe { entry(&raw mut told, || panic!("for the test")) };
+        let mut handle = ptr::null_mut();
+        // SAFETY: `handle` is memory for a pointer.
+        let status = unsafe { entry(&raw mut handle, || panic!("for the test")) };
         assert_eq!(status, ErrorKind::Poisoned.code() as i32);
-        assert!(handle_table::get(told).unwrap().error.to_string().contains("for the test"));
-        assert_eq!(handle_table::query(told, 7, |_| panic!("again")), 7);
-        handle_table::release(told);
+        assert!(handle_table::get(handle).unwrap().error.to_string().contains("for the test"));
+        assert_eq!(handle_table::query(handle, 7, |_| panic!("again")), 7);
+        handle_table::release(handle);
     }
 }

@@ -71,7 +71,7 @@ pub const CHIPLOG_UNDECODABLE: i32 = 27;
 pub const CHIPLOG_CANCELLED: i32 = 28;
 
 /// An error that was handed out.
-pub(crate) struct Told {
+pub(crate) struct ErrorHandle {
     pub(crate) error: Error,
     message: CString,
 }
@@ -82,7 +82,7 @@ pub struct chiplog_error_t {
     _private: Opaque,
 }
 
-handle!(chiplog_error_t is Told, 1, "error");
+handle!(chiplog_error_t is ErrorHandle, 1, "error");
 
 pub(crate) fn status(error: &Error) -> chiplog_status_t {
     // The numbers are small.
@@ -94,14 +94,14 @@ pub(crate) fn hand_out(error: &Error) -> *mut chiplog_error_t {
     let mut text = error.to_string().into_bytes();
     text.retain(|byte| *byte != 0);
     let message = CString::new(text).unwrap_or_default();
-    handle_table::insert(Told { error: error.clone(), message }).unwrap_or(std::ptr::null_mut())
+    handle_table::insert(ErrorHandle { error: error.clone(), message }).unwrap_or(std::ptr::null_mut())
 }
 
 /// Returns the kind of an error, which is never CHIPLOG_OK. CHIPLOG_INVALID_ARGUMENT if `error` is NULL or closed.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_status(error: *const chiplog_error_t) -> chiplog_status_t {
-    query(error, CHIPLOG_INVALID_ARGUMENT, |told| status(&told.error))
+    query(error, CHIPLOG_INVALID_ARGUMENT, |handle| status(&handle.error))
 }
 
 /// Returns the message of an error, in UTF-8. It is for people: do not compare it. Never NULL; empty if `error` is
@@ -109,28 +109,28 @@ pub extern "C" fn chiplog_error_status(error: *const chiplog_error_t) -> chiplog
 /// Ownership: `error` is borrowed; the text is valid until `error` is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_message(error: *const chiplog_error_t) -> *const c_char {
-    query(error, c"".as_ptr(), |told| told.message.as_ptr())
+    query(error, c"".as_ptr(), |handle| handle.message.as_ptr())
 }
 
 /// Returns the operating system's error number if a system call failed, else 0.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_os_error(error: *const chiplog_error_t) -> i32 {
-    query(error, 0, |told| told.error.os_error().unwrap_or(0))
+    query(error, 0, |handle| handle.error.os_error().unwrap_or(0))
 }
 
 /// Returns whether the same call can succeed later without a repair, once there is space or less load.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_retryable(error: *const chiplog_error_t) -> bool {
-    query(error, false, |told| told.error.is_retryable())
+    query(error, false, |handle| handle.error.is_retryable())
 }
 
 /// Returns whether the handle that the call was made with can no longer append.
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool {
-    query(error, false, |told| told.error.is_fatal())
+    query(error, false, |handle| handle.error.is_fatal())
 }
 
 /// Returns whether corruption is permanent as far as the replica knows: the log has no other replica, or all other
@@ -139,7 +139,7 @@ pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool 
 /// Ownership: `error` is borrowed. Any thread. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> bool {
-    query(error, false, |told| told.error.is_lasting())
+    query(error, false, |handle| handle.error.is_lasting())
 }
 
 /// Frees an error. Does nothing if it is NULL or already closed.

@@ -75,7 +75,7 @@ impl Drop for Gate {
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// A hook that is registered under a lock which must not be held while the hook runs.
-enum Turn {
+enum HookState {
     /// The lock is held: the hook is postponed.
     Held(Hook),
     /// The hook was called meanwhile.
@@ -85,16 +85,16 @@ enum Turn {
 }
 
 /// Postpones a hook: see [`later`].
-pub(crate) struct Later(Arc<Mutex<Turn>>);
+pub(crate) struct Later(Arc<Mutex<HookState>>);
 
 /// Returns a hook that calls `hook`, but not before [`Later::go`]. `go` calls it if it was due by then.
 pub(crate) fn later(hook: impl FnOnce() + Send + 'static) -> (impl FnOnce() + Send + 'static, Later) {
-    let turn = Arc::new(Mutex::new(Turn::Held(Box::new(hook))));
-    let held = Later(turn.clone());
+    let state = Arc::new(Mutex::new(HookState::Held(Box::new(hook))));
+    let held = Later(state.clone());
     let call = move || {
-        let due = change(&turn, |turn| match turn {
-            Turn::Held(hook) => (Turn::Due(hook), None),
-            Turn::Free(hook) => (Turn::Over, Some(hook)),
+        let due = change(&state, |state| match state {
+            HookState::Held(hook) => (HookState::Due(hook), None),
+            HookState::Free(hook) => (HookState::Over, Some(hook)),
             other => (other, None),
         });
         due.into_iter().for_each(|hook| hook());
@@ -105,19 +105,22 @@ pub(crate) fn later(hook: impl FnOnce() + Send + 'static) -> (impl FnOnce() + Se
 impl Later {
     /// Call this after the lock was released.
     pub(crate) fn go(self) {
-        let due = change(&self.0, |turn| match turn {
-            Turn::Held(hook) => (Turn::Free(hook), None),
-            Turn::Due(hook) => (Turn::Over, Some(hook)),
+        let due = change(&self.0, |state| match state {
+            HookState::Held(hook) => (HookState::Free(hook), None),
+            HookState::Due(hook) => (HookState::Over, Some(hook)),
             other => (other, None),
         });
         due.into_iter().for_each(|hook| hook());
     }
 }
 
-fn change(turn: &Mutex<Turn>, next: impl FnOnce(Turn) -> (Turn, Option<Hook>)) -> Option<Hook> {
-    let mut turn = lock(turn);
-    let (after, due) = next(std::mem::replace(&mut *turn, Turn::Over));
-    *turn = after;
+fn change(
+    state: &Mutex<HookState>,
+    next: impl FnOnce(HookState) -> (HookState, Option<Hook>),
+) -> Option<Hook> {
+    let mut state = lock(state);
+    let (after, due) = next(std::mem::replace(&mut *state, HookState::Over));
+    *state = after;
     due
 }
 

@@ -50,7 +50,7 @@ pub unsafe extern "C" fn chiplog_trace(
         let Some(severity) = Severity::from_code(severity) else {
             return Err(invalid(format!("{severity} is not one of CHIPLOG_SEVERITY_...")));
         };
-        Notices::tell(severity, move |notice| {
+        Notices::subscribe(severity, move |notice| {
             let context = context; // moves the whole `Context`, which is `Send`
             let (target, text) = (c_text(notice.target), c_text(notice.text));
             // SAFETY: the caller promised that `callback` may be called with `context` on any thread until this

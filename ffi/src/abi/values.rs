@@ -153,10 +153,10 @@ pub(crate) unsafe fn outcome(
             // SAFETY: this function's condition; what is pointed to outlives the call.
             Ok(appended) => unsafe { callback(context.0, 0, &raw const appended, ptr::null()) },
             Err(error) => {
-                let told = error::hand_out(&error);
+                let handle = error::hand_out(&error);
                 // SAFETY: as above.
-                unsafe { callback(context.0, error::status(&error), ptr::null(), told) };
-                drop(handle_table::close(told));
+                unsafe { callback(context.0, error::status(&error), ptr::null(), handle) };
+                drop(handle_table::close(handle));
             }
         }
     })

@@ -455,12 +455,12 @@ mod tests {
             let _ = end.recv();
         });
         begun.recv_timeout(PATIENCE).unwrap();
-        let (tells, told) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         std::thread::spawn(move || {
             drop(runtime);
-            let _ = tells.send(());
+            let _ = sender.send(());
         });
-        let ended = told.recv_timeout(PATIENCE);
+        let ended = ended.recv_timeout(PATIENCE);
         assert!(ends.send(()).is_ok(), "it is still being looked up");
         assert!(ended.is_ok(), "the end waited");
     }

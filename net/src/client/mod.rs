@@ -36,7 +36,7 @@ use crate::wire::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, O
 use crate::wire::status::{from_status, leader_of};
 use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start, options};
 use cluster::discovery::Servers;
-use cluster::leader_watchdog::Silence;
+use cluster::leader_watchdog::LeaderWatchdog;
 use retry::backoff::Backoff;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -281,10 +281,10 @@ impl Client {
             let leader = self.servers().leader(deadline).await?;
             let until = deadline.min(retry::deadline::within(self.options().attempt_timeout));
             let client = self.servers().client(&leader)?;
-            let (asked, mut silence) = (Some(leader.clone()), Silence::default());
+            let (asked, mut watchdog) = (Some(leader.clone()), LeaderWatchdog::default());
             let answered = tokio::select! {
                 answered = timeout_at(until, call(client, request.clone())) => answered.ok(),
-                () = silence.is_deposition(self, &asked, Instant::now()) => None,
+                () = watchdog.is_deposition(self, &asked, Instant::now()) => None,
             };
             let mut wait = &mut backoff;
             let (error, hint) = match answered {

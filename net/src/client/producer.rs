@@ -5,14 +5,14 @@ pub(crate) mod close_report;
 pub(crate) mod delivery;
 pub(crate) mod options;
 pub(crate) mod sender;
-pub(crate) mod untold;
+pub(crate) mod unreported;
 
 use super::Client;
-use super::producer::accumulator::{Callback, Gather, Tell};
+use super::producer::accumulator::{Accumulator, Callback, Report};
 use super::producer::close_report::Closed;
 use super::producer::delivery::Delivery;
 use super::producer::options::ProducerOptions;
-use super::producer::sender::Pump;
+use super::producer::sender::SenderTask;
 use super::retry::deadline::within;
 use chiplog::{Error, ErrorKind, Index, Result};
 use std::fmt;
@@ -53,11 +53,11 @@ use tokio::time::timeout;
 pub struct Producer {
     handle: Arc<Handle>,
     /// Failures that a flush of this handle, or of the handle that it was cloned from, had reported by then.
-    heard: AtomicU64,
+    reported: AtomicU64,
 }
 
 struct Handle {
-    gather: Arc<Gather>,
+    accumulator: Arc<Accumulator>,
     block_max: Duration,
 }
 
@@ -71,13 +71,13 @@ impl Producer {
             None => None,
         };
         let block_max = options.block_max;
-        let gather = Arc::new(Gather::new(options.bounds(client.servers().limits())));
-        tokio::spawn(Pump::new(client, gather.clone(), options, session).run());
-        Ok(Self { handle: Arc::new(Handle { gather, block_max }), heard: AtomicU64::new(0) })
+        let accumulator = Arc::new(Accumulator::new(options.bounds(client.servers().limits())));
+        tokio::spawn(SenderTask::new(client, accumulator.clone(), options, session).run());
+        Ok(Self { handle: Arc::new(Handle { accumulator, block_max }), reported: AtomicU64::new(0) })
     }
 
-    fn gather(&self) -> &Gather {
-        &self.handle.gather
+    fn accumulator(&self) -> &Accumulator {
+        &self.handle.accumulator
     }
 
     /// Buffers a record. Waits for room for up to `options.block_max`. [`flush`](Self::flush) reports whether the
@@ -87,7 +87,7 @@ impl Producer {
     /// `Busy`: there was no room in time. `TooLarge`. `Closed`. The error that ended the producer. In each case the
     /// record was not accepted.
     pub async fn send(&self, record: &[u8]) -> Result<()> {
-        self.gather().push_wait(record, Tell::Nobody, self.handle.block_max).await.map(drop)
+        self.accumulator().push_wait(record, Report::None, self.handle.block_max).await.map(drop)
     }
 
     /// As [`send`](Self::send), but never blocks, and needs no runtime.
@@ -95,7 +95,7 @@ impl Producer {
     /// # Errors
     /// As [`send`](Self::send); `Busy` when there is no room.
     pub fn try_send(&self, record: &[u8]) -> Result<()> {
-        self.gather().push(record, Tell::Nobody).map(drop).map_err(|(error, _)| error)
+        self.accumulator().push(record, Report::None).map(drop).map_err(|(error, _)| error)
     }
 
     /// As [`send`](Self::send), and returns a future of the record's index.
@@ -103,7 +103,7 @@ impl Producer {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn append(&self, record: &[u8]) -> Result<Delivery> {
-        let delivery = self.gather().push_wait(record, Tell::Delivery, self.handle.block_max).await?;
+        let delivery = self.accumulator().push_wait(record, Report::Delivery, self.handle.block_max).await?;
         delivery.ok_or_else(|| {
             Error::new(ErrorKind::Closed, "the producer returned no delivery: this is a bug in chiplog")
         })
@@ -114,7 +114,7 @@ impl Producer {
     /// # Errors
     /// As [`send`](Self::send); `Busy` when there is no room.
     pub fn try_append(&self, record: &[u8]) -> Result<Delivery> {
-        let delivery = self.gather().push(record, Tell::Delivery).map_err(|(error, _)| error)?;
+        let delivery = self.accumulator().push(record, Report::Delivery).map_err(|(error, _)| error)?;
         delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
@@ -130,7 +130,10 @@ impl Producer {
         callback: impl FnOnce(Result<Index>) + Send + 'static,
     ) -> Result<()> {
         let callback: Callback = Box::new(callback);
-        self.gather().push_wait(record, Tell::Callback(callback), self.handle.block_max).await.map(drop)
+        self.accumulator()
+            .push_wait(record, Report::Callback(callback), self.handle.block_max)
+            .await
+            .map(drop)
     }
 
     /// Buffers records that are sent as one batch: either all of them are in the log, at consecutive indexes, or none
@@ -145,8 +148,8 @@ impl Producer {
         records: &[impl AsRef<[u8]>],
         callback: impl FnOnce(Result<Index>) + Send + 'static,
     ) -> Result<()> {
-        let tell = Tell::Callback(Box::new(callback));
-        self.gather().push_batch_wait(records, tell, self.handle.block_max).await.map(drop)
+        let report = Report::Callback(Box::new(callback));
+        self.accumulator().push_batch_wait(records, report, self.handle.block_max).await.map(drop)
     }
 
     /// As [`send_batch`](Self::send_batch), and returns a future of the index of the first record.
@@ -154,7 +157,8 @@ impl Producer {
     /// # Errors
     /// As [`send_batch`](Self::send_batch).
     pub async fn append_batch(&self, records: &[impl AsRef<[u8]>]) -> Result<Delivery> {
-        let delivery = self.gather().push_batch_wait(records, Tell::Delivery, self.handle.block_max).await?;
+        let delivery =
+            self.accumulator().push_batch_wait(records, Report::Delivery, self.handle.block_max).await?;
         delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer returned no delivery"))
     }
 
@@ -164,24 +168,24 @@ impl Producer {
     /// `Timeout`: some have no result within `deadline`; they are still being sent. Otherwise the error of the last
     /// record that failed, of any clone, since this clone last flushed: each clone gets it.
     pub async fn flush(&self, deadline: Duration) -> Result<()> {
-        self.gather().flush(within(deadline), &self.heard).await
+        self.accumulator().flush(within(deadline), &self.reported).await
     }
 
     /// Bytes of records that were accepted and have no result yet.
     pub fn buffered_bytes(&self) -> usize {
-        self.gather().buffered()
+        self.accumulator().buffered()
     }
 
     /// The number of records that have no result yet, plus those whose failure was not reported by a delivery's result,
     /// a callback, a flush or a close.
     pub fn unacknowledged(&self) -> u64 {
-        self.gather().unacknowledged()
+        self.accumulator().unacknowledged()
     }
 
     /// The largest batch that is accepted, in encoded bytes: `options.batch_bytes`, or the limit that the servers last
     /// reported.
     pub fn batch_bytes_max(&self) -> usize {
-        self.gather().batch_bytes_max()
+        self.accumulator().batch_bytes_max()
     }
 
     /// Stops accepting records, waits until all have a result, for up to `deadline`, and closes the session. Returns
@@ -189,38 +193,38 @@ impl Producer {
     /// futures and callbacks of the remaining records get `Closed`, or the producer's error. May be cancelled and
     /// repeated, by any clone: each gets the same records. The first deadline to pass ends the producer.
     pub async fn close(&self, deadline: Duration) -> Closed {
-        let gather = self.gather();
-        gather.end(Error::new(ErrorKind::Closed, "the producer was closed"));
-        if timeout(deadline, gather.wait_gone()).await.is_err() {
-            gather.abandon();
-            gather.wait_gone().await;
+        let accumulator = self.accumulator();
+        accumulator.end(Error::new(ErrorKind::Closed, "the producer was closed"));
+        if timeout(deadline, accumulator.wait_gone()).await.is_err() {
+            accumulator.abandon();
+            accumulator.wait_gone().await;
         }
-        gather.closed(&self.heard)
+        accumulator.closed(&self.reported)
     }
 }
 
 impl Clone for Producer {
     fn clone(&self) -> Self {
-        let heard = AtomicU64::new(self.heard.load(Ordering::Relaxed));
-        Self { handle: self.handle.clone(), heard }
+        let reported = AtomicU64::new(self.reported.load(Ordering::Relaxed));
+        Self { handle: self.handle.clone(), reported }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let records = self.gather.unsettled();
+        let records = self.accumulator.unsettled();
         if records > 0 {
             tracing::warn!(
                 records,
                 "a producer was dropped with unacknowledged records; they are sent as long as its runtime lives"
             );
         }
-        self.gather.dropped();
+        self.accumulator.dropped();
     }
 }
 
 impl fmt::Debug for Producer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Producer").field("gather", &self.handle.gather).finish_non_exhaustive()
+        f.debug_struct("Producer").field("accumulator", &self.handle.accumulator).finish_non_exhaustive()
     }
 }

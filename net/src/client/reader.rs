@@ -132,16 +132,16 @@ pub struct RemoteReader {
     /// The earliest time for the next stream.
     not_before: Instant,
     /// The background job; at most one, while there is no stream.
-    errand: JoinSet<Done>,
+    job: JoinSet<Done>,
     /// When the last background job began.
-    errand_since: Instant,
+    job_since: Instant,
 }
 
 /// The result of a background job.
 enum Done {
     Opened(Opened),
     /// A replica returned this error because the start is beyond its end; the info shows how far the log is.
-    Told(Error, Result<RemoteInfo>),
+    BeyondEnd(Error, Result<RemoteInfo>),
 }
 
 /// Where the reader continues.
@@ -157,7 +157,7 @@ struct Open {
     server: String,
     stream: Streaming<ReadResponse>,
     /// When the last message arrived.
-    heard: Instant,
+    received_at: Instant,
     /// Set when nothing arrived in time: when to leave the server, unless a message is found to have arrived meanwhile.
     silent_at: Option<Instant>,
     /// The first response arrived; later responses without records are keep-alives.
@@ -191,8 +191,8 @@ impl RemoteReader {
             lost: None,
             failing: None,
             not_before: Instant::now(),
-            errand: JoinSet::new(),
-            errand_since: Instant::now(),
+            job: JoinSet::new(),
+            job_since: Instant::now(),
         }
     }
 
@@ -209,7 +209,7 @@ impl RemoteReader {
     pub fn seek(&mut self, start: Start) {
         self.place = Place::Start(start);
         (self.stream, self.current, self.received, self.failing) = (None, None, None, None);
-        self.errand = JoinSet::new();
+        self.job = JoinSet::new();
         self.not_before = Instant::now();
         self.waiting.clear();
         self.avoid.clear();
@@ -343,15 +343,15 @@ impl RemoteReader {
         if let Some(wire) = self.waiting.pop_front() {
             return Ok(Step::Batch(self.accept(wire)?));
         }
-        if let Some(done) = self.errand.join_next().await {
+        if let Some(done) = self.job.join_next().await {
             let died = |_| Error::new(ErrorKind::Unavailable, "the reader's task ended");
             return match done.map_err(died)? {
                 Done::Opened(opened) => self.opened(opened),
-                Done::Told(error, info) => Ok(self.told(error, info?)),
+                Done::BeyondEnd(error, info) => Ok(self.beyond_end(error, info?)),
             };
         }
         let Some(open) = &mut self.stream else {
-            self.errand_since = Instant::now();
+            self.job_since = Instant::now();
             let wanted = Wanted {
                 from: self.options.from.clone(),
                 avoid: self.avoid.clone(),
@@ -361,11 +361,11 @@ impl RemoteReader {
                 deadline: self.deadline(),
             };
             let client = self.client.clone();
-            self.errand.spawn(async move { Done::Opened(tasks::open(client, wanted).await) });
+            self.job.spawn(async move { Done::Opened(tasks::open(client, wanted).await) });
             return Ok(Step::Again);
         };
         let silence = self.options.keep_alive.max(KEEP_ALIVE_MIN).saturating_mul(3);
-        let due = after(open.heard, silence);
+        let due = after(open.received_at, silence);
         let overdue = due <= Instant::now();
         let silent_at = open.silent_at.unwrap_or_else(|| due.max(within(GRACE)));
         open.silent_at = overdue.then_some(silent_at);
@@ -376,7 +376,7 @@ impl RemoteReader {
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
         };
-        (open.heard, open.silent_at) = (Instant::now(), None);
+        (open.received_at, open.silent_at) = (Instant::now(), None);
         let Some(response) = message else {
             if self.options.follow {
                 let what = format!("{} ended the stream", open.server);
@@ -396,7 +396,7 @@ impl RemoteReader {
                 self.stream = Some(Open {
                     server,
                     stream,
-                    heard: now,
+                    received_at: now,
                     silent_at: None,
                     begun: false,
                     behind: 0,
@@ -421,7 +421,7 @@ impl RemoteReader {
     }
 
     /// `error`: a replica does not have the start record yet; `info`: the leader's info.
-    fn told(&mut self, error: Error, info: RemoteInfo) -> Step {
+    fn beyond_end(&mut self, error: Error, info: RemoteInfo) -> Step {
         match self.place {
             Place::Start(Start::Index(index)) if index <= info.last.next() => {
                 self.place = Place::Next(index); // from now on the reader waits for a replica
@@ -574,7 +574,7 @@ impl RemoteReader {
     /// Leaves a server that failed. Some: an error that no other server can avoid.
     fn leave(&mut self, mut error: Error) -> Option<Error> {
         let now = Instant::now();
-        let mut since = self.errand_since;
+        let mut since = self.job_since;
         if let Some(Open { server, .. }) = self.stream.take() {
             since = now;
             error = self.of_copy(&server, error);
@@ -586,11 +586,11 @@ impl RemoteReader {
         }
         if error.kind() == ErrorKind::OutOfRange {
             // The leader may have the record.
-            self.errand_since = since;
+            self.job_since = since;
             let client = self.client.clone();
-            self.errand.spawn(async move {
+            self.job.spawn(async move {
                 let info = client.info().await;
-                Done::Told(error, info)
+                Done::BeyondEnd(error, info)
             });
             return None;
         }

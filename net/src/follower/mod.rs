@@ -17,8 +17,8 @@
 //!   returns it.
 //! - Memory is bounded: one response at a time, and the stream's window.
 
+mod counted_channel;
 mod events;
-mod heard;
 mod options;
 mod sources;
 mod status;

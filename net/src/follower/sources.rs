@@ -50,9 +50,9 @@ pub(super) struct Sources {
 }
 
 /// A server that can feed the follower.
-struct Usable {
+struct Candidate {
     address: String,
-    told: ServerInfoResponse,
+    info: ServerInfoResponse,
 }
 
 type Rank = [bool; 5];
@@ -139,10 +139,10 @@ impl Sources {
             };
             let Some(answer) = answer else { break };
             let Ok(answer) = answer else { continue };
-            match self.hear(answer, log) {
+            match self.check_answer(answer, log) {
                 Ok(answer) => {
                     // Servers that the answer names are asked as well.
-                    let named = answer.told.servers.iter().map(|s| s.address.clone());
+                    let named = answer.info.servers.iter().map(|s| s.address.clone());
                     let new: Vec<_> = named.filter(|a| !self.refused.contains_key(a)).collect();
                     let new = new.into_iter().filter(|a| asked.insert(a.clone()));
                     servers.ask_each(new.collect::<Vec<_>>(), &mut answers);
@@ -165,38 +165,38 @@ impl Sources {
 
     /// Lower is better. In this order: it lacks the next records, failed recently, is a copy that may hold fewer
     /// records than the log (counts for a `new` copy), is in another zone, leads.
-    fn rank(&self, Usable { address, told }: &Usable, new: bool) -> Rank {
-        let far = !self.zone.is_empty() && told.zone != self.zone;
-        let leads = told.servers.iter().any(|s| s.leader && s.node == told.node);
+    fn rank(&self, Candidate { address, info }: &Candidate, new: bool) -> Rank {
+        let far = !self.zone.is_empty() && info.zone != self.zone;
+        let leads = info.servers.iter().any(|s| s.leader && s.node == info.node);
         let failed = self.failed.contains_key(address);
-        [self.without.contains(address), failed, new && told.follows, far, leads]
+        [self.without.contains(address), failed, new && info.follows, far, leads]
     }
 
     /// Checks a server's answer: whether the server can be used.
-    fn hear(&mut self, answer: Answer, log: Option<LogId>) -> Result<Usable> {
-        let Answer { address, told, .. } = answer;
+    fn check_answer(&mut self, answer: Answer, log: Option<LogId>) -> Result<Candidate> {
+        let Answer { address, info, .. } = answer;
         let of = |kind, what: String| Error::new(kind, format!("{address}: {what}"));
-        let told = told.map_err(|e| of(e.kind(), e.to_string()))?;
-        if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
-            let what = format!("it supports only revisions {} to {}", told.protocol_min, told.protocol_max);
+        let info = info.map_err(|e| of(e.kind(), e.to_string()))?;
+        if info.protocol_min > *PROTOCOL.end() || info.protocol_max < *PROTOCOL.start() {
+            let what = format!("it supports only revisions {} to {}", info.protocol_min, info.protocol_max);
             return Err(of(ErrorKind::Unsupported, what));
         }
-        if told.logs.is_empty() {
+        if info.logs.is_empty() {
             return Err(of(ErrorKind::Unavailable, "it is not part of a cluster yet".into()));
         }
-        let has = |feature: &str| told.features.iter().any(|f| f == feature);
+        let has = |feature: &str| info.features.iter().any(|f| f == feature);
         if !has(FEATURE_FOLLOW) {
-            let what = format!("version {} does not feed followers", told.version);
+            let what = format!("version {} does not feed followers", info.version);
             return Err(of(ErrorKind::Unsupported, what));
         }
         if log.is_none() && !has(self.needs) {
             let what = format!(
                 "version {} cannot start a copy at a time or a number of records before the end; upgrade it, or start at an index",
-                told.version
+                info.version
             );
             return Err(of(ErrorKind::Unsupported, what));
         }
-        let theirs = from_hex(&told.log_id).ok().map(LogId);
+        let theirs = from_hex(&info.log_id).ok().map(LogId);
         if let (Some(ours), Some(theirs)) = (log, theirs)
             && ours != theirs
         {
@@ -204,13 +204,13 @@ impl Sources {
             self.refuse(&address, error.clone());
             return Err(error);
         }
-        Ok(Usable { address, told })
+        Ok(Candidate { address, info })
     }
 
     /// Stores the servers that the answer with the newest term names.
-    fn learn(&mut self, found: &[Usable]) {
-        let Some(newest) = found.iter().max_by_key(|answer| answer.told.term) else { return };
-        let usable = newest.told.servers.iter().filter(|s| !self.refused.contains_key(&s.address));
+    fn learn(&mut self, found: &[Candidate]) {
+        let Some(newest) = found.iter().max_by_key(|answer| answer.info.term) else { return };
+        let usable = newest.info.servers.iter().filter(|s| !self.refused.contains_key(&s.address));
         self.known = usable.map(|s| (s.address.clone(), s.leader)).collect();
     }
 
@@ -284,9 +284,9 @@ mod tests {
     /// Source and follower are not upgraded at the same moment.
     #[test]
     fn older_server_error_says_what_to_do() {
-        let told = |features: &[&str]| Answer {
+        let info = |features: &[&str]| Answer {
             address: "a:1".to_owned(),
-            told: Ok(ServerInfoResponse {
+            info: Ok(ServerInfoResponse {
                 version: "0.0.9".into(),
                 protocol_min: *PROTOCOL.start(),
                 protocol_max: *PROTOCOL.end(),
@@ -299,7 +299,7 @@ mod tests {
         let sources =
             |needs| Sources::new(vec!["a:1".into()], String::new(), ClientOptions::default(), needs);
         let refused = |mut sources: Sources, features, log| {
-            sources.hear(told(features), log).err().map(|e| (e.kind(), e.to_string()))
+            sources.check_answer(info(features), log).err().map(|e| (e.kind(), e.to_string()))
         };
         assert_eq!(refused(sources(FEATURE_FOLLOW), &[FEATURE_FOLLOW], None), None);
         assert_eq!(

@@ -14,7 +14,7 @@
 //! | the local disk is full | the same again, after a wait |
 //! | the local files fail, are closed, or cannot hold a block | stop |
 
-use super::heard::Heard;
+use super::counted_channel::CountedChannel;
 use super::sources::Sources;
 use super::{FollowerEvent, Shared};
 use crate::client::own_thread::{AtWork, For};
@@ -45,7 +45,7 @@ pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
         sources,
         backoff,
         before: None,
-        told: None,
+        last_failure: None,
         fresh: true,
         stuck: false,
         first,
@@ -79,7 +79,7 @@ struct Task {
     /// The last server that sent something.
     before: Option<String>,
     /// The failure that was last reported, so that each is reported once.
-    told: Option<(Option<String>, ErrorKind)>,
+    last_failure: Option<(Option<String>, ErrorKind)>,
     /// Nothing has failed since something was received.
     fresh: bool,
     /// The last response could not be stored here: a reconnect to the same server is no event.
@@ -127,7 +127,7 @@ impl Task {
                     error
                 }
             };
-            self.tell(server, &error);
+            self.report_failure(server, &error);
             if let Some(error) = self.sources.nobody_left() {
                 return error;
             }
@@ -151,7 +151,7 @@ impl Task {
         let mut compare = interval_at(Instant::now() + every, every);
         compare.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asking: Option<Pin<Box<dyn Future<Output = Option<Index>> + Send>>> = None;
-        let (mut heard, mut arrived) = (Instant::now(), 0);
+        let (mut received_at, mut arrived) = (Instant::now(), 0);
         let (mut behind, mut stored) = (0, false);
         loop {
             let asked = async {
@@ -161,13 +161,13 @@ impl Task {
                 }
             };
             tokio::select! {
-                () = sleep_until(heard + silence) => {
+                () = sleep_until(received_at + silence) => {
                     let now = upstream.bytes.load(Ordering::Relaxed);
                     if std::mem::replace(&mut arrived, now) == now {
                         let what = format!("{} sent nothing for {silence:?}", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
-                    heard = Instant::now(); // a large message is arriving
+                    received_at = Instant::now(); // a large message is arriving
                 }
                 message = upstream.stream.message() => {
                     let message = message.map_err(|status| self.refusal(&upstream.server, &status))?;
@@ -175,13 +175,13 @@ impl Task {
                         let what = format!("{} ended the stream", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     };
-                    self.hear(&mut upstream, &response);
+                    self.on_response(&mut upstream, &response);
                     stored |= !response.head.is_empty();
                     self.take(&upstream.server, response).await?;
-                    (self.fresh, self.stuck, self.told) = (true, false, None);
+                    (self.fresh, self.stuck, self.last_failure) = (true, false, None);
                     self.backoff.reset();
                     self.sources.works(&upstream.server);
-                    heard = Instant::now();
+                    received_at = Instant::now();
                 }
                 last = asked => {
                     asking = None;
@@ -212,7 +212,7 @@ impl Task {
     /// Requests the next blocks from a server, and waits for its first response.
     async fn open(&mut self, server: String, log: Option<LogId>) -> Result<Upstream, Failure> {
         let channel = self.sources.channel(&server).map_err(Failure::Fatal)?;
-        let channel = Heard::new(channel);
+        let channel = CountedChannel::new(channel);
         let bytes = channel.bytes();
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let want = self.followed().map(FollowerLog::resume_point).transpose().map_err(Failure::Fatal)?;
@@ -243,7 +243,7 @@ impl Task {
         }
         let mut upstream = Upstream { server, stream, bytes, last: Index(0), fed: false };
         self.connected(&upstream.server);
-        self.hear(&mut upstream, &first);
+        self.on_response(&mut upstream, &first);
         self.take(&upstream.server, first).await?;
         Ok(upstream)
     }
@@ -292,7 +292,7 @@ impl Task {
     }
 
     /// Reads the state that a server sends with each response.
-    fn hear(&self, upstream: &mut Upstream, response: &FollowResponse) {
+    fn on_response(&self, upstream: &mut Upstream, response: &FollowResponse) {
         (upstream.last, upstream.fed) = (Index(response.last), response.fed);
         self.shared.host.set_fed(response.fed);
         let mut state = self.shared.state();
@@ -367,12 +367,12 @@ impl Task {
         (state.server, state.connected_since, state.fed) = (None, None, false);
     }
 
-    fn tell(&mut self, server: Option<String>, error: &Error) {
+    fn report_failure(&mut self, server: Option<String>, error: &Error) {
         tracing::debug!(server, %error, "a follower is looking for another server");
         self.shared.state().last_error = Some(error.clone());
         let now = (server.clone(), error.kind());
-        if self.told.as_ref() != Some(&now) {
-            self.told = Some(now);
+        if self.last_failure.as_ref() != Some(&now) {
+            self.last_failure = Some(now);
             self.shared.events.push(FollowerEvent::Failed { server, error: error.clone() });
         }
     }

@@ -59,7 +59,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     let mut closed = link.closed.subscribe();
     let keep = async {
         // The last failure, so that each is logged once.
-        let mut told: Option<(Code, bool)> = None;
+        let mut logged: Option<(Code, bool)> = None;
         let mut backoff = BACKOFF_MIN;
         loop {
             if !shared.is_member(link.node)
@@ -73,8 +73,8 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             let end = match connect(&shared, &link).await {
                 Ok(greeted) => {
                     stood = true;
-                    told = None;
-                    let end = stand(&shared, &link, greeted).await;
+                    logged = None;
+                    let end = run_streams(&shared, &link, greeted).await;
                     if !link.is_closed() {
                         link.counters.disconnected();
                     }
@@ -91,8 +91,8 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             link.queue.end_streams();
             link.queue.clear();
             let what = (end.code(), is_tls(&end));
-            if told != Some(what) {
-                told = Some(what);
+            if logged != Some(what) {
+                logged = Some(what);
                 say(&link, &end);
             }
             if stood && begun.elapsed() > shared.election_timeout {
@@ -218,7 +218,7 @@ async fn dial(
 }
 
 /// Runs until a stream breaks, and returns why. None: it was idle, and ended.
-async fn stand(shared: &Shared, link: &Arc<Link>, greeted: Greeted) -> Option<Status> {
+async fn run_streams(shared: &Shared, link: &Arc<Link>, greeted: Greeted) -> Option<Status> {
     let Greeted { answers: mut first, hello, takes_second } = greeted;
     let mut second = None;
     if takes_second {

@@ -206,7 +206,7 @@ struct State {
     me: Option<Me>,
     members: BTreeMap<NodeId, Known>,
     /// Addresses of nodes that are no members, from their Hellos. Up to [`MEMBERS_MAX`].
-    told: BTreeMap<NodeId, String>,
+    kept_addresses: BTreeMap<NodeId, String>,
     links: BTreeMap<NodeId, Arc<Link>>,
     counters: BTreeMap<NodeId, Arc<Counters>>,
     /// Incoming streams by node.
@@ -456,7 +456,7 @@ impl Shared {
         for node in gone {
             if let Some(link) = state.links.get(&node) {
                 let address = link.address.clone();
-                state.tell(node, address);
+                state.keep_address(node, address);
             }
         }
         let moved: Vec<NodeId> = state
@@ -569,15 +569,15 @@ impl State {
     fn address(&self, node: NodeId) -> Option<String> {
         match self.members.get(&node) {
             Some(known) => known.peer.clone(),
-            None => self.told.get(&node).cloned(),
+            None => self.kept_addresses.get(&node).cloned(),
         }
     }
 
-    fn tell(&mut self, node: NodeId, address: String) {
-        if self.told.len() >= MEMBERS_MAX && !self.told.contains_key(&node) {
-            self.told.pop_first();
+    fn keep_address(&mut self, node: NodeId, address: String) {
+        if self.kept_addresses.len() >= MEMBERS_MAX && !self.kept_addresses.contains_key(&node) {
+            self.kept_addresses.pop_first();
         }
-        self.told.insert(node, address);
+        self.kept_addresses.insert(node, address);
     }
 
     /// Returns the node's counters. Counters of nodes above the limit are not shown.

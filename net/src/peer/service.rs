@@ -208,7 +208,7 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
         Some(_) => {}
         None => {
             if let Some(address) = peer_part(&hello.from_address) {
-                state.tell(node, address);
+                state.keep_address(node, address);
             }
         }
     }

@@ -270,7 +270,7 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
     let inspector = Inspector::open(log.path())?;
     let bytes_total = inspector.bytes()?;
     // The bytes of the segments before the current one, and including it.
-    let (mut before, mut with, mut told, mut findings_told) = (0, 0, 0, 0);
+    let (mut before, mut with, mut reported_bytes, mut findings_sent) = (0, 0, 0, 0);
     let (mut file, mut is_sound) = (String::new(), true);
     let mut next = ScrubResponse { bytes_total, ..ScrubResponse::default() };
     let mut gone = false;
@@ -301,17 +301,17 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
                     Severity::Undecodable => next.undecodable += 1,
                     _ => next.harmless += 1,
                 }
-                if findings_told < FINDINGS_MAX {
-                    findings_told += 1;
+                if findings_sent < FINDINGS_MAX {
+                    findings_sent += 1;
                     next.findings.push(format!("{}: {fault}", fault.severity.name()));
                 }
             }
             _ => {}
         }
-        if next.bytes < told + PROGRESS_BYTES && next.findings.len() < 100 {
+        if next.bytes < reported_bytes + PROGRESS_BYTES && next.findings.len() < 100 {
             return ControlFlow::Continue(());
         }
-        told = next.bytes;
+        reported_bytes = next.bytes;
         let response = ScrubResponse { findings: std::mem::take(&mut next.findings), ..next.clone() };
         if responses.blocking_send(Ok(response)).is_err() {
             gone = true;

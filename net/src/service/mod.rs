@@ -1,9 +1,9 @@
 //! The services of a server, all over the log that it serves.
 
 pub mod admin;
+pub(crate) mod blocking_work;
 pub mod follow;
 pub mod log;
 pub mod logspec;
 pub(crate) mod tail;
-pub(crate) mod turn;
 pub(crate) mod zero_copy;

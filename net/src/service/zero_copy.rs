@@ -37,7 +37,7 @@ const REQUEST_BYTES_MAX: usize = 4 << 10;
 pub(crate) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// An answer that can encode itself.
-pub(crate) trait Verbatim: Send + 'static {
+pub(crate) trait EncodeFrame: Send + 'static {
     /// Adds one gRPC frame, in chunks.
     fn encode(&self, chunks: &mut VecDeque<Bytes>);
 }
@@ -188,7 +188,7 @@ struct Frames<T> {
     chunks: VecDeque<Bytes>,
 }
 
-impl<T: Verbatim> http_body::Body for Frames<T> {
+impl<T: EncodeFrame> http_body::Body for Frames<T> {
     type Data = Bytes;
     type Error = Status;
 
@@ -228,7 +228,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
     Q: prost::Message + Default + 'static,
-    T: Verbatim,
+    T: EncodeFrame,
 {
     let decoder = ProstCodec::<(), Q>::raw_decoder(Default::default());
     let body = crate::listener::memory_budget::small(Body::new(request.into_body()));

@@ -200,12 +200,12 @@ mod tests {
     fn error_of_an_expired_certificate_shows_the_times() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let (time, not_after, not_before) = (at(86_400), at(3600), at(172_800));
-        for (error, told) in [
+        for (error, wanted) in [
             (CertificateError::ExpiredContext { time, not_after }, "expired at 1970-01-01T01:00:00Z"),
             (CertificateError::NotValidYetContext { time, not_before }, "only from 1970-01-03T00:00:00Z"),
         ] {
             let text = TlsMismatch::of(&rustls::Error::InvalidCertificate(error)).unwrap().to_string();
-            assert!(text.contains(told) && text.ends_with("time is 1970-01-02T00:00:00Z"), "{text}");
+            assert!(text.contains(wanted) && text.ends_with("time is 1970-01-02T00:00:00Z"), "{text}");
         }
         let alert = rustls::Error::AlertReceived(AlertDescription::CertificateExpired);
         assert_eq!(TlsMismatch::of(&alert), Some(TlsMismatch::OwnExpired));

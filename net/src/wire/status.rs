@@ -81,8 +81,8 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
 /// Converts a status into the log's error. A foreign status, such as that of a broken connection, is mapped by its
 /// code.
 pub fn from_status(status: &Status) -> Error {
-    let told = status.metadata().get(KIND).and_then(|v| v.to_str().ok()?.parse().ok());
-    let kind = told.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
+    let code = status.metadata().get(KIND).and_then(|v| v.to_str().ok()?.parse().ok());
+    let kind = code.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
         Code::InvalidArgument => ErrorKind::InvalidArgument,
         Code::NotFound => ErrorKind::NotFound,
         Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Timeout,
@@ -94,7 +94,7 @@ pub fn from_status(status: &Status) -> Error {
         Code::PermissionDenied => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     });
-    let error = Error::new(kind, told_by(status));
+    let error = Error::new(kind, message_of(status));
     match status.metadata().get(LASTING) {
         Some(value) if value == "1" && kind == ErrorKind::Corrupt => error.into_lasting(),
         _ => error,
@@ -125,9 +125,9 @@ pub fn from_first_status(status: &Status) -> Error {
 }
 
 /// The same error with another text.
-pub(crate) fn retold(error: &Error, what: String) -> Error {
-    let retold = Error::new(error.kind(), what);
-    if error.is_lasting() { retold.into_lasting() } else { retold }
+pub(crate) fn with_message(error: &Error, what: String) -> Error {
+    let with_message = Error::new(error.kind(), what);
+    if error.is_lasting() { with_message.into_lasting() } else { with_message }
 }
 
 /// The last frame of an answer that ends with this status.
@@ -138,7 +138,7 @@ pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
 
 /// The text of the status. A status that was created on this side also gets its cause. TLS errors get their own text:
 /// the original one describes misinterpreted bytes.
-fn told_by(status: &Status) -> String {
+fn message_of(status: &Status) -> String {
     let message = status.message();
     if message.is_empty() && status.code() == Code::Unimplemented {
         return "the server does not know this call: it runs an earlier version".into();
@@ -192,10 +192,10 @@ mod tests {
         for words in ["", "grpc-status header missing, mapped from HTTP status code 404"] {
             let error = from_first_status(&Status::unimplemented(words));
             assert_eq!(error.kind(), ErrorKind::Unavailable);
-            let told = error.to_string();
+            let text = error.to_string();
             assert!(
-                told.contains("does not serve chiplog clients") && !told.contains("grpc-status"),
-                "{told}"
+                text.contains("does not serve chiplog clients") && !text.contains("grpc-status"),
+                "{text}"
             );
         }
         let ours = to_status(&Error::new(ErrorKind::Unsupported, "member 2 is too old"), None);

@@ -374,8 +374,8 @@ mod tests {
             ((2000, 3, 1), (2049, 12, 31), 951_868_800, 2_524_521_600),
             ((2060, 1, 1), (4096, 1, 1), 2_840_140_800, 67_090_118_400),
         ] {
-            let told = Validity::of(&valid(from, to).certificate).unwrap();
-            assert_eq!(told, Validity { not_before, not_after });
+            let validity = Validity::of(&valid(from, to).certificate).unwrap();
+            assert_eq!(validity, Validity { not_before, not_after });
             for (now, word) in [
                 (not_before.checked_sub(1), "is valid only from"),
                 (Some(not_before), ""),
@@ -383,7 +383,7 @@ mod tests {
                 (Some(not_after + 1), "expired at"),
             ] {
                 let Some(now) = now else { continue };
-                let error = told.check(UnixTime::since_unix_epoch(Duration::from_secs(now))).err();
+                let error = validity.check(UnixTime::since_unix_epoch(Duration::from_secs(now))).err();
                 let error = error.map_or_else(String::new, |e| e.to_string());
                 assert!(error.contains(word) && error.is_empty() == word.is_empty(), "{now}: {error}");
             }

@@ -1,4 +1,4 @@
-"""The courier of each running event loop, which delivers the log's wake-ups to it; and the awaitables of calls."""
+"""The completions of each running event loop, which deliver the log's wake-ups to it; and the awaitables of calls."""
 
 import asyncio
 import threading
@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from ._chiplog import _Courier
+from ._chiplog import _Completions
 
 _T = TypeVar("_T")
 
-_couriers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_Courier]] = WeakKeyDictionary()
+_completions: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_Completions]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -58,13 +58,13 @@ class Pending(asyncio.Future[_T], Coroutine[Any, Any, _T]):
         self.cancel()
 
 
-def courier(loop: asyncio.AbstractEventLoop) -> _Courier:
-    """Returns the courier of this loop, which runs on this thread. Only the loop keeps it, so it ends with the loop."""
-    known = _couriers.get(loop)
+def completions(loop: asyncio.AbstractEventLoop) -> _Completions:
+    """Returns the completions of this loop, which runs on this thread. Only the loop keeps them: they end with it."""
+    known = _completions.get(loop)
     found = known() if known is not None else None
     if found is None:
-        found = _Courier()
+        found = _Completions()
         loop.add_reader(found.fileno(), found.drain)
         with _lock:
-            _couriers[loop] = ref(found)
+            _completions[loop] = ref(found)
     return found

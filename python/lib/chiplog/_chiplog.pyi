@@ -15,7 +15,7 @@ __all__ = [
     "Record",
     "Client",
     "Watch",
-    "_Courier",
+    "_Completions",
     "_end",
     "_error_kinds",
     "logging_changed",
@@ -1089,7 +1089,7 @@ class Follower:
     def __reduce__(self) -> NoReturn: ...
 
 @final
-class _Courier:
+class _Completions:
     def __new__(cls) -> Self: ...
     def fileno(self) -> int: ...
     def drain(self) -> None: ...

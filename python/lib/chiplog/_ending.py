@@ -27,14 +27,14 @@ def warn(text: str) -> None:
     warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
-def tell(text: str) -> None:
+def print_and_warn(text: str) -> None:
     """Reports unacknowledged records on stderr, and warns as `warn` does."""
     if sys.stderr is not None:
         print(f"chiplog: {text}", file=sys.stderr, flush=True)
     warn(text)
 
 
-def let_go() -> None:
+def drop_held_handlers() -> None:
     """Removes handlers whose lock is held from `logging`, whose end waits for each handler's lock without a limit."""
     handlers = getattr(logging, "_handlerList", [])
     handlers[:] = [handler for handler in handlers if not _is_held(handler())]

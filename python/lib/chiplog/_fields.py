@@ -15,7 +15,7 @@ def option(takes: str, default: str, text: str, *, repr: bool = True) -> Any:
     return field(default=None, repr=repr, metadata={"takes": takes, "default": default, "text": text})
 
 
-def told(text: str) -> dict[str, str]:
+def doc(text: str) -> dict[str, str]:
     """The metadata of a field with this text."""
     return {"text": text}
 

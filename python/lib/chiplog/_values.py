@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ._errors import Error
-from ._fields import documented, told
+from ._fields import doc, documented
 
 _ID = "32 hexadecimal digits, as in every language and command."
 
@@ -14,20 +14,20 @@ _ID = "32 hexadecimal digits, as in every language and command."
 class Info:
     """The state of a log at the time of the call."""
 
-    log_id: str = field(metadata=told(f"The log's permanent name. {_ID}"))
-    directory: str = field(metadata=told(f"This copy's permanent name. {_ID}"))
-    follows: bool = field(metadata=told("Whether this copy is a follower's."))
+    log_id: str = field(metadata=doc(f"The log's permanent name. {_ID}"))
+    directory: str = field(metadata=doc(f"This copy's permanent name. {_ID}"))
+    follows: bool = field(metadata=doc("Whether this copy is a follower's."))
     first: int = field(
-        metadata=told("Index of the first record that is not discarded; for an empty log, of the next one."),
+        metadata=doc("Index of the first record that is not discarded; for an empty log, of the next one."),
     )
-    last: int = field(metadata=told("Index of the last committed record; for an empty log `first - 1`."))
-    durable: int = field(metadata=told("Index of the last record that is durable here."))
-    bytes_used: int = field(metadata=told("Bytes from the first record on."))
-    bytes_capacity: int | None = field(metadata=told("The configured limit of `bytes_used`; None: there is none."))
-    segments: int = field(metadata=told("The number of segment files."))
-    sessions: int = field(metadata=told("The number of open exactly-once sessions."))
+    last: int = field(metadata=doc("Index of the last committed record; for an empty log `first - 1`."))
+    durable: int = field(metadata=doc("Index of the last record that is durable here."))
+    bytes_used: int = field(metadata=doc("Bytes from the first record on."))
+    bytes_capacity: int | None = field(metadata=doc("The configured limit of `bytes_used`; None: there is none."))
+    segments: int = field(metadata=doc("The number of segment files."))
+    sessions: int = field(metadata=doc("The number of open exactly-once sessions."))
     last_timestamp: int = field(
-        metadata=told("When the newest record was written, in milliseconds since 1970; 0: there is none.")
+        metadata=doc("When the newest record was written, in milliseconds since 1970; 0: there is none.")
     )
 
 
@@ -36,34 +36,34 @@ class Info:
 class Stats:
     """Counters of a log since it was opened."""
 
-    appends: int = field(metadata=told("Records and batches accepted, including repeats within sessions."))
-    records: int = field(metadata=told("Records written."))
-    blocks: int = field(metadata=told("Blocks written; each holds the appends that arrived together."))
-    bytes: int = field(metadata=told("Bytes of blocks written, with headers and padding."))
-    syncs: int = field(metadata=told("Syncs that succeeded."))
-    sync_seconds_total: float = field(metadata=told("Time spent in syncs, in seconds."))
-    sync_seconds_max: float = field(metadata=told("The longest sync, in seconds."))
+    appends: int = field(metadata=doc("Records and batches accepted, including repeats within sessions."))
+    records: int = field(metadata=doc("Records written."))
+    blocks: int = field(metadata=doc("Blocks written; each holds the appends that arrived together."))
+    bytes: int = field(metadata=doc("Bytes of blocks written, with headers and padding."))
+    syncs: int = field(metadata=doc("Syncs that succeeded."))
+    sync_seconds_total: float = field(metadata=doc("Time spent in syncs, in seconds."))
+    sync_seconds_max: float = field(metadata=doc("The longest sync, in seconds."))
     sync_seconds_p50: float = field(
-        metadata=told("The median sync time, in seconds, rounded up to a power of two of a microsecond.")
+        metadata=doc("The median sync time, in seconds, rounded up to a power of two of a microsecond.")
     )
-    sync_seconds_p99: float = field(metadata=told("The 99th percentile of sync times, rounded in the same way."))
-    rolls: int = field(metadata=told("How often a new segment was begun."))
+    sync_seconds_p99: float = field(metadata=doc("The 99th percentile of sync times, rounded in the same way."))
+    rolls: int = field(metadata=doc("How often a new segment was begun."))
     scrubbed_bytes: int = field(
-        metadata=told("Bytes that the scrub has read and checked, on a replica of a cluster; else 0.")
+        metadata=doc("Bytes that the scrub has read and checked, on a replica of a cluster; else 0.")
     )
     damaged: int = field(
-        metadata=told("The number of places found where blocks are damaged; each counts once until it is repaired.")
+        metadata=doc("The number of places found where blocks are damaged; each counts once until it is repaired.")
     )
-    repaired: int = field(metadata=told("The number of those places that were repaired from other replicas."))
+    repaired: int = field(metadata=doc("The number of those places that were repaired from other replicas."))
     truncated_records: int = field(
-        metadata=told(
+        metadata=doc(
             "Records truncated because another leader has others in their place. None of them was known to be "
             "committed, and their appends returned an unknown outcome."
         )
     )
-    discarded_records: int = field(metadata=told("Records removed by discards or retention."))
+    discarded_records: int = field(metadata=doc("Records removed by discards or retention."))
     syncing_seconds: float = field(
-        metadata=told("How long the current sync has been running, in seconds; 0: there is none.")
+        metadata=doc("How long the current sync has been running, in seconds; 0: there is none.")
     )
 
 
@@ -72,10 +72,10 @@ class Stats:
 class Backlog:
     """The work that waits in a log now."""
 
-    queue_appends: int = field(metadata=told("Appends that wait to be written."))
-    queue_bytes: int = field(metadata=told("Their bytes."))
-    taken_bytes: int = field(metadata=told("Bytes of appends that the writer has taken and not yet written."))
-    uncommitted_bytes: int = field(metadata=told("Bytes that are written and not yet committed."))
+    queue_appends: int = field(metadata=doc("Appends that wait to be written."))
+    queue_bytes: int = field(metadata=doc("Their bytes."))
+    taken_bytes: int = field(metadata=doc("Bytes of appends that the writer has taken and not yet written."))
+    uncommitted_bytes: int = field(metadata=doc("Bytes that are written and not yet committed."))
 
 
 @documented
@@ -83,11 +83,11 @@ class Backlog:
 class Member:
     """A replica of a cluster."""
 
-    node: int = field(metadata=told("Its node number."))
-    directory: str | None = field(metadata=told(f"The directory id that it must have; None: unknown. {_ID}"))
-    address: str = field(metadata=told("The address where it is reached."))
-    is_voter: bool = field(metadata=told("Whether it is a voter; else it is a learner."))
-    is_leaving: bool = field(metadata=told("Whether it is leaving the cluster, or its role as a voter."))
+    node: int = field(metadata=doc("Its node number."))
+    directory: str | None = field(metadata=doc(f"The directory id that it must have; None: unknown. {_ID}"))
+    address: str = field(metadata=doc("The address where it is reached."))
+    is_voter: bool = field(metadata=doc("Whether it is a voter; else it is a learner."))
+    is_leaving: bool = field(metadata=doc("Whether it is leaving the cluster, or its role as a voter."))
 
 
 @documented
@@ -95,16 +95,16 @@ class Member:
 class RemoteInfo:
     """The state of a log, from a server."""
 
-    log_id: str | None = field(metadata=told(f"The log's permanent name; None: unknown. {_ID}"))
+    log_id: str | None = field(metadata=doc(f"The log's permanent name; None: unknown. {_ID}"))
     first: int = field(
-        metadata=told("Index of the first record that is not discarded; for an empty log, of the next one."),
+        metadata=doc("Index of the first record that is not discarded; for an empty log, of the next one."),
     )
-    last: int = field(metadata=told("Index of the last committed record; for an empty log `first - 1`."))
-    bytes_used: int = field(metadata=told("Bytes from the first record on."))
-    bytes_capacity: int | None = field(metadata=told("The configured limit of `bytes_used`; None: there is none."))
-    node: int = field(metadata=told("The replica that answered."))
-    leader: int | None = field(metadata=told("The leader; None: unknown."))
-    leader_address: str | None = field(metadata=told("Where the leader serves clients; None: unknown."))
+    last: int = field(metadata=doc("Index of the last committed record; for an empty log `first - 1`."))
+    bytes_used: int = field(metadata=doc("Bytes from the first record on."))
+    bytes_capacity: int | None = field(metadata=doc("The configured limit of `bytes_used`; None: there is none."))
+    node: int = field(metadata=doc("The replica that answered."))
+    leader: int | None = field(metadata=doc("The leader; None: unknown."))
+    leader_address: str | None = field(metadata=doc("Where the leader serves clients; None: unknown."))
 
 
 @documented
@@ -112,8 +112,8 @@ class RemoteInfo:
 class Unacknowledged:
     """A record that was not acknowledged before its producer ended."""
 
-    record: bytes = field(metadata=told("Its bytes."))
-    in_doubt: bool = field(metadata=told("True: it was sent, and may be in the log. False: it certainly is not."))
+    record: bytes = field(metadata=doc("Its bytes."))
+    in_doubt: bool = field(metadata=doc("True: it was sent, and may be in the log. False: it certainly is not."))
 
 
 @documented
@@ -122,13 +122,13 @@ class Closed:
     """The end of a producer."""
 
     left: tuple[Unacknowledged, ...] = field(
-        metadata=told("The records that were not acknowledged by then, in order.")
+        metadata=doc("The records that were not acknowledged by then, in order.")
     )
     failed: Error | None = field(
-        metadata=told("Why records failed since the last `flush`, these or earlier ones; None: none failed.")
+        metadata=doc("Why records failed since the last `flush`, these or earlier ones; None: none failed.")
     )
     untold: int = field(
-        metadata=told(
+        metadata=doc(
             "The number of records that failed earlier, are not in `left`, and whose failure no ticket or flush "
             "has reported.",
         )
@@ -145,25 +145,25 @@ class Closed:
 class FollowerStatus:
     """The state of a follower."""
 
-    server: str | None = field(metadata=told("The server that sends to it; None: it is looking for one."))
+    server: str | None = field(metadata=doc("The server that sends to it; None: it is looking for one."))
     connected_seconds: float | None = field(
-        metadata=told("How long that server has sent to it, in seconds; None: there is no server.")
+        metadata=doc("How long that server has sent to it, in seconds; None: there is no server.")
     )
     first: int = field(
-        metadata=told("Index of the first record here; for an empty copy, of the first one to be received.")
+        metadata=doc("Index of the first record here; for an empty copy, of the first one to be received.")
     )
-    last: int = field(metadata=told("Index of the last record here; for an empty copy `first - 1`."))
-    source_last: int = field(metadata=told("Index of the last record that a server is known to have."))
-    fed: bool = field(metadata=told("Whether that server is up to date itself."))
+    last: int = field(metadata=doc("Index of the last record here; for an empty copy `first - 1`."))
+    source_last: int = field(metadata=doc("Index of the last record that a server is known to have."))
+    fed: bool = field(metadata=doc("Whether that server is up to date itself."))
     last_error: Error | None = field(
-        metadata=told("The last failure, which was or will be retried; None: there was none.")
+        metadata=doc("The last failure, which was or will be retried; None: there was none.")
     )
-    stopped: Error | None = field(metadata=told("Why it ended by itself. None: it has not."))
-    connects: int = field(metadata=told("How often a server began to send."))
-    jumps: int = field(metadata=told("How often it skipped records that all servers had discarded."))
-    received_bytes: int = field(metadata=told("Bytes received from servers."))
-    received_records: int = field(metadata=told("Records received from servers."))
-    lag: int = field(metadata=told("The number of records that a server is known to have and that are not here yet."))
+    stopped: Error | None = field(metadata=doc("Why it ended by itself. None: it has not."))
+    connects: int = field(metadata=doc("How often a server began to send."))
+    jumps: int = field(metadata=doc("How often it skipped records that all servers had discarded."))
+    received_bytes: int = field(metadata=doc("Bytes received from servers."))
+    received_records: int = field(metadata=doc("Records received from servers."))
+    lag: int = field(metadata=doc("The number of records that a server is known to have and that are not here yet."))
 
 
 @documented
@@ -172,16 +172,16 @@ class FollowerEvent:
     """An event of a follower."""
 
     kind: Literal["connected", "switched", "jumped", "discarded", "failed", "stopped", "missed", "other"] = field(
-        metadata=told("The kind of event; only the fields below that belong to it have a value.")
+        metadata=doc("The kind of event; only the fields below that belong to it have a value.")
     )
     server: str | None = field(
         default=None,
-        metadata=told("Connected, switched: the server that sends now. Failed: the server, if it was one."),
+        metadata=doc("Connected, switched: the server that sends now. Failed: the server, if it was one."),
     )
-    server_before: str | None = field(default=None, metadata=told("Switched: the server that sent before."))
-    first: int | None = field(default=None, metadata=told("Jumped, discarded: index of the first remaining record."))
+    server_before: str | None = field(default=None, metadata=doc("Switched: the server that sent before."))
+    first: int | None = field(default=None, metadata=doc("Jumped, discarded: index of the first remaining record."))
     due: int | None = field(
-        default=None, metadata=told("Jumped: index of the record that was expected and is not available.")
+        default=None, metadata=doc("Jumped: index of the record that was expected and is not available.")
     )
-    error: Error | None = field(default=None, metadata=told("Failed, stopped: the reason."))
-    missed: int | None = field(default=None, metadata=told("Missed: the number of events that were not taken in time."))
+    error: Error | None = field(default=None, metadata=doc("Failed, stopped: the reason."))
+    missed: int | None = field(default=None, metadata=doc("Missed: the number of events that were not taken in time."))

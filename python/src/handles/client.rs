@@ -7,7 +7,7 @@ use crate::handles::options;
 use crate::handles::producer::Producer;
 use crate::handles::reader::{Reader, Stream, batches, start};
 use crate::runtime::asyncio_bridge::{drive_result, none};
-use crate::runtime::close_flag::Ending;
+use crate::runtime::close_flag::CloseFlag;
 use crate::runtime::fork::Kept;
 use crate::runtime::reader_lease::Source;
 use crate::runtime::wait;
@@ -44,7 +44,7 @@ pub(crate) struct Client {
 
 struct Open {
     client: client::Client,
-    ending: Arc<Ending>,
+    close_flag: Arc<CloseFlag>,
 }
 
 /// The addresses of a call. A single text is refused because it is an iterable of its letters.
@@ -61,15 +61,15 @@ fn info(py: Python<'_>, info: client::RemoteInfo) -> PyResult<Py<PyAny>> {
 
 impl Client {
     fn around(client: client::Client, runtime: Handle) -> PyResult<Self> {
-        let open = Open { client, ending: Ending::of("client") };
+        let open = Open { client, close_flag: CloseFlag::of("client") };
         Ok(Self { open: Kept::new(open).map_err(raise)?, runtime })
     }
 
     /// Returns the client, and the flag that wakes calls that wait with it.
-    fn open(&self) -> PyResult<(&client::Client, &Arc<Ending>)> {
-        let Open { client, ending } = self.open.get().map_err(raise)?;
-        ending.check().map_err(raise)?;
-        Ok((client, ending))
+    fn open(&self) -> PyResult<(&client::Client, &Arc<CloseFlag>)> {
+        let Open { client, close_flag } = self.open.get().map_err(raise)?;
+        close_flag.check().map_err(raise)?;
+        Ok((client, close_flag))
     }
 
     fn client(&self) -> PyResult<&client::Client> {
@@ -78,8 +78,8 @@ impl Client {
 
     /// Waits for a call.
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = Result<T>> + Send) -> PyResult<T> {
-        let (_, ending) = self.open()?;
-        wait::to_the_end(py, Some(&self.runtime), ending.or(call))?.map_err(raise)
+        let (_, close_flag) = self.open()?;
+        wait::to_the_end(py, Some(&self.runtime), close_flag.or(call))?.map_err(raise)
     }
 
     /// Starts a call for the running event loop.
@@ -89,8 +89,8 @@ impl Client {
         call: impl Future<Output = Result<T>> + Send + 'static,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
-        let ending = self.open()?.1.clone();
-        drive_result(py, Some(self.runtime.clone()), async move { ending.or(call).await }, finish)
+        let close_flag = self.open()?.1.clone();
+        drive_result(py, Some(self.runtime.clone()), async move { close_flag.or(call).await }, finish)
     }
 
     fn open_reader(&self, from: Start, follow: bool, given: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
@@ -281,9 +281,9 @@ impl Client {
     #[pyo3(signature = (interval=0.1))]
     fn watch(&self, interval: f64) -> PyResult<Watch> {
         let interval = wait::seconds("interval", Some(interval))?.unwrap_or(Duration::MAX);
-        let (client, ending) = self.open()?;
+        let (client, close_flag) = self.open()?;
         let watch = tokio::sync::Mutex::new(client.watch(interval));
-        let watching = Watching { watch, ending: Ending::of("watch"), of: ending.clone() };
+        let watching = Watching { watch, close_flag: CloseFlag::of("watch"), of: close_flag.clone() };
         let watching = Kept::new(Arc::new(watching)).map_err(raise)?;
         Ok(Watch { watching, runtime: self.runtime.clone() })
     }
@@ -307,7 +307,7 @@ closes!(Client, "client", "servers and options");
 
 impl Closes for Client {
     fn close_now(&self, _py: Python<'_>) -> PyResult<()> {
-        self.open.get().map_err(raise)?.ending.close();
+        self.open.get().map_err(raise)?.close_flag.close();
         Ok(())
     }
 }
@@ -324,14 +324,14 @@ pub(crate) struct Watch {
 
 struct Watching {
     watch: tokio::sync::Mutex<client::Watch>,
-    ending: Arc<Ending>,
+    close_flag: Arc<CloseFlag>,
     /// The client's flag.
-    of: Arc<Ending>,
+    of: Arc<CloseFlag>,
 }
 
 impl Watching {
     async fn next(&self) -> Result<client::RemoteInfo> {
-        self.of.or(self.ending.or(async { self.watch.lock().await.next().await })).await
+        self.of.or(self.close_flag.or(async { self.watch.lock().await.next().await })).await
     }
 }
 
@@ -381,7 +381,7 @@ closes!(Watch);
 
 impl Closes for Watch {
     fn close_now(&self, _py: Python<'_>) -> PyResult<()> {
-        self.watching.get().map_err(raise)?.ending.close();
+        self.watching.get().map_err(raise)?.close_flag.close();
         Ok(())
     }
 }

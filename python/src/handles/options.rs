@@ -62,11 +62,11 @@ fn refused(options: &Bound<'_, PyAny>, name: &str, value: &dyn Display) -> PyErr
 
 /// The valid values of an option, as its class describes them.
 fn takes(options: &Bound<'_, PyAny>, name: &str) -> String {
-    let told = || {
+    let type_of = || {
         let field = options.getattr("__dataclass_fields__")?.get_item(name)?;
         field.getattr("metadata")?.get_item("takes")?.extract::<String>()
     };
-    told().unwrap_or_else(|_| "something else".into())
+    type_of().unwrap_or_else(|_| "something else".into())
 }
 
 fn invalid(what: String) -> PyErr {

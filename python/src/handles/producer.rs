@@ -7,11 +7,11 @@ use crate::convert::input::{BatchLimit, Input};
 use crate::convert::values;
 use crate::handles::ticket::{Ticket, drive_index};
 use crate::handles::unsent;
-use crate::handles::unsent::Sending;
+use crate::handles::unsent::LiveProducer;
 use crate::runtime::asyncio_bridge::{Finish, drive, drive_result, none, ready};
 use crate::runtime::fork::Own;
-use crate::runtime::say;
-use crate::runtime::say::Say;
+use crate::runtime::unraised;
+use crate::runtime::unraised::ReportBy;
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
 use chiplog::{Error, ErrorKind, Index};
@@ -43,7 +43,7 @@ use tokio::runtime::Handle;
 /// process that is killed, or ends by `os._exit`, reports nothing.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Producer {
-    sending: Own<Arc<Sending>>,
+    live: Own<Arc<LiveProducer>>,
     runtime: Handle,
 }
 
@@ -58,15 +58,15 @@ impl Producer {
         runtime: Handle,
         exit_timeout: Duration,
     ) -> PyResult<Self> {
-        Ok(Self { sending: unsent::enter(py, producer, runtime.clone(), exit_timeout)?, runtime })
+        Ok(Self { live: unsent::enter(py, producer, runtime.clone(), exit_timeout)?, runtime })
     }
 
-    fn sending(&self) -> PyResult<&Arc<Sending>> {
-        self.sending.get().map_err(raise)
+    fn live(&self) -> PyResult<&Arc<LiveProducer>> {
+        self.live.get().map_err(raise)
     }
 
     fn producer(&self) -> PyResult<&client::Producer> {
-        Ok(&self.sending()?.producer)
+        Ok(&self.live()?.producer)
     }
 
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
@@ -171,12 +171,8 @@ impl Producer {
     /// Raises what `append` does: after `TimeoutError` or `ClosedError` the record MAY BE in the log.
     /// `RuntimeError`: no event loop runs on this thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
-        let (sending, record) = (self.sending()?.clone(), record.as_slice().to_vec());
-        drive_index(
-            py,
-            Some(self.runtime.clone()),
-            async move { sending.producer.append(&record).await?.await },
-        )
+        let (live, record) = (self.live()?.clone(), record.as_slice().to_vec());
+        drive_index(py, Some(self.runtime.clone()), async move { live.producer.append(&record).await?.await })
     }
 
     /// Waits until all records sent before the call have an outcome. Returns None. Any thread may call it.
@@ -198,8 +194,8 @@ impl Producer {
     #[pyo3(signature = (timeout=30.0))]
     fn flush_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
         let deadline = wait::timeout(timeout)?;
-        let sending = self.sending()?.clone();
-        let flushed = async move { sending.producer.flush(deadline).await };
+        let live = self.live()?.clone();
+        let flushed = async move { live.producer.flush(deadline).await };
         drive_result(py, Some(self.runtime.clone()), flushed, none)
     }
 
@@ -227,9 +223,9 @@ impl Producer {
     /// `closed`, a `Closed`, has the records that are left. `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=30.0))]
     fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
-        let (sending, deadline) = (self.sending()?, wait::timeout(timeout)?);
-        let closed = self.wait(py, sending.producer.close(deadline))?;
-        complete(py, sending, &closed)
+        let (live, deadline) = (self.live()?, wait::timeout(timeout)?);
+        let closed = self.wait(py, live.producer.close(deadline))?;
+        complete(py, live, &closed)
     }
 
     /// `close`, to be awaited: gives `Closed`, which then has no records left.
@@ -238,7 +234,7 @@ impl Producer {
     /// thread.
     #[pyo3(signature = (timeout=30.0))]
     fn close_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
-        self.closing(py, timeout, |py, sending, closed| Ok(complete(py, sending, closed)?.unbind()))
+        self.closing(py, timeout, |py, live, closed| Ok(complete(py, live, closed)?.unbind()))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -252,9 +248,9 @@ impl Producer {
         value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (sending, deadline) = (self.sending()?, wait::timeout(CLOSE)?);
-        let closed = self.wait(py, sending.producer.close(deadline))?;
-        left_block(py, sending, &closed, value)
+        let (live, deadline) = (self.live()?, wait::timeout(CLOSE)?);
+        let closed = self.wait(py, live.producer.close(deadline))?;
+        left_block(py, live, &closed, value)
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
@@ -270,8 +266,8 @@ impl Producer {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
         let value = value.clone().unbind();
-        self.closing(py, CLOSE, move |py, sending, closed| {
-            left_block(py, sending, closed, value.bind(py))?;
+        self.closing(py, CLOSE, move |py, live, closed| {
+            left_block(py, live, closed, value.bind(py))?;
             Ok(py.None())
         })
     }
@@ -286,12 +282,12 @@ impl Producer {
         &self,
         py: Python<'_>,
         timeout: f64,
-        tell: impl FnOnce(Python<'_>, &Sending, &Closed) -> PyResult<Py<PyAny>> + Send + 'static,
+        finish_with: impl FnOnce(Python<'_>, &LiveProducer, &Closed) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
-        let (sending, deadline) = (self.sending()?.clone(), wait::timeout(timeout)?);
+        let (live, deadline) = (self.live()?.clone(), wait::timeout(timeout)?);
         drive(py, Some(self.runtime.clone()), async move {
-            let closed = sending.producer.close(deadline).await;
-            let finish: Finish = Box::new(move |py| tell(py, &sending, &closed));
+            let closed = live.producer.close(deadline).await;
+            let finish: Finish = Box::new(move |py| finish_with(py, &live, &closed));
             finish
         })
     }
@@ -300,28 +296,28 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         // A forked child owns none of it.
-        if let Ok(sending) = self.sending.get() {
-            Python::try_attach(|py| unsent::dropped(py, sending));
+        if let Ok(live) = self.live.get() {
+            Python::try_attach(|py| unsent::dropped(py, live));
         }
     }
 }
 
 /// Returns how a producer ended; raises with that value if a record is not in the log.
-fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResult<Bound<'py, PyAny>> {
+fn complete<'py>(py: Python<'py>, live: &LiveProducer, closed: &Closed) -> PyResult<Bound<'py, PyAny>> {
     let outcome = values::closed(py, closed)?;
-    sending.tell();
+    live.mark_reported();
     if closed.all_acknowledged() {
         return Ok(outcome);
     }
     let what = format!("{}; see the attribute `closed` of this error", how_many(closed));
-    let told = match closed.failed.as_ref() {
+    let cause = match closed.failed.as_ref() {
         // The records that are left were dropped when the time was over.
         Some(why) if why.kind() != ErrorKind::Closed => {
             Error::with_source(why.kind(), format!("{what}: {why}"), why)
         }
         _ => Error::new(ErrorKind::Timeout, format!("{what}: not in time")),
     };
-    let error = raise(told);
+    let error = raise(cause);
     error.value(py).setattr("closed", outcome)?;
     Err(error)
 }
@@ -342,9 +338,14 @@ fn how_many(closed: &Closed) -> String {
 
 /// The end of a `with` block; `value` is the exception that ends it, or None. That exception is raised rather than
 /// the producer's, which becomes a note on it.
-fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<'_, PyAny>) -> PyResult<()> {
+fn left_block(
+    py: Python<'_>,
+    live: &LiveProducer,
+    closed: &Closed,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<()> {
     if value.is_none() {
-        return complete(py, sending, closed).map(drop);
+        return complete(py, live, closed).map(drop);
     }
     if closed.all_acknowledged() {
         return Ok(());
@@ -352,11 +353,11 @@ fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<
     // Also a warning: the note of an exception that is swallowed is never seen.
     let is_printed = value.is_instance_of::<PyException>();
     if let Err(error) = value.call_method1("add_note", (how_many(closed),)) {
-        say::swallow(py, error); // the exception being raised is the block's own
+        unraised::swallow(py, error); // the exception being raised is the block's own
     }
-    if sending.tell() {
+    if live.mark_reported() {
         // The notes of other exceptions, such as SystemExit, are not printed.
-        let how = if is_printed { Say::Warn } else { Say::Tell };
+        let how = if is_printed { ReportBy::Warn } else { ReportBy::Print };
         unsent::report(py, how, closed, "of a producer whose block was left were not acknowledged");
     }
     Ok(())

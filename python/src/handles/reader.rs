@@ -16,8 +16,8 @@ use crate::handles::closes::{Closes, closes};
 use crate::handles::options;
 use crate::runtime::asyncio_bridge;
 use crate::runtime::asyncio_bridge::{Finish, Taken, drive};
-use crate::runtime::prefetch::Ahead;
-use crate::runtime::reader_lease::{Desk, Lease, Source};
+use crate::runtime::prefetch::Prefetch;
+use crate::runtime::reader_lease::{Lease, SharedSource, Source};
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
 use chiplog::{ErrorKind, Index, RecordBatch};
@@ -48,7 +48,7 @@ use tokio::runtime::Handle;
 pub(crate) struct Reader {
     /// The log, read-only log or follower that it reads: the reader keeps it open.
     of: Mutex<Option<Py<PyAny>>>,
-    desk: Arc<Desk>,
+    shared: Arc<SharedSource>,
     current: Mutex<Option<Current>>,
     /// A batch of the source that could not become the current one. Only the thread that holds the source uses it.
     kept: Mutex<Option<RecordBatch>>,
@@ -81,9 +81,16 @@ impl Reader {
     /// `of`: the handle that it keeps open.
     pub(crate) fn new(source: Source, runtime: Option<Handle>, of: Option<Py<PyAny>>) -> PyResult<Self> {
         let next = source.position().map_or(0, Index::get);
-        let desk = Desk::new(source, runtime).map_err(raise)?;
+        let shared = SharedSource::new(source, runtime).map_err(raise)?;
         let (next, start) = (AtomicU64::new(next), AtomicU64::new(next));
-        Ok(Self { of: Mutex::new(of), desk, current: Mutex::new(None), kept: Mutex::new(None), next, start })
+        Ok(Self {
+            of: Mutex::new(of),
+            shared,
+            current: Mutex::new(None),
+            kept: Mutex::new(None),
+            next,
+            start,
+        })
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
@@ -152,7 +159,7 @@ impl Reader {
     /// Reads the source's position if it is unknown.
     fn look(&self) {
         if self.next.load(Ordering::Relaxed) == 0
-            && let Some(index) = self.desk.position()
+            && let Some(index) = self.shared.position()
         {
             let _ = self.next.compare_exchange(0, index.get(), Ordering::Relaxed, Ordering::Relaxed);
             self.begun_at(index.get());
@@ -178,7 +185,7 @@ impl Reader {
             if self.current().is_some() {
                 break;
             }
-            let Ok(mut lease) = self.desk.take(Duration::ZERO) else { break };
+            let Ok(mut lease) = self.shared.take(Duration::ZERO) else { break };
             if self.current().is_some() {
                 break; // another thread brought a batch meanwhile
             }
@@ -200,11 +207,11 @@ impl Reader {
     /// The source. None: another thread had it the whole time.
     fn lease(&self, py: Python<'_>, limit: &Limit) -> PyResult<Option<Lease>> {
         // Usually it is free.
-        match self.desk.take(Duration::ZERO) {
+        match self.shared.take(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => {}
             done => return done.map(Some).map_err(raise),
         }
-        wait::within(py, limit, |slice| self.desk.take(slice))
+        wait::within(py, limit, |slice| self.shared.take(slice))
     }
 
     /// The next batch of a leased source. None: the end, or the time is up.
@@ -214,7 +221,7 @@ impl Reader {
         if let Some(known) = self.next_now(py, source) {
             return known.map_err(raise);
         }
-        let got = wait::block_on(py, limit, self.desk.runtime.as_ref(), lease.next())?;
+        let got = wait::block_on(py, limit, self.shared.runtime.as_ref(), lease.next())?;
         got.unwrap_or(Ok(None)).map_err(raise)
     }
 
@@ -247,7 +254,7 @@ impl Reader {
     /// Fetches a batch. Some: await this first. None: it is there.
     fn bring(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let (py, this) = (slf.py(), slf.get());
-        let mut lease = match this.desk.take(Duration::ZERO) {
+        let mut lease = match this.shared.take(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => {
                 return Err(PyRuntimeError::new_err(
                     "another task or thread waits for this reader's next record",
@@ -272,7 +279,7 @@ impl Reader {
             });
             finish
         };
-        drive(py, this.desk.runtime.clone(), future).map(Some)
+        drive(py, this.shared.runtime.clone(), future).map(Some)
     }
 }
 
@@ -380,7 +387,7 @@ impl Reader {
     /// record.
     #[getter]
     fn server(&self) -> Option<String> {
-        self.desk.server()
+        self.shared.server()
     }
 
     /// Moves to the record `index`, from 1, which may be the next one to be appended. Returns None.
@@ -413,7 +420,7 @@ impl Reader {
         if self.current().is_some() || self.kept().is_some() {
             return Ok(self.position());
         }
-        let skipped = wait::block_on(py, &forever, self.desk.runtime.as_ref(), lease.skip_batch())?;
+        let skipped = wait::block_on(py, &forever, self.shared.runtime.as_ref(), lease.skip_batch())?;
         let next = skipped.unwrap_or(Ok(None)).map_err(raise)?;
         next.iter().for_each(|next| self.next.store(next.get(), Ordering::Relaxed));
         Ok(next.map(Index::get))
@@ -469,7 +476,7 @@ closes!(Reader, "reader", "position");
 
 impl Closes for Reader {
     fn close_now(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.desk.close());
+        py.detach(|| self.shared.close());
         let before = (self.kept().take(), self.current().take());
         let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop((before, of));
@@ -551,7 +558,7 @@ pub(crate) fn local(
     reader: chiplog::Result<chiplog::Reader>,
     follow: bool,
 ) -> PyResult<Reader> {
-    let source = Source::Local(Box::new(Ahead::new(reader.map_err(raise)?)), follow);
+    let source = Source::Local(Box::new(Prefetch::new(reader.map_err(raise)?)), follow);
     Reader::new(source, None, Some(of.clone().unbind()))
 }
 

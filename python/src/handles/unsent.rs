@@ -15,7 +15,7 @@ use crate::handles::ticket::callbacks;
 use crate::runtime::fork;
 use crate::runtime::fork::Own;
 use crate::runtime::notices;
-use crate::runtime::say::{Say, say};
+use crate::runtime::unraised::{ReportBy, report_unraised};
 use crate::runtime::wait;
 use chiplog::{ForkGuard, Result};
 use chiplog_net::client::{Closed, Producer};
@@ -32,41 +32,38 @@ use tokio::runtime::Handle;
 pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A producer that still sends, whether or not the program has it.
-pub(crate) struct Sending {
+pub(crate) struct LiveProducer {
     pub(crate) producer: Producer,
     runtime: Handle,
     exit_timeout: Duration,
     /// Whether its end was reported.
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
-impl Sending {
+impl LiveProducer {
     /// Marks its end as reported. Returns whether it was not before.
-    pub(crate) fn tell(&self) -> bool {
-        !self.told.swap(true, Ordering::AcqRel)
+    pub(crate) fn mark_reported(&self) -> bool {
+        !self.reported.swap(true, Ordering::AcqRel)
     }
 
     /// The number of records that nothing else will report.
     fn open(&self) -> u64 {
-        if self.told.load(Ordering::Acquire) { 0 } else { self.producer.unacknowledged() }
+        if self.reported.load(Ordering::Acquire) { 0 } else { self.producer.unacknowledged() }
     }
 }
 
 /// The producers of a process.
 struct Registry {
     guard: Arc<ForkGuard>,
-    sending: Vec<Arc<Sending>>,
+    live: Vec<Arc<LiveProducer>>,
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
 /// Runs `work` with the producers of this process. None: it has none.
-fn with<T>(work: impl FnOnce(&mut Vec<Arc<Sending>>) -> T) -> Option<T> {
+fn with<T>(work: impl FnOnce(&mut Vec<Arc<LiveProducer>>) -> T) -> Option<T> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-    registry
-        .as_mut()
-        .filter(|registry| !registry.guard.is_child())
-        .map(|registry| work(&mut registry.sending))
+    registry.as_mut().filter(|registry| !registry.guard.is_child()).map(|registry| work(&mut registry.live))
 }
 
 /// Registers a producer.
@@ -78,33 +75,33 @@ pub(crate) fn enter(
     producer: Producer,
     runtime: Handle,
     exit_timeout: Duration,
-) -> PyResult<Own<Arc<Sending>>> {
-    let sending = Arc::new(Sending { producer, runtime, exit_timeout, told: AtomicBool::new(false) });
-    if with(|all| all.push(sending.clone())).is_none() {
-        begin(sending.clone()).map_err(crate::convert::errors::raise)?;
+) -> PyResult<Own<Arc<LiveProducer>>> {
+    let live = Arc::new(LiveProducer { producer, runtime, exit_timeout, reported: AtomicBool::new(false) });
+    if with(|all| all.push(live.clone())).is_none() {
+        begin(live.clone()).map_err(crate::convert::errors::raise)?;
         py.import("chiplog._ending")?.call_method0("begin")?;
     }
-    Own::new(sending).map_err(crate::convert::errors::raise)
+    Own::new(live).map_err(crate::convert::errors::raise)
 }
 
 /// Registers the first producer of this process.
-fn begin(sending: Arc<Sending>) -> Result<()> {
-    let registry = Registry { guard: fork::guard()?, sending: vec![sending] };
+fn begin(live: Arc<LiveProducer>) -> Result<()> {
+    let registry = Registry { guard: fork::guard()?, live: vec![live] };
     let before = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).replace(registry);
     forget(before); // the parent's, if any
     Ok(())
 }
 
-fn leave(sending: &Arc<Sending>) {
-    with(|all| all.retain(|other| !Arc::ptr_eq(other, sending)));
+fn leave(live: &Arc<LiveProducer>) {
+    with(|all| all.retain(|other| !Arc::ptr_eq(other, live)));
 }
 
 /// A producer's Python object was dropped. Its records are sent in the background, and those left then are
 /// reported.
-pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
-    let open = sending.open();
+pub(crate) fn dropped(py: Python<'_>, live: &Arc<LiveProducer>) {
+    let open = live.open();
     if open == 0 {
-        leave(sending);
+        leave(live);
         return;
     }
     // It can be dropped while an exception is being raised.
@@ -113,8 +110,8 @@ pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
         "a producer was dropped without close(), with {}; records in flight are sent in the background",
         records(open)
     );
-    say(py, Say::Warn, &what);
-    let later = sending.clone();
+    report_unraised(py, ReportBy::Warn, &what);
+    let later = live.clone();
     let begun = callbacks::later(async move {
         // Each record has its own limit, delivery_timeout.
         let closing = later.clone();
@@ -122,9 +119,9 @@ pub(crate) fn dropped(py: Python<'_>, sending: &Arc<Sending>) {
         move |py: Python<'_>| {
             leave(&later);
             if let Ok(closed) = closed
-                && later.tell()
+                && later.mark_reported()
             {
-                report(py, Say::Tell, &closed, "of a producer that was dropped were not acknowledged");
+                report(py, ReportBy::Print, &closed, "of a producer that was dropped were not acknowledged");
             }
         }
     });
@@ -149,41 +146,43 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     drained.and(called).and(logged)
 }
 
-fn drain(py: Python<'_>, all: Vec<Arc<Sending>>) -> PyResult<()> {
-    let (open, idle): (Vec<_>, Vec<_>) = all.into_iter().partition(|sending| sending.open() > 0);
-    for sending in &idle {
+fn drain(py: Python<'_>, all: Vec<Arc<LiveProducer>>) -> PyResult<()> {
+    let (open, idle): (Vec<_>, Vec<_>) = all.into_iter().partition(|live| live.open() > 0);
+    for live in &idle {
         // Records sent from now on would be lost: they are refused.
-        let _inside = sending.runtime.enter();
-        let _ = sending.producer.close(Duration::ZERO).now_or_never();
+        let _inside = live.runtime.enter();
+        let _ = live.producer.close(Duration::ZERO).now_or_never();
     }
-    let Some(runtime) = open.first().map(|sending| sending.runtime.clone()) else { return Ok(()) };
-    for sending in &open {
-        let given = records(sending.open());
-        say(py, Say::Warn, &format!("the program ends with a producer that was not closed, with {given}"));
+    let Some(runtime) = open.first().map(|live| live.runtime.clone()) else { return Ok(()) };
+    for live in &open {
+        let given = records(live.open());
+        report_unraised(
+            py,
+            ReportBy::Warn,
+            &format!("the program ends with a producer that was not closed, with {given}"),
+        );
     }
-    let waited = wait::to_the_end(py, Some(&runtime), close_all(&open, |sending| sending.exit_timeout));
+    let waited = wait::to_the_end(py, Some(&runtime), close_all(&open, |live| live.exit_timeout));
     // After Ctrl-C nothing waits any more.
     let interrupted = waited.as_ref().err().is_some();
     let closed = match waited {
         Ok(closed) => Ok(closed),
         Err(error) => {
             let closed = py.detach(|| runtime.block_on(close_all(&open, |_| Duration::ZERO)));
-            open.iter()
-                .zip(&closed)
-                .for_each(|(sending, closed)| tell_at_exit(py, sending, closed, interrupted));
+            open.iter().zip(&closed).for_each(|(live, closed)| report_at_exit(py, live, closed, interrupted));
             Err(error)
         }
     }?;
-    open.iter().zip(&closed).for_each(|(sending, closed)| tell_at_exit(py, sending, closed, interrupted));
+    open.iter().zip(&closed).for_each(|(live, closed)| report_at_exit(py, live, closed, interrupted));
     Ok(())
 }
 
-async fn close_all(all: &[Arc<Sending>], limit: impl Fn(&Sending) -> Duration) -> Vec<Closed> {
-    join_all(all.iter().map(|sending| sending.producer.close(limit(sending)))).await
+async fn close_all(all: &[Arc<LiveProducer>], limit: impl Fn(&LiveProducer) -> Duration) -> Vec<Closed> {
+    join_all(all.iter().map(|live| live.producer.close(limit(live)))).await
 }
 
-fn tell_at_exit(py: Python<'_>, sending: &Sending, closed: &Closed, interrupted: bool) {
-    if !sending.tell() {
+fn report_at_exit(py: Python<'_>, live: &LiveProducer, closed: &Closed, interrupted: bool) {
+    if !live.mark_reported() {
         return;
     }
     let within = if interrupted {
@@ -191,12 +190,12 @@ fn tell_at_exit(py: Python<'_>, sending: &Sending, closed: &Closed, interrupted:
     } else {
         format!(
             "within {} s of the program's end (ProducerOptions.exit_timeout)",
-            sending.exit_timeout.as_secs_f64()
+            live.exit_timeout.as_secs_f64()
         )
     };
     report(
         py,
-        Say::Tell,
+        ReportBy::Print,
         closed,
         &format!("of a producer that was not closed were not acknowledged {within}"),
     );
@@ -212,7 +211,7 @@ fn records(count: u64) -> String {
 }
 
 /// Reports the records that a producer left, if there are any.
-pub(crate) fn report(py: Python<'_>, say_how: Say, closed: &Closed, how: &str) {
+pub(crate) fn report(py: Python<'_>, report_by: ReportBy, closed: &Closed, how: &str) {
     let left = closed.left.len() as u64;
     let count = left + closed.untold;
     if count == 0 {
@@ -226,5 +225,5 @@ pub(crate) fn report(py: Python<'_>, say_how: Say, closed: &Closed, how: &str) {
         left - in_doubt as u64,
         closed.untold,
     );
-    say(py, say_how, &what);
+    report_unraised(py, report_by, &what);
 }

@@ -2,14 +2,14 @@
 //! thread.
 //!
 //! ```text
-//! log's writer, network ── wake ──> Post: due tasks ── eventfd ──> loop ── Courier.drain ──> poll ──> set_result
+//! log's writer, network ── wake ──> WakeQueue: due tasks ── eventfd ──> loop ── drain ──> poll ──> set_result
 //! ```
 //!
 //! Invariants:
 //! - Waking takes neither the interpreter nor a call into the loop: only a lock, and one write to the eventfd for
 //!   all wake-ups until the loop drains it.
 //! - A task whose asyncio future was cancelled is dropped and not polled again: what it would have taken stays.
-//! - Tasks end with their loop: only the loop keeps its courier, and the courier's end drops the futures of its
+//! - Tasks end with their loop: only the loop keeps its completions, and their end drops the futures of its
 //!   tasks. A task that is never woken does not keep a closed loop alive.
 //! - In a forked child nothing is polled, read or dropped.
 
@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// Woken tasks that wait for their loop.
-struct Post {
+struct WakeQueue {
     bell: OwnedFd,
     due: Mutex<Vec<Arc<Task>>>,
     begun: Mutex<Begun>,
@@ -63,7 +63,7 @@ impl Begun {
 /// A Rust future in progress for an asyncio future.
 struct Task {
     /// Weak: a task that waits to be woken does not keep it alive.
-    post: Weak<Post>,
+    wakes: Weak<WakeQueue>,
     queued: AtomicBool,
     /// None: done, cancelled, or being polled.
     work: Mutex<Option<Work>>,
@@ -84,14 +84,14 @@ impl Wake for Task {
         if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(post) = self.post.upgrade() else { return };
-        let mut due = lock(&post.due);
+        let Some(wakes) = self.wakes.upgrade() else { return };
+        let mut due = lock(&wakes.due);
         due.push(self);
         let first = due.len() == 1;
         drop(due);
         if first {
             // It fails only if the counter is already above 2^64 - 2.
-            let _ = rustix::io::write(&post.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&wakes.bell, &1u64.to_ne_bytes());
         }
     }
 }
@@ -145,19 +145,19 @@ pub(crate) fn drive(
     runtime: Option<Handle>,
     future: impl Future<Output = Finish> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
-    static COURIER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static COMPLETIONS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static PENDING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let event_loop = running_loop(py)?;
-    let courier = COURIER.import(py, "chiplog._aio", "courier")?.call1((&event_loop,))?;
-    let post = courier.cast::<Courier>()?.get().post.get().map_err(raise)?;
+    let completions = COMPLETIONS.import(py, "chiplog._aio", "completions")?.call1((&event_loop,))?;
+    let wakes = completions.cast::<Completions>()?.get().wakes.get().map_err(raise)?;
     let promise = PENDING.import(py, "chiplog._aio", "Pending")?.call1((&event_loop,))?;
     let future: Pin<Box<dyn Future<Output = Finish> + Send>> = Box::pin(future);
     let future = Own::new(future).map_err(raise)?;
     let work = Mutex::new(Some(Work { future, promise: promise.clone().unbind(), runtime }));
-    let task = Arc::new(Task { post: Arc::downgrade(post), queued: AtomicBool::new(false), work });
+    let task = Arc::new(Task { wakes: Arc::downgrade(wakes), queued: AtomicBool::new(false), work });
     task.step(py)?;
     if lock(&task.work).is_some() {
-        lock(&post.begun).add(&task);
+        lock(&wakes.begun).add(&task);
         promise.call_method1(intern!(py, "add_done_callback"), (Release { task },))?;
     }
     Ok(promise.unbind())
@@ -211,33 +211,33 @@ impl Release {
 }
 
 /// Delivers the log's wake-ups to one event loop.
-#[pyclass(frozen, weakref, name = "_Courier", module = "chiplog._chiplog")]
-pub(crate) struct Courier {
-    post: Own<Arc<Post>>,
+#[pyclass(frozen, weakref, name = "_Completions", module = "chiplog._chiplog")]
+pub(crate) struct Completions {
+    wakes: Own<Arc<WakeQueue>>,
 }
 
 #[pymethods]
-impl Courier {
+impl Completions {
     #[new]
     fn new() -> PyResult<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let failed = |e| raise(Error::new(ErrorKind::Io, format!("cannot make an eventfd: {e}")));
         let bell = bell.map_err(failed)?;
-        let post = Arc::new(Post { bell, due: Mutex::default(), begun: Mutex::default() });
-        Ok(Self { post: Own::new(post).map_err(raise)? })
+        let wakes = Arc::new(WakeQueue { bell, due: Mutex::default(), begun: Mutex::default() });
+        Ok(Self { wakes: Own::new(wakes).map_err(raise)? })
     }
 
     /// The descriptor that the loop watches for reading.
     fn fileno(&self) -> PyResult<i32> {
-        Ok(self.post.get().map_err(raise)?.bell.as_raw_fd())
+        Ok(self.wakes.get().map_err(raise)?.bell.as_raw_fd())
     }
 
     /// Polls all woken tasks.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
-        let post = self.post.get().map_err(raise)?;
+        let wakes = self.wakes.get().map_err(raise)?;
         // Before the tasks are taken: a later wake-up writes to the eventfd again.
-        let _ = rustix::io::read(&post.bell, &mut [0; 8]);
-        let due = std::mem::take(&mut *lock(&post.due));
+        let _ = rustix::io::read(&wakes.bell, &mut [0; 8]);
+        let due = std::mem::take(&mut *lock(&wakes.due));
         let mut failed = None;
         for task in due {
             task.queued.store(false, Ordering::Release);
@@ -249,10 +249,10 @@ impl Courier {
     }
 }
 
-impl Drop for Courier {
+impl Drop for Completions {
     fn drop(&mut self) {
-        let Ok(post) = self.post.get() else { return };
-        let begun = std::mem::take(&mut lock(&post.begun).tasks);
+        let Ok(wakes) = self.wakes.get() else { return };
+        let begun = std::mem::take(&mut lock(&wakes.begun).tasks);
         let left: Vec<_> =
             begun.iter().filter_map(Weak::upgrade).filter_map(|t| lock(&t.work).take()).collect();
         if !left.is_empty() {

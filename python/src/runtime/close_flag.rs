@@ -1,4 +1,4 @@
-//! Ending: the flag of a closed handle, for calls that wait with it and for later ones.
+//! Close flag: the flag of a closed handle, for calls that wait with it and for later ones.
 
 use chiplog::{Error, ErrorKind, Result};
 use std::future::Future;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Whether a handle was closed.
-pub(crate) struct Ending {
+pub(crate) struct CloseFlag {
     /// The kind of handle, for messages.
     what: &'static str,
     closed: watch::Sender<bool>,
 }
 
-impl Ending {
+impl CloseFlag {
     pub(crate) fn of(what: &'static str) -> Arc<Self> {
         Arc::new(Self { what, closed: watch::Sender::new(false) })
     }

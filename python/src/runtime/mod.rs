@@ -7,7 +7,7 @@ pub(crate) mod handle;
 pub(crate) mod notices;
 pub(crate) mod prefetch;
 pub(crate) mod reader_lease;
-pub(crate) mod say;
 pub(crate) mod threads;
 pub(crate) mod tokio_runtime;
+pub(crate) mod unraised;
 pub(crate) mod wait;

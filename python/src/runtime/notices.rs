@@ -15,7 +15,7 @@
 //!   are accepted. A handler that hangs, or a Ctrl-C, ends that wait.
 //! - A forked child has a thread of its own, once it makes a handle.
 
-use crate::runtime::say::{Say, say, swallow};
+use crate::runtime::unraised::{ReportBy, report_unraised, swallow};
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
 use crate::runtime::{fork, threads};
@@ -51,29 +51,29 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Post {
+struct NoticeQueue {
     queue: Mutex<Queue>,
     more: Condvar,
 }
 
 /// The notices of this process.
-struct Telling {
+struct Forwarding {
     guard: Arc<ForkGuard>,
     /// The level that the logger returned last.
     wanted: Option<Severity>,
-    post: Arc<Post>,
+    notices: Arc<NoticeQueue>,
     /// Ready once the logging thread is done.
     over: Option<oneshot::Receiver<()>>,
     ended: bool,
 }
 
-static CURRENT: Mutex<Option<Telling>> = Mutex::new(None);
+static CURRENT: Mutex<Option<Forwarding>> = Mutex::new(None);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Post {
+impl NoticeQueue {
     fn push(&self, notice: Notice<'_>) {
         let mut queue = lock(&self.queue);
         if queue.waiting.len() >= QUEUE_MAX || queue.ended {
@@ -186,9 +186,9 @@ pub(crate) fn ask(py: Python<'_>) -> PyResult<()> {
 
 fn set(wanted: Option<Severity>) {
     let mut current = lock(&CURRENT);
-    let known = current.as_ref().filter(|telling| !telling.guard.is_child());
+    let known = current.as_ref().filter(|forwarding| !forwarding.guard.is_child());
     match known {
-        Some(telling) if telling.ended || telling.wanted == wanted => return,
+        Some(forwarding) if forwarding.ended || forwarding.wanted == wanted => return,
         None if wanted.is_none() => return,
         _ => {}
     }
@@ -197,29 +197,29 @@ fn set(wanted: Option<Severity>) {
         let Some(new) = start() else { return };
         forget(current.replace(new)); // the parent's, if any
     }
-    let Some(telling) = current.as_mut() else { return };
-    let post = telling.post.clone();
-    let told = match wanted {
-        Some(severity) => Notices::tell(severity, move |notice| post.push(notice)),
+    let Some(forwarding) = current.as_mut() else { return };
+    let notices = forwarding.notices.clone();
+    let changed = match wanted {
+        Some(severity) => Notices::subscribe(severity, move |notice| notices.push(notice)),
         None => Notices::stop(),
     };
-    if told.is_ok() {
-        telling.wanted = wanted;
+    if changed.is_ok() {
+        forwarding.wanted = wanted;
     }
 }
 
-fn start() -> Option<Telling> {
-    let (guard, post) = (fork::guard().ok()?, Arc::<Post>::default());
-    let (tell, over) = oneshot::channel();
+fn start() -> Option<Forwarding> {
+    let (guard, notices) = (fork::guard().ok()?, Arc::<NoticeQueue>::default());
+    let (done, over) = oneshot::channel();
     let log_all = {
-        let post = post.clone();
+        let notices = notices.clone();
         move || {
-            post.log_all();
-            let _ = tell.send(());
+            notices.log_all();
+            let _ = done.send(());
         }
     };
     threads::builder("chiplog-logging").spawn(log_all).ok()?;
-    Some(Telling { guard, wanted: None, post, over: Some(over), ended: false })
+    Some(Forwarding { guard, wanted: None, notices, over: Some(over), ended: false })
 }
 
 /// Logs the waiting notices and accepts no more, because the interpreter ends.
@@ -229,19 +229,20 @@ fn start() -> Option<Telling> {
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     let over = {
         let mut current = lock(&CURRENT);
-        let Some(telling) = current.as_mut().filter(|telling| !telling.guard.is_child()) else {
+        let Some(forwarding) = current.as_mut().filter(|forwarding| !forwarding.guard.is_child()) else {
             return Ok(());
         };
-        telling.ended = true;
+        forwarding.ended = true;
         let _ = Notices::stop();
-        telling.post.end();
-        telling.over.take()
+        forwarding.notices.end();
+        forwarding.over.take()
     };
     let Some(over) = over else { return Ok(()) };
     let waited = wait::block_on(py, &Limit::of(Some(END_TIMEOUT)), None, over);
     if !matches!(waited, Ok(Some(_))) {
-        let ending = py.import("chiplog._ending").and_then(|ending| ending.call_method0("let_go"));
-        if let Err(error) = ending {
+        let removed =
+            py.import("chiplog._ending").and_then(|ending| ending.call_method0("drop_held_handlers"));
+        if let Err(error) = removed {
             swallow(py, error);
         }
     }
@@ -251,7 +252,7 @@ pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
              not log are lost",
             END_TIMEOUT.as_secs()
         );
-        say(py, Say::Hung, &what);
+        report_unraised(py, ReportBy::Hung, &what);
     }
     Ok(())
 }

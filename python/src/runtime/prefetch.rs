@@ -1,4 +1,4 @@
-//! Ahead: reads and verifies the log's files on a separate thread, while the interpreter works on earlier records.
+//! Prefetch: reads and verifies the log's files on a separate thread, while the interpreter works on earlier records.
 //!
 //! ```text
 //! reader here ── enough bytes without a pause ──> lent to a thread: run, run, run … ── no more now ──> here again
@@ -37,7 +37,7 @@ const LARGE_BYTES: usize = 1 << 20;
 type Run = VecDeque<RecordBatch>;
 
 /// A reader of files that prefetches.
-pub(crate) struct Ahead {
+pub(crate) struct Prefetch {
     /// None: it is lent to the thread.
     reader: Option<Box<Reader>>,
     /// The prefetched batches.
@@ -51,7 +51,7 @@ pub(crate) struct Ahead {
     thread: Option<Thread>,
 }
 
-impl Ahead {
+impl Prefetch {
     pub(crate) fn new(reader: Reader) -> Self {
         Self { reader: Some(Box::new(reader)), run: Run::new(), straight: 0, may_skip: false, thread: None }
     }
@@ -147,7 +147,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for Prefetch {
     fn drop(&mut self) {
         if let Some(thread) = &self.thread {
             thread.stop.store(true, Ordering::Relaxed);

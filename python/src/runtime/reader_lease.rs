@@ -1,12 +1,12 @@
-//! Desk: holds a reader's source between calls. A call that reads takes the source and puts it back.
+//! Reader lease: holds a reader's source between calls. A call that reads takes the source and puts it back.
 //!
 //! Invariants:
 //! - One call reads at a time; none holds a lock while it waits for records.
 //! - Closing wakes waiting calls. A source that is taken is dropped when it is put back.
 
-use crate::runtime::close_flag::Ending;
+use crate::runtime::close_flag::CloseFlag;
 use crate::runtime::fork;
-use crate::runtime::prefetch::Ahead;
+use crate::runtime::prefetch::Prefetch;
 use chiplog::{Error, ErrorKind, ForkGuard, Index, RecordBatch, Result};
 use chiplog_net::client::RemoteReader;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 /// The source of a reader.
 pub(crate) enum Source {
     /// Local files, and whether a reader waits at the end.
-    Local(Box<Ahead>, bool),
+    Local(Box<Prefetch>, bool),
     /// Servers.
     Remote(Box<RemoteReader>),
 }
@@ -75,33 +75,33 @@ impl Source {
 }
 
 /// A source and its lease.
-pub(crate) struct Desk {
-    seat: Mutex<Seat>,
+pub(crate) struct SharedSource {
+    slot: Mutex<Slot>,
     back: Condvar,
-    ending: Arc<Ending>,
+    close_flag: Arc<CloseFlag>,
     guard: Arc<ForkGuard>,
     /// The runtime in which the source must be polled.
     pub(crate) runtime: Option<Handle>,
 }
 
-struct Seat {
+struct Slot {
     /// None: it is taken, or was closed.
     source: Option<Source>,
 }
 
-impl Desk {
+impl SharedSource {
     pub(crate) fn new(source: Source, runtime: Option<Handle>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            seat: Mutex::new(Seat { source: Some(source) }),
+            slot: Mutex::new(Slot { source: Some(source) }),
             back: Condvar::new(),
-            ending: Ending::of("reader"),
+            close_flag: CloseFlag::of("reader"),
             guard: fork::guard()?,
             runtime,
         }))
     }
 
-    fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the source; waits for it up to `patience`.
@@ -110,33 +110,33 @@ impl Desk {
     /// `Timeout`: another call has it. `Closed`, `Forked`.
     pub(crate) fn take(self: &Arc<Self>, patience: Duration) -> Result<Lease> {
         fork::check(&self.guard)?;
-        let wait = |seat: &mut Seat| seat.source.is_none() && !self.ending.is_closed();
-        let (mut seat, _) =
-            self.back.wait_timeout_while(self.seat(), patience, wait).unwrap_or_else(PoisonError::into_inner);
-        self.ending.check()?;
-        match seat.source.take() {
-            Some(source) => Ok(Lease { desk: self.clone(), source: Some(source) }),
+        let wait = |slot: &mut Slot| slot.source.is_none() && !self.close_flag.is_closed();
+        let (mut slot, _) =
+            self.back.wait_timeout_while(self.slot(), patience, wait).unwrap_or_else(PoisonError::into_inner);
+        self.close_flag.check()?;
+        match slot.source.take() {
+            Some(source) => Ok(Lease { shared: self.clone(), source: Some(source) }),
             None => Err(Error::new(ErrorKind::Timeout, "another thread reads")),
         }
     }
 
     /// Index of the next record of the source, if it is known and the source is not taken.
     pub(crate) fn position(&self) -> Option<Index> {
-        self.seat().source.as_ref()?.position()
+        self.slot().source.as_ref()?.position()
     }
 
     /// The server that it reads from, if there is one and the source is not taken.
     pub(crate) fn server(&self) -> Option<String> {
-        match self.seat().source.as_ref()? {
+        match self.slot().source.as_ref()? {
             Source::Local(..) => None,
             Source::Remote(reader) => reader.server().map(str::to_owned),
         }
     }
 
-    /// Closes the desk; waiting calls return `Closed`.
+    /// Closes the source; waiting calls return `Closed`.
     pub(crate) fn close(&self) {
-        self.ending.close();
-        let source = self.seat().source.take();
+        self.close_flag.close();
+        let source = self.slot().source.take();
         self.back.notify_all();
         if !self.guard.is_child() {
             drop(source);
@@ -146,17 +146,17 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for SharedSource {
     fn drop(&mut self) {
         if self.guard.is_child() {
-            std::mem::forget(self.seat().source.take());
+            std::mem::forget(self.slot().source.take());
         }
     }
 }
 
 /// A source that was taken. It is put back when dropped.
 pub(crate) struct Lease {
-    desk: Arc<Desk>,
+    shared: Arc<SharedSource>,
     /// None: it is being dropped.
     source: Option<Source>,
 }
@@ -165,31 +165,31 @@ impl Lease {
     /// # Errors
     /// Never in fact: it has its source until it is dropped.
     pub(crate) fn source(&mut self) -> Result<&mut Source> {
-        self.source.as_mut().ok_or_else(|| self.desk.ending.error())
+        self.source.as_mut().ok_or_else(|| self.shared.close_flag.error())
     }
 
-    /// The next batch or an error; `Closed` if the desk is closed meanwhile.
+    /// The next batch or an error; `Closed` if the reader is closed meanwhile.
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let ending = &self.desk.ending;
-        let source = self.source.as_mut().ok_or_else(|| ending.error())?;
-        ending.or(source.next()).await
+        let close_flag = &self.shared.close_flag;
+        let source = self.source.as_mut().ok_or_else(|| close_flag.error())?;
+        close_flag.or(source.next()).await
     }
 
-    /// Skips an undecodable batch; `Closed` if the desk is closed meanwhile.
+    /// Skips an undecodable batch; `Closed` if the reader is closed meanwhile.
     pub(crate) async fn skip_batch(&mut self) -> Result<Option<Index>> {
-        let ending = &self.desk.ending;
-        let source = self.source.as_mut().ok_or_else(|| ending.error())?;
-        ending.or(source.skip_batch()).await
+        let close_flag = &self.shared.close_flag;
+        let source = self.source.as_mut().ok_or_else(|| close_flag.error())?;
+        close_flag.or(source.skip_batch()).await
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut seat = self.desk.seat();
-        if !self.desk.ending.is_closed() {
-            seat.source = self.source.take();
+        let mut slot = self.shared.slot();
+        if !self.shared.close_flag.is_closed() {
+            slot.source = self.source.take();
         }
-        drop(seat);
-        self.desk.back.notify_one();
+        drop(slot);
+        self.shared.back.notify_one();
     }
 }

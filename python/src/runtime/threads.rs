@@ -22,9 +22,9 @@ pub(crate) fn builder(name: &str) -> Builder {
 pub(crate) fn begin<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<impl Future<Output = Result<T>> + Send> {
-    let (tell, told) = oneshot::channel();
+    let (sender, result) = oneshot::channel();
     let failed = |e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
-    builder("chiplog-python").spawn(move || drop(tell.send(work()))).map_err(failed)?;
+    builder("chiplog-python").spawn(move || drop(sender.send(work()))).map_err(failed)?;
     let panicked = |_| Err(Error::new(ErrorKind::Poisoned, "the thread panicked, which is a bug in chiplog"));
-    Ok(async move { told.await.unwrap_or_else(panicked) })
+    Ok(async move { result.await.unwrap_or_else(panicked) })
 }

@@ -29,7 +29,7 @@ use tonic::{Code, Status};
 
 const CONNECT: Duration = Duration::from_secs(3);
 /// After this long, the command reports what it is waiting for.
-pub(crate) const TELL_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// The advice for a server that accepts no connection.
 const NO_SERVER: &str =
     "; check that a chiplog server runs there, and that this is its address for clients (listen.client)";

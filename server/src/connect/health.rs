@@ -4,7 +4,7 @@
 
 use crate::common::exit::Exit;
 use crate::common::format::many;
-use crate::connect::cluster_view::{Found, Silent};
+use crate::connect::cluster_status::{Found, Silent};
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
 
 /// The state of a replica. If several apply, the last one in this order is reported.
@@ -259,13 +259,13 @@ fn cut_off(found: &Found, s: &StatusResponse) -> Option<(State, String)> {
 
 /// The state of a member that cannot be queried, according to the leader.
 fn of_unasked(found: &Found, member: &Member) -> (State, String) {
-    let is_heard = found.leader().is_some_and(|leader| {
+    let is_active = found.leader().is_some_and(|leader| {
         leader.node == member.node || leader.peers.iter().any(|p| p.node == member.node && p.active)
     });
     let in_its_place = found.answers.iter().find(|(server, s)| {
         s.log_id.is_empty() && found.member_at(server, s).is_some_and(|m| m.node == member.node)
     });
-    match (in_its_place, is_heard) {
+    match (in_its_place, is_active) {
         (Some((server, status)), _) => {
             (State::Unreachable, format!("node {} is at its address, {server}", status.node))
         }

@@ -5,8 +5,8 @@
 //! - A server of another log at the address of a member is not taken for the leader.
 
 use crate::common::failure::{Failure, Result};
-use crate::connect::cluster::{Admin, Asker, TELL_AFTER, failure, waits};
-use crate::connect::cluster_view::{Found, Survey};
+use crate::connect::cluster::{Admin, Asker, REPORT_AFTER, failure, waits};
+use crate::connect::cluster_status::{ClusterQuery, Found};
 use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::StatusResponse;
 use chiplog_net::wire::status::{from_status, leader_of};
@@ -29,10 +29,10 @@ impl Asker {
     /// answers belongs to another log.
     pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
         let begun = Instant::now();
-        let mut told = false;
-        let mut survey = Survey::for_leader(self.dialler().clone(), servers, GRACE);
+        let mut reported = false;
+        let mut query = ClusterQuery::for_leader(self.dialler().clone(), servers, GRACE);
         loop {
-            let found = self.wait(survey.round(PATIENCE));
+            let found = self.wait(query.round(PATIENCE));
             if let Some((server, status)) = found.leading() {
                 return Ok((server.clone(), status.clone()));
             }
@@ -47,7 +47,7 @@ impl Asker {
             if begun.elapsed() > SEARCH {
                 return Err(Failure::new(ErrorKind::Unavailable, why));
             }
-            if begun.elapsed() > TELL_AFTER && !std::mem::replace(&mut told, true) {
+            if begun.elapsed() > REPORT_AFTER && !std::mem::replace(&mut reported, true) {
                 self.say(&format!("waiting up to {} s for a leader: {why}", SEARCH.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(200));

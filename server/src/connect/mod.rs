@@ -1,7 +1,7 @@
 //! A log to work on, in a directory or at servers, and a cluster as its servers see it.
 
 pub(crate) mod cluster;
-pub(crate) mod cluster_view;
+pub(crate) mod cluster_status;
 pub(crate) mod health;
 pub(crate) mod leader;
 pub(crate) mod open_log;

@@ -5,7 +5,7 @@
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
-use crate::connect::cluster::{Asker, Connect, Dialler, TELL_AFTER, TOKEN_ADVICE};
+use crate::connect::cluster::{Asker, Connect, Dialler, REPORT_AFTER, TOKEN_ADVICE};
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, RemoteInfo};
 use std::future::{Future, pending};
@@ -26,7 +26,7 @@ pub(crate) struct Remote {
     pub(crate) client: Client,
     ui: Ui,
     /// Whether the wait for a leader was reported.
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Remote {
@@ -47,11 +47,11 @@ impl Remote {
         let client = runtime.block_on(async {
             tokio::select! {
                 client = Client::connect(servers, options) => client,
-                never = tell_why(asker.dialler(), servers, ui) => never,
+                never = report_cause(asker.dialler(), servers, ui) => never,
             }
         });
         let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
-        Ok(Self { runtime, client, ui: *ui, told: AtomicBool::new(false) })
+        Ok(Self { runtime, client, ui: *ui, reported: AtomicBool::new(false) })
     }
 
     /// The state of the log, including everything that was acknowledged before the call. With `stale`: as the
@@ -80,9 +80,9 @@ impl Remote {
 
     /// Waits for work that needs a leader. If it takes long, reports that once.
     pub(crate) fn wait_for_leader<T>(&self, work: impl Future<Output = T>) -> T {
-        let telling = async {
-            tokio::time::sleep(TELL_AFTER).await;
-            if !self.told.swap(true, Ordering::Relaxed) {
+        let reporting = async {
+            tokio::time::sleep(REPORT_AFTER).await;
+            if !self.reported.swap(true, Ordering::Relaxed) {
                 let seconds = PATIENCE.as_secs();
                 self.ui.say(&format!("waiting up to {seconds} s for a leader with a majority"));
             }
@@ -91,7 +91,7 @@ impl Remote {
         self.wait(async {
             tokio::select! {
                 done = work => done,
-                never = telling => never,
+                never = reporting => never,
             }
         })
     }
@@ -103,8 +103,8 @@ impl Remote {
 }
 
 /// Reports after a while why the first of these servers cannot be used. Never returns.
-async fn tell_why<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
-    tokio::time::sleep(TELL_AFTER).await;
+async fn report_cause<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
+    tokio::time::sleep(REPORT_AFTER).await;
     if let Some(server) = servers.first()
         && let Some(why) = dialler.complaint(server).await
     {

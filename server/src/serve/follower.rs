@@ -2,7 +2,7 @@
 //! peers, because it takes no part in its cluster.
 
 use super::reload::Reloader;
-use super::{Config, Doors, bind, doors, listening, services, tell_health};
+use super::{Config, Doors, bind, doors, listening, report_health, services};
 use crate::common::failure::{Failure, Result};
 use chiplog_net::listener;
 use chiplog_net::listener::auth::roles::AccessLayer;
@@ -62,7 +62,7 @@ impl CopyServer {
             }
         });
         let names = services::COPY_HEALTH_NAMES;
-        tokio::spawn(tell_health(host.clone(), reporter, names, ending.subscribe()));
+        tokio::spawn(report_health(host.clone(), reporter, names, ending.subscribe()));
         let every = Duration::from_secs(config.reload_seconds);
         tokio::spawn(reloader.run(Some(every), Arc::default(), ending.subscribe()));
         drop(entered);

@@ -82,7 +82,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) address: Address,
     pub(crate) http: Option<SocketAddr>,
-    founder: Founder,
+    opener: LogOpener,
     transport: Arc<PeerTransport>,
     /// Notified to reload certificates and tokens.
     pub(crate) reload: Arc<Notify>,
@@ -102,7 +102,7 @@ struct Doors {
 
 /// Opens the log.
 #[derive(Clone)]
-struct Founder {
+struct LogOpener {
     config: Config,
     address: String,
     transport: Arc<PeerTransport>,
@@ -110,7 +110,7 @@ struct Founder {
     started: Instant,
 }
 
-impl Founder {
+impl LogOpener {
     /// Makes the replica of a waiting server. Before it makes a new cluster it blocks for up to an election
     /// timeout, then as [`Self::open`].
     fn found(&self, founding: Founding) -> chiplog::Result<Log> {
@@ -189,7 +189,7 @@ impl Server {
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
-        let address = standing(&config, client_at, peer_at)?;
+        let address = reachable_address(&config, client_at, peer_at)?;
         let mut reloader = Reloader::default();
         let doors = doors(&config, &mut reloader)?;
         if let Err(why) = check_host_named(&config.tls, &address.client) {
@@ -204,14 +204,14 @@ impl Server {
         if let Some(used) = peer_tls {
             reloader.watch_peers(tls, NodeId(config.node), used, transport.clone());
         }
-        let founder = Founder {
+        let opener = LogOpener {
             config: config.clone(),
             address: address.to_string(),
             transport: transport.clone(),
             started: Instant::now(),
         };
         let host = LogSlot::new();
-        if let Some(log) = open(&founder, first).await? {
+        if let Some(log) = open(&opener, first).await? {
             host.open(log);
         }
         let ending = watch::Sender::new(false);
@@ -220,7 +220,7 @@ impl Server {
             config,
             address,
             http: http.as_ref().map(|(_, at)| *at),
-            founder,
+            opener,
             transport,
             reload: Arc::default(),
             doors,
@@ -243,15 +243,15 @@ impl Server {
 
     /// Makes the replica of a waiting server.
     pub(crate) async fn found(&self, founding: Founding) -> Result<Log> {
-        let log = founded(&self.founder, founding).await??;
+        let log = founded(&self.opener, founding).await??;
         self.host.open(log.clone());
         Ok(log)
     }
 
     fn serve_clients(&mut self, listener: TcpListener) -> Result<()> {
-        let founder = self.founder.clone();
+        let opener = self.opener.clone();
         let node = NodeId(self.config.node);
-        let found = Box::new(move |founding| founder.found(founding));
+        let found = Box::new(move |founding| opener.found(founding));
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
         let Doors { settings, access, budget, .. } = &self.doors;
@@ -276,7 +276,7 @@ impl Server {
             }
         }));
         let names = services::HEALTH_NAMES;
-        tokio::spawn(tell_health(self.host.clone(), reporter, names, self.ending.subscribe()));
+        tokio::spawn(report_health(self.host.clone(), reporter, names, self.ending.subscribe()));
         Ok(())
     }
 
@@ -342,19 +342,19 @@ impl Server {
 }
 
 /// Opens the existing replica, or does what `first` demands.
-async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
-    let dir = founder.config.data.as_path();
-    let error = match opened(founder).await? {
+async fn open(opener: &LogOpener, first: First) -> Result<Option<Log>> {
+    let dir = opener.config.data.as_path();
+    let error = match opened(opener).await? {
         Ok(log) => return is_meant(&log, first, dir).map(|()| Some(log)),
         Err(error) => error,
     };
     match (error.kind(), first) {
         (ErrorKind::NotFound, First::Wait) => Ok(None),
         (ErrorKind::NotFound, First::Init) => {
-            founded(founder, Founding::Init { force: false }).await?.map(Some).map_err(not_made)
+            founded(opener, Founding::Init { force: false }).await?.map(Some).map_err(not_made)
         }
         (ErrorKind::NotFound, First::Join(log)) => {
-            founded(founder, Founding::Join(log)).await?.map(Some).map_err(not_made)
+            founded(opener, Founding::Join(log)).await?.map(Some).map_err(not_made)
         }
         _ => Err(open_log::refused(dir, error)),
     }
@@ -362,12 +362,12 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
 
 /// While there is no replica: notes whether a cluster calls this server as its member, and warns once.
 async fn watch_callers(host: Arc<LogSlot>, transport: Arc<PeerTransport>, own: NodeId) {
-    let mut told = None;
+    let mut reported = None;
     while host.opened().is_none() {
         let caller = transport.caller();
         host.set_called_as(caller.map(|caller| caller.as_node));
-        if let Some(caller) = caller.filter(|caller| told != Some((caller.log, caller.as_node))) {
-            told = Some((caller.log, caller.as_node));
+        if let Some(caller) = caller.filter(|caller| reported != Some((caller.log, caller.as_node))) {
+            reported = Some((caller.log, caller.as_node));
             let (log, node, lost) = (to_hex(caller.log.get()), caller.node, caller.as_node);
             if lost == own {
                 tracing::warn!(
@@ -421,20 +421,20 @@ fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
     Err(Failure::usage(what))
 }
 
-async fn opened(founder: &Founder) -> Result<chiplog::Result<Log>> {
-    off_the_runtime(founder, |founder| founder.open(Bootstrap::Existing)).await
+async fn opened(opener: &LogOpener) -> Result<chiplog::Result<Log>> {
+    off_the_runtime(opener, |opener| opener.open(Bootstrap::Existing)).await
 }
 
-async fn founded(founder: &Founder, founding: Founding) -> Result<chiplog::Result<Log>> {
-    off_the_runtime(founder, move |founder| founder.found(founding)).await
+async fn founded(opener: &LogOpener, founding: Founding) -> Result<chiplog::Result<Log>> {
+    off_the_runtime(opener, move |opener| opener.found(founding)).await
 }
 
 async fn off_the_runtime<T: Send + 'static>(
-    founder: &Founder,
-    work: impl FnOnce(&Founder) -> T + Send + 'static,
+    opener: &LogOpener,
+    work: impl FnOnce(&LogOpener) -> T + Send + 'static,
 ) -> Result<T> {
-    let founder = founder.clone();
-    tokio::task::spawn_blocking(move || work(&founder))
+    let opener = opener.clone();
+    tokio::task::spawn_blocking(move || work(&opener))
         .await
         .map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the log panicked"))
 }
@@ -467,20 +467,20 @@ fn hand_over(log: &Log, patience: Duration) {
 }
 
 /// Reports changes to the health service, five times a second.
-async fn tell_health(
+async fn report_health(
     host: Arc<LogSlot>,
     mut reporter: HealthReporter,
     names: &'static [&'static str],
     mut ending: watch::Receiver<bool>,
 ) {
-    let mut told = None;
+    let mut reported = None;
     loop {
         let status = match not_ready(&host) {
             None => ServingStatus::Serving,
             Some(_) => ServingStatus::NotServing,
         };
-        if told != Some(status) {
-            told = Some(status);
+        if reported != Some(status) {
+            reported = Some(status);
             for name in names {
                 reporter.set_service_status(*name, status).await;
             }
@@ -524,7 +524,7 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     Reloader::peers(&config.tls, config.node)?;
     let parsed = |place: &str| place.parse::<SocketAddr>().ok();
     if let (Some(client_at), Some(peer_at)) = (parsed(&config.listen.client), parsed(&config.listen.peer)) {
-        standing(config, client_at, peer_at)?;
+        reachable_address(config, client_at, peer_at)?;
     } // else names, which may resolve differently where it will run
     let place = match config.advertise.client.as_str() {
         "" => &config.listen.client,
@@ -544,7 +544,7 @@ fn check_host_named(tls: &config::Tls, place: &str) -> Result<()> {
     check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))
 }
 
-/// Like [`standing`], before any port is opened, as far as names can be resolved. Other names are checked
+/// Like [`reachable_address`], before any port is opened, as far as names can be resolved. Other names are checked
 /// when the server listens.
 fn check_places(config: &Config) -> Result<()> {
     let first = |place: &str| {
@@ -553,7 +553,7 @@ fn check_places(config: &Config) -> Result<()> {
         Some(at)
     };
     match (first(&config.listen.client), first(&config.listen.peer)) {
-        (Some(client_at), Some(peer_at)) => standing(config, client_at, peer_at).map(drop),
+        (Some(client_at), Some(peer_at)) => reachable_address(config, client_at, peer_at).map(drop),
         _ => Ok(()),
     }
 }
@@ -562,7 +562,7 @@ fn check_places(config: &Config) -> Result<()> {
 ///
 /// # Errors
 /// Other machines could reach it without TLS, or it is unknown how others reach it.
-fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Result<Address> {
+fn reachable_address(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Result<Address> {
     let tls = &config.tls;
     for (key, at, safe) in
         [("listen.client", client_at, tls.key.is_some()), ("listen.peer", peer_at, tls.peer_key.is_some())]

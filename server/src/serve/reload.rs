@@ -260,7 +260,7 @@ impl Reloader {
     pub(super) async fn run(
         mut self,
         every: Option<Duration>,
-        told: Arc<Notify>,
+        request: Arc<Notify>,
         mut ending: watch::Receiver<bool>,
     ) {
         loop {
@@ -272,7 +272,7 @@ impl Reloader {
             };
             let aloud = tokio::select! {
                 () = due => false,
-                () = told.notified() => true,
+                () = request.notified() => true,
                 _ = ending.wait_for(|e| *e) => return,
             };
             if aloud {

@@ -37,7 +37,7 @@ fn cluster_of(servers: &[Server]) -> String {
 }
 
 /// The error that a reader gets which would retry for an hour, and its record.
-fn told(cluster: &str) -> (Option<Index>, Error) {
+fn read_error(cluster: &str) -> (Option<Index>, Error) {
     let cluster: Vec<String> = cluster.split(',').map(str::to_owned).collect();
     let read = async {
         let client = Client::connect(cluster, Default::default()).await.unwrap();
@@ -93,7 +93,7 @@ fn single_server_reports_unrepairable_damage_at_once() {
     filled(&server.client);
     hurt(&server, 700);
     for _ in 0..3 {
-        let (at, error) = told(&server.client);
+        let (at, error) = read_error(&server.client);
         assert!(error.kind() == ErrorKind::Corrupt && error.is_lasting(), "{error}");
         let at = at.unwrap().get();
         assert!((501..=700).contains(&at), "{at}");
@@ -129,7 +129,7 @@ fn record_damaged_on_all_servers_is_reported_as_lost() {
         });
     }
     servers.iter().for_each(|server| hurt(server, 700));
-    let (at, error) = told(&cluster);
+    let (at, error) = read_error(&cluster);
     assert!(error.kind() == ErrorKind::Corrupt && error.is_lasting(), "{error}");
     assert!((501..=700).contains(&at.unwrap().get()), "{at:?}");
     let text = error.to_string();
@@ -137,7 +137,7 @@ fn record_damaged_on_all_servers_is_reported_as_lost() {
     // A record that one of them has undamaged is read.
     hurt(&servers[0], 100);
     hurt(&servers[1], 100);
-    assert_eq!(told(&cluster).0, at);
+    assert_eq!(read_error(&cluster).0, at);
 }
 
 /// Of two servers one has the record undamaged.

@@ -27,7 +27,7 @@ fn documented() -> Metrics {
 }
 
 /// The metrics that a server reports.
-fn told(text: &str) -> Metrics {
+fn served(text: &str) -> Metrics {
     let mut all = Metrics::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').unwrap();
@@ -63,14 +63,14 @@ fn page_lists_the_metrics_of_a_server() {
 
     let (code, text) = leads.page("/metrics");
     assert_eq!(code, 200);
-    let (mut documented, told) = (documented(), told(&text));
+    let (mut documented, served) = (documented(), served(&text));
     // Only servers with certificates have it: a test of TLS checks it.
     let expires = documented.remove("chiplog_certificate_expires_timestamp_seconds");
     assert_eq!(expires, Some(("gauge".into(), BTreeSet::from(["certificate".into()]))));
     for (name, metric) in &documented {
-        assert_eq!(told.get(name), Some(metric), "{name}: left: server, right: page");
+        assert_eq!(served.get(name), Some(metric), "{name}: left: server, right: page");
     }
-    for name in told.keys() {
+    for name in served.keys() {
         assert!(documented.contains_key(name), "{name} is missing in docs/metrics.md");
         let unit = ["_bytes", "_seconds", "_total", "_index", "_entries", "_info"];
         let plain = [

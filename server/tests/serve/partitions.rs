@@ -5,7 +5,7 @@
 use crate::harness::{Server, leader, status, wait};
 use crate::network::{HUB, Network, three_apart};
 use crate::notary::{Load, Notary, by_strangers};
-use crate::stranger::{Stranger, Told};
+use crate::stranger::{Answered, Stranger};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -69,10 +69,10 @@ fn leader_that_only_clients_reach_accepts_nothing() {
             wait("it redirects its clients to the leader", || {
                 let told = Stranger::meet(alone).ask(by_strangers(round * 10)).join().unwrap();
                 match told.appended {
-                    Told::Elsewhere(host) => (host != alone.client).then_some(()),
+                    Answered::Elsewhere(host) => (host != alone.client).then_some(()),
                     // It leads again.
-                    Told::At(_) => Some(()),
-                    Told::No => None,
+                    Answered::At(_) => Some(()),
+                    Answered::No => None,
                 }
             });
         }

@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 /// The answer of a server.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum Answered {
     /// Success: the index of the appended record, or the log's last one.
     At(u64),
     /// The address of another server to ask.
@@ -22,7 +22,7 @@ pub(crate) enum Told {
     No,
 }
 
-impl Told {
+impl Answered {
     pub(crate) fn index(&self) -> Option<u64> {
         if let Self::At(index) = self { Some(*index) } else { None }
     }
@@ -31,9 +31,9 @@ impl Told {
 /// Queries sent at the same time.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) appended: Told,
+    pub(crate) appended: Answered,
     /// The log's end, queried with a barrier: not older than the query.
-    pub(crate) end: Told,
+    pub(crate) end: Answered,
 }
 
 /// A connection to one server.
@@ -63,27 +63,27 @@ impl Stranger {
                     timeout(PATIENCE, append(client.clone(), record)),
                     timeout(PATIENCE, end(client.clone()))
                 );
-                let told = |told: Option<Told>| told.unwrap_or(Told::No);
+                let told = |told: Option<Answered>| told.unwrap_or(Answered::No);
                 Answers { appended: told(appended.ok().flatten()), end: told(end.ok().flatten()) }
             })
         })
     }
 }
 
-async fn append(mut client: LogClient<Channel>, record: Vec<u8>) -> Option<Told> {
+async fn append(mut client: LogClient<Channel>, record: Vec<u8>) -> Option<Answered> {
     let request = tokio_stream::iter([AppendRequest::new(1, [record])]);
     let reply = client.append(request).await.ok()?.into_inner().message().await.ok()??;
     Some(match reply.reply? {
-        Reply::Ok(ok) => Told::At(ok.indexes[0]),
-        Reply::Redirect(redirect) => Told::Elsewhere(redirect.host),
-        Reply::Full(_) => Told::No,
+        Reply::Ok(ok) => Answered::At(ok.indexes[0]),
+        Reply::Redirect(redirect) => Answered::Elsewhere(redirect.host),
+        Reply::Full(_) => Answered::No,
     })
 }
 
-async fn end(mut client: LogClient<Channel>) -> Option<Told> {
+async fn end(mut client: LogClient<Channel>) -> Option<Answered> {
     let reply = client.info(InfoRequest { allow_stale: false }).await.ok()?.into_inner();
     Some(match reply.reply? {
-        info_reply::Reply::Ok(ok) => Told::At(ok.last_index),
-        info_reply::Reply::Redirect(redirect) => Told::Elsewhere(redirect.host),
+        info_reply::Reply::Ok(ok) => Answered::At(ok.last_index),
+        info_reply::Reply::Redirect(redirect) => Answered::Elsewhere(redirect.host),
     })
 }

@@ -109,8 +109,8 @@ fn one(attack: Attack, options: &Options) -> Result<Attacked> {
     let servers = Servers::start(&dir.path, 1, settings)?;
     let address = servers.address(1);
     let record = fill(address, &own, attack)?;
-    let told = servers.figure(1, "chiplog_memory_max_bytes").ok().map(|bytes| bytes as u64);
-    let memory_max = options.memory_mib.map(|mib| mib << 20).or(told);
+    let reported = servers.figure(1, "chiplog_memory_max_bytes").ok().map(|bytes| bytes as u64);
+    let memory_max = options.memory_mib.map(|mib| mib << 20).or(reported);
     let process = servers.process(1).context("the server runs")?;
     let seconds = Duration::from_secs_f64(options.secs);
     let alone = others::run(address, &own, record, seconds)?;

@@ -20,7 +20,7 @@ pub(crate) enum Action {
     },
     /// The held-back message arrives.
     Late,
-    Stand(usize),
+    StartElection(usize),
     Sync(usize),
     Propose {
         node: usize,
@@ -71,7 +71,7 @@ impl Protocol {
                     self.arrive(&mut s, &message);
                 }
             }
-            Action::Stand(n) => {
+            Action::StartElection(n) => {
                 let term = s.nodes[n].term + 1;
                 self.stand(&mut s, n, term);
             }
@@ -122,7 +122,7 @@ impl Protocol {
             return Verdict { leader: true, back: true }; // best effort
         }
         let answered = s.chosen.config_at(s.answered);
-        let takes_part = |n: &&Node| n.phase != Phase::Told && n.phase != Phase::SetBack;
+        let takes_part = |n: &&Node| n.phase != Phase::BelievesRemoved && n.phase != Phase::SetBack;
         let mut later = false;
         let mut all = answered.members();
         for node in s.nodes.iter().filter(takes_part) {
@@ -160,7 +160,7 @@ impl Protocol {
         let configs = || s.chosen.all().iter().filter_map(|e| e.config());
         let removed = configs().any(is_in) && configs().next_back().is_some_and(|c| !is_in(c));
         match s.nodes[node].phase {
-            Phase::Told | Phase::Removed => removed,
+            Phase::BelievesRemoved | Phase::Removed => removed,
             Phase::SetBack => s.set_backs > 0,
             Phase::Off | Phase::Up => true,
         }
@@ -215,7 +215,7 @@ impl Model for Protocol {
                 actions.extend((0..disks).map(|keep| Action::Crash { node: n, keep }));
             }
             if node.phase == Phase::Up && node.term < self.bounds.terms && node.role != Role::Candidate {
-                actions.push(Action::Stand(n));
+                actions.push(Action::StartElection(n));
             }
             let waits = node.log.change_after(node.force).is_some_and(|(at, _)| at <= node.commit);
             if node.is_leader() || waits {
@@ -270,7 +270,7 @@ impl Model for Protocol {
         let removes = self.bounds.changes > 0 && self.bounds.kinds.contains(&Kind::Remove);
         if self.bounds.crashes > 0 && removes {
             all.push(Property::<Self>::sometimes("a removed replica that was away is told", |_, s| {
-                let told = |n: &Node| n.phase == Phase::Told;
+                let told = |n: &Node| n.phase == Phase::BelievesRemoved;
                 s.nodes.iter().any(told)
             }));
         }

@@ -96,7 +96,7 @@ fn forget(node: &mut Node, no_more_crashes: bool) {
         (node.introduction.newer_at, node.introduction.newer) = (0, Config::default());
     }
     // A node that takes no part sends and receives nothing. Only its disk matters, for power cuts of all nodes.
-    if matches!(node.phase, Phase::Told | Phase::SetBack) && no_more_crashes {
+    if matches!(node.phase, Phase::BelievesRemoved | Phase::SetBack) && no_more_crashes {
         *node = Node { disk: node.disk, phase: node.phase, ..Node::default() };
     }
 }

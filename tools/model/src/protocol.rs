@@ -106,7 +106,7 @@ impl Protocol {
                     |a: &Node, b: &Node| (a.log.last_term(), a.log.len()) > (b.log.last_term(), b.log.len());
                 let asked = self.is_voter_that_asks(other) && has(other.config().all_voters(), from);
                 let asks = self.is_voter_that_asks(me) && has(me.config().all_voters(), to);
-                let removed = me.phase == Phase::Removed && self.rules.tell_commit;
+                let removed = me.phase == Phase::Removed && self.rules.send_commit;
                 let refuses = asked && (removed || me.may_vote() && newer(me, other));
                 let is_refused = asks && other.may_vote() && other.phase == Phase::Up && newer(other, me);
                 let of = me.log.get(me.commit).map_or(0, Entry::term);
@@ -192,7 +192,7 @@ impl Protocol {
         let me = &mut s.nodes[to];
         match message.body {
             Body::Known { known, at, config } => return self.introduced(s, to, from, (known, at, config)),
-            Body::Removed { committed } => return Self::told_removed(me, to, from, message.term, committed),
+            Body::Removed { committed } => return Self::on_removed(me, to, from, message.term, committed),
             _ => {}
         }
         // `Replica::receive`, `hears`.
@@ -226,7 +226,7 @@ impl Protocol {
             return;
         }
         if asks {
-            if me.phase == Phase::Removed && self.rules.tell_commit {
+            if me.phase == Phase::Removed && self.rules.send_commit {
                 return;
             }
             let stranger = !has(me.all_members(), from) && has(me.config().members(), to);
@@ -354,8 +354,8 @@ impl Protocol {
             || me.config().is_majority(there) && me.config().voters != 0
     }
 
-    /// `peers/mod.rs`, `told_removed`.
-    fn told_removed(me: &mut Node, node: usize, from: usize, term: u8, committed: u8) {
+    /// `peers/mod.rs`, `on_removed`.
+    fn on_removed(me: &mut Node, node: usize, from: usize, term: u8, committed: u8) {
         if me.phase != Phase::Up && me.phase != Phase::Removed {
             return;
         }
@@ -373,7 +373,7 @@ impl Protocol {
         if stranger || term < me.term || committed < least || me.is_leader() {
             return;
         }
-        me.phase = Phase::Told;
+        me.phase = Phase::BelievesRemoved;
         Self::step_down(me);
     }
 
@@ -410,7 +410,7 @@ impl Protocol {
                 Self::step_down(me);
             }
             if was_member && !has(config.members(), node) {
-                me.phase = if self.rules.answer_on { Phase::Removed } else { Phase::Told };
+                me.phase = if self.rules.answer_on { Phase::Removed } else { Phase::BelievesRemoved };
                 Self::step_down(me);
                 me.accepted = 0;
             }
@@ -526,7 +526,7 @@ impl Protocol {
     pub(crate) fn sync(&self, s: &mut State, node: usize) -> bool {
         let me = &mut s.nodes[node];
         let before = me.disk;
-        if me.phase == Phase::Off || me.phase == Phase::Told || me.phase == Phase::SetBack {
+        if me.phase == Phase::Off || me.phase == Phase::BelievesRemoved || me.phase == Phase::SetBack {
             return false;
         }
         me.sync(true, &self.rules);

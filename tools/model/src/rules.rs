@@ -21,8 +21,8 @@ pub(crate) struct Rules {
     /// A change is written after the record that the one before is committed. `ready.rs`: `keep_commit_before`.
     pub(crate) keep_commit_before: bool,
     /// A removed replica reports to those who ask for its vote what is committed. Off: it votes for them, and takes no
-    /// part in what they elect. `membership_change.rs`: `tell_commit`.
-    pub(crate) tell_commit: bool,
+    /// part in what they elect. `membership_change.rs`: `send_commit`.
+    pub(crate) send_commit: bool,
     /// A removed replica answers those who ask for its vote at all. `membership_change.rs`: `answer_on`.
     pub(crate) answer_on: bool,
     /// A replica that has started waits to be introduced. `handshake.rs`: `await_introduction`.
@@ -42,7 +42,7 @@ impl Rules {
         durable_word: true,
         await_known: true,
         keep_commit_before: true,
-        tell_commit: true,
+        send_commit: true,
         answer_on: true,
         introduce: true,
         set_back_check: true,
@@ -58,7 +58,7 @@ impl Rules {
                 Old::Word => &mut rules.durable_word,
                 Old::Known => &mut rules.await_known,
                 Old::Note => &mut rules.keep_commit_before,
-                Old::TellCommit => &mut rules.tell_commit,
+                Old::TellCommit => &mut rules.send_commit,
                 Old::AnswerOn => &mut rules.answer_on,
                 Old::Introduction => &mut rules.introduce,
                 Old::SetBack => &mut rules.set_back_check,

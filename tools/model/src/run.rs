@@ -78,7 +78,7 @@ fn check_by(
         let path = found.get(property.name).cloned();
         match (&property.expectation, path) {
             (Expectation::Always, Some(path)) if outcome.broken.is_none() => {
-                outcome.broken = Some((property.name, story::tell(&protocol, &path.into_vec())));
+                outcome.broken = Some((property.name, story::lines(&protocol, &path.into_vec())));
             }
             (Expectation::Always, None) => outcome.holds.push(property.name),
             (Expectation::Sometimes, None) => outcome.not_reached.push(property.name),

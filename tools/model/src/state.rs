@@ -202,7 +202,7 @@ pub(crate) enum Phase {
     /// Its own removal is in force: it answers candidates and greetings only.
     Removed,
     /// It believes a notice of removal, and takes no part.
-    Told,
+    BelievesRemoved,
     /// It considers its disk set back, or its leader one of another history, and takes no part.
     SetBack,
 }

@@ -8,7 +8,7 @@ use crate::state::{Body, Config, Node, Phase, Role, State};
 use crate::symmetry::same;
 
 /// The steps of a path, each with its consequences.
-pub(crate) fn tell(protocol: &Protocol, path: &[(State, Option<Action>)]) -> Vec<String> {
+pub(crate) fn lines(protocol: &Protocol, path: &[(State, Option<Action>)]) -> Vec<String> {
     // The name of each node of a state: the start is sorted as well.
     let first = same(&protocol.start()).1;
     let mut name = [0; NODES_MAX];
@@ -87,7 +87,7 @@ fn describe(protocol: &Protocol, s: &State, action: Action, name: impl Fn(usize)
             }
             None => "nothing arrives".to_owned(),
         },
-        Action::Stand(n) => format!("node {} stands for election", name(n)),
+        Action::StartElection(n) => format!("node {} stands for election", name(n)),
         Action::Sync(n) => format!("node {} syncs", name(n)),
         Action::Propose { node, change } => {
             let what = match change {
@@ -132,7 +132,7 @@ fn changes(before: &Node, after: &Node, name: impl Fn(usize) -> usize + Copy) ->
     if before.phase != after.phase {
         match after.phase {
             Phase::Removed => all.push("has its removal in force".to_owned()),
-            Phase::Told => all.push("takes itself for removed".to_owned()),
+            Phase::BelievesRemoved => all.push("takes itself for removed".to_owned()),
             Phase::SetBack => all.push("takes its disk for set back".to_owned()),
             Phase::Off | Phase::Up => return all,
         }
@@ -190,7 +190,7 @@ fn shape(node: &Node, name: impl Fn(usize) -> usize + Copy) -> String {
             Role::Follower => format!("follower in term {}", node.term),
         },
         Phase::Removed => "removed, answers candidates".to_owned(),
-        Phase::Told => "takes itself for removed".to_owned(),
+        Phase::BelievesRemoved => "takes itself for removed".to_owned(),
         Phase::SetBack => "takes its disk for set back".to_owned(),
     };
     format!(

@@ -142,7 +142,7 @@ pub enum Op {
         /// The file.
         node: NodeId,
         /// The pending sectors that reached the disk.
-        confirmed: Landed,
+        persisted: Landed,
     },
     /// A file was renamed.
     Rename {
@@ -390,9 +390,9 @@ impl DiskState {
                     node.settle(|_| true, true);
                 }
             }
-            Op::SyncFailed { node, confirmed } => {
+            Op::SyncFailed { node, persisted } => {
                 if let Some(node) = self.nodes.get_mut(node.0 as usize) {
-                    node.settle(|n| confirmed.includes(n as u64), confirmed.includes(u64::MAX));
+                    node.settle(|n| persisted.includes(n as u64), persisted.includes(u64::MAX));
                 }
             }
             Op::Rename { from, to } => {

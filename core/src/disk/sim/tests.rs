@@ -275,16 +275,16 @@ fn failed_sync_loses_the_length_too() {
 #[test]
 fn failed_sync_can_take_effect_in_part() {
     let all = 12;
-    let mut confirmed = BTreeSet::new();
+    let mut persisted = BTreeSet::new();
     for seed in 0..20 {
         let (disk, file) = disk_with(all);
         write(&file, 0, &sectors(&[99; 12])).unwrap();
         disk.plan(Fault { call: None, nth: 1, lasting: false, trouble: Trouble::Eio(Landed::Some(seed)) });
         file.sync().unwrap_err();
         let now = disk.crash(|_| 0).visible().file("a").unwrap();
-        confirmed.insert(now.chunks(512).filter(|s| s[0] == 99).count());
+        persisted.insert(now.chunks(512).filter(|s| s[0] == 99).count());
     }
-    assert!(confirmed.len() > 3 && !confirmed.contains(&0), "{confirmed:?}");
+    assert!(persisted.len() > 3 && !persisted.contains(&0), "{persisted:?}");
 }
 
 #[test]
@@ -324,17 +324,17 @@ fn killed_process_leaves_its_writes_visible_and_not_durable() {
 
 #[test]
 fn failed_write_leaves_nothing_a_part_or_all() {
-    for (confirmed, wanted) in [(Landed::Nothing, 0..=0), (Landed::Some(3), 0..=9), (Landed::All, 10..=10)] {
+    for (persisted, wanted) in [(Landed::Nothing, 0..=0), (Landed::Some(3), 0..=9), (Landed::All, 10..=10)] {
         let (disk, file) = disk_with(1);
         disk.plan(Fault {
             call: Some(Call::Write),
             nth: 1,
             lasting: false,
-            trouble: Trouble::Eio(confirmed),
+            trouble: Trouble::Eio(persisted),
         });
         write(&file, 0, &[9; 10]).unwrap_err();
         let n = read(&file, 0, 10).iter().filter(|b| **b == 9).count();
-        assert!(wanted.contains(&n), "{confirmed:?}: {n}");
+        assert!(wanted.contains(&n), "{persisted:?}: {n}");
         assert_eq!(disk.faults_fired(), 1);
     }
 }

@@ -36,8 +36,8 @@ use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::replica::queue::proposals::{Proposal, ProposalQueue, Work};
 use crate::replica::raft::{Replica, body_bytes_of};
-use crate::replica::repair::scrubber::Tending;
-use crate::replica::writer::slow_disk::Limping;
+use crate::replica::repair::scrubber::Scrubber;
+use crate::replica::writer::slow_disk::SlowDisk;
 use crate::replica::writer::{SyncOnce, Writer};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
@@ -46,7 +46,7 @@ use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
 use crate::types::{EntryIndex, Index};
-use driver::Steered;
+use driver::DrivenNode;
 use shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -89,9 +89,9 @@ pub(crate) struct Node {
     prove_at: Option<Moment>,
     retain_at: Moment,
     sync_began: Moment,
-    limping: Limping,
+    slow_disk: SlowDisk,
     shown: Option<publish::Shown>,
-    tending: Tending,
+    scrubber: Scrubber,
     /// The conflict between the log's options and those that the node was opened with.
     misfit: Option<Error>,
     /// The kind of the last published reason why this replica cannot accept every entry.
@@ -112,10 +112,10 @@ impl Node {
         let (positions, published) = (view.positions.clone(), published.clone());
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
-        let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
-        store.allocator.tell({
+        let scrubber = Scrubber::new(&store, queue.clone(), of_store, of_cluster, now);
+        store.allocator.set_file_hook({
             let queue = queue.clone();
-            move || queue.push_event(InboxEvent::BackgroundJob)
+            move || queue.push_event(InboxEvent::JobEnded)
         });
         let (writer, first) =
             (Writer::new(store, sequencer.end(), sequencer.committed().raft), positions.first());
@@ -124,7 +124,7 @@ impl Node {
         if !is_new {
             replica.await_introduction();
         }
-        let limping = Limping::new(cluster.limping_sync);
+        let slow_disk = SlowDisk::new(cluster.limping_sync);
         let mut node = Self {
             replica,
             writer,
@@ -146,13 +146,13 @@ impl Node {
             prove_at: None,
             retain_at: now,
             sync_began: now,
-            limping,
+            slow_disk,
             shown: None,
-            tending,
+            scrubber,
             misfit: None,
             shortage: None,
         };
-        node.tending.learn(&node.replica);
+        node.scrubber.learn(&node.replica);
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writer.plan)?;
             while let Some(why) = node.replica.is_held() {
@@ -175,7 +175,7 @@ impl Node {
 
     /// A replica that does not lead always takes appends, to refuse them at once: they must not wait for room that may
     /// never exist.
-    fn has_appetite(&self) -> bool {
+    fn has_uncommitted_room(&self) -> bool {
         self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
@@ -197,16 +197,16 @@ impl Node {
     }
 
     /// Makes a step of the scrubber.
-    fn tend(&mut self, now: Moment) -> Result<()> {
-        if self.tending.wants_roll() && self.writer.is_settled() {
+    fn scrub(&mut self, now: Moment) -> Result<()> {
+        if self.scrubber.wants_roll() && self.writer.is_settled() {
             // Damage in the growing segment is repaired once that segment has been sealed.
             let opening = self.replica.sequencer.opening();
             match self.writer.plan.roll(opening, 0, Purpose::Metadata) {
                 Ok(()) => self.finish(now)?,
-                Err(error) => self.tending.cannot_roll(&error),
+                Err(error) => self.scrubber.cannot_roll(&error),
             }
         }
-        self.tending.step(now, &mut self.replica, &self.published.counters);
+        self.scrubber.step(now, &mut self.replica, &self.published.counters);
         self.send();
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Node {
     fn order(&mut self, now: Moment) -> Result<()> {
         let mut bytes = 0;
         self.awaits_file = false;
-        while self.has_appetite() && bytes <= self.options.block_bytes_max as usize {
+        while self.has_uncommitted_room() && bytes <= self.options.block_bytes_max as usize {
             if self.must_await_file() {
                 self.awaits_file = true;
                 return Ok(());
@@ -292,7 +292,7 @@ impl Node {
             self.queue.account(std::mem::take(&mut self.gathered), 0); // only retries within sessions
             return Ok(());
         }
-        self.leave_what_is_jumped_over();
+        self.advance_first_index();
         let done = self.writer.write()?;
         let end = self.writer.written().end;
         let counters = &self.published.counters;
@@ -303,7 +303,7 @@ impl Node {
         self.positions.written(end.next.previous());
         self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
         counters.truncated.fetch_add(self.replica.take_truncated_records(), Ordering::Relaxed);
-        if self.replica.take_turned() {
+        if self.replica.take_log_changed() {
             self.queue.recount(self.writer.store.segments.bytes_from(self.positions.first()));
         }
         while let Some((_, bytes, _)) = self.uncommitted.pop_back_if(|(raft, ..)| *raft > end.raft) {
@@ -325,14 +325,14 @@ impl Node {
     /// Advances the first index over records that a snapshot skips. A snapshot takes effect in this replica before it
     /// is written, and the write removes all older segments. By then a reader of their records has to get `Discarded`.
     /// Segments that a command discards stay until the discard is published.
-    fn leave_what_is_jumped_over(&self) {
+    fn advance_first_index(&self) {
         self.positions.discarded(self.replica.sequencer.committed().first);
     }
 
     /// A leader whose disk is slow transfers leadership.
     fn mind_the_disk(&mut self, now: Moment) {
-        if self.replica.is_leader() && self.limping.is_reason_to_step_aside(now) {
-            self.replica.step_aside();
+        if self.replica.is_leader() && self.slow_disk.is_reason_to_transfer(now) {
+            self.replica.transfer_from_slow_disk();
         }
     }
 
@@ -369,7 +369,7 @@ impl Node {
     }
 }
 
-impl Steered for Node {
+impl DrivenNode for Node {
     type Job = Arc<SyncOnce>;
 
     fn run(job: &Arc<SyncOnce>) -> Result<()> {
@@ -389,7 +389,7 @@ impl Steered for Node {
     }
 
     fn accepts_proposals(&self) -> bool {
-        self.items.is_empty() && self.has_appetite()
+        self.items.is_empty() && self.has_uncommitted_room()
     }
 
     fn committed(&self) -> EntryIndex {
@@ -406,19 +406,25 @@ impl Steered for Node {
     }
 
     fn step(&mut self, now: Moment, work: Work) -> Result<()> {
-        self.writer.store.allocator.pass(now);
+        self.writer.store.allocator.set_time(now);
         self.items.extend(work.items);
         for event in work.events {
             match event {
                 InboxEvent::Message(envelope) => {
                     self.replica.receive(envelope, now, &mut self.writer.plan)?;
                     self.settle_before_truncation()?;
-                    self.leave_what_is_jumped_over(); // the next message can cause a write
+                    self.advance_first_index(); // the next message can cause a write
                 }
-                InboxEvent::AdminRequest(ask, wait_limit, completer) => {
-                    self.replica.ask(ask, wait_limit, completer, now, &mut self.writer.plan)?;
+                InboxEvent::AdminRequest(request, wait_limit, completer) => {
+                    self.replica.handle_request(
+                        request,
+                        wait_limit,
+                        completer,
+                        now,
+                        &mut self.writer.plan,
+                    )?;
                 }
-                InboxEvent::BackgroundJob => {}
+                InboxEvent::JobEnded => {}
             }
         }
         self.replica.advance(now, &mut self.writer.plan)?;
@@ -427,7 +433,7 @@ impl Steered for Node {
         self.prove(now)?;
         self.finish(now)?;
         self.retain(now)?;
-        self.tend(now)
+        self.scrub(now)
     }
 
     fn begin_sync(&mut self, now: Moment) -> Option<Arc<SyncOnce>> {
@@ -441,7 +447,7 @@ impl Steered for Node {
         let took = now.since(self.sync_began);
         self.published.counters.syncing(false);
         self.published.counters.synced(took);
-        self.limping.synced(took);
+        self.slow_disk.synced(took);
         self.writer.end_sync(job);
         let synced = self.writer.synced();
         self.positions.durable_to(synced.end.next.previous());
@@ -454,7 +460,7 @@ impl Steered for Node {
     }
 
     fn deadline(&self, now: Moment) -> Option<Moment> {
-        let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
+        let can_order = !self.items.is_empty() && !self.awaits_file && self.has_uncommitted_room();
         if can_order || self.writer.can_write() {
             return Some(now);
         }
@@ -465,7 +471,7 @@ impl Steered for Node {
             let left = Duration::from_millis(due.saturating_sub(self.replica.time(now).0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
+        [self.replica.deadline(), self.prove_at, retain, self.scrubber.deadline(now)]
             .into_iter()
             .flatten()
             .min()
@@ -509,7 +515,7 @@ impl Steered for Node {
 
     fn dismiss(&mut self) {
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
-        self.replica.fail_asks(&why);
+        self.replica.fail_requests(&why);
         self.positions.close(why);
     }
 }

@@ -103,7 +103,7 @@ impl Node {
         let members_changed = committed.changed != members;
         let moved = first > self.first;
         if moved {
-            self.tell_discarded(first);
+            self.log_discarded(first);
         }
         self.first = self.first.max(first);
         self.obey_the_log();
@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.
-    pub(super) fn tell_discarded(&self, first: Index) {
+    pub(super) fn log_discarded(&self, first: Index) {
         let records = first.0 - self.first.0;
         self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
         tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
@@ -192,7 +192,7 @@ impl Node {
         };
         if self.shown.as_ref().is_none_or(stale) {
             if self.shown.as_ref().and_then(|shown| shown.lead.2) != lead.2 {
-                tell_leader(self.cluster.node, lead.1, lead.2);
+                log_leader(self.cluster.node, lead.1, lead.2);
             }
             self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
             let status = self.status(now);
@@ -229,7 +229,7 @@ impl Node {
 }
 
 /// Logs a change of leader.
-fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
+fn log_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
     match leader {
         Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
         Some(leader) => tracing::info!(%node, %term, %leader, "another replica leads"),

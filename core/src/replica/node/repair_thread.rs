@@ -83,7 +83,7 @@ impl Shared {
                 InboxEvent::AdminRequest(_, _, completer) => {
                     completer.answer(Outcome::Failed(refusal.clone()))
                 }
-                InboxEvent::BackgroundJob => {}
+                InboxEvent::JobEnded => {}
             }
         }
         messages

@@ -85,7 +85,7 @@ impl Runtime {
         let opened = match open_or_find_damage(disk, &options)? {
             Directory::Ready(opened) => *opened,
             Directory::DamagedLog(damaged) => match Repairing::begin(*damaged)? {
-                Begun::RecoveredLog(opened) => *opened,
+                Begun::Repaired(opened) => *opened,
                 Begun::Repairing(repairing) => return Self::repair(&path, repairing, seed),
             },
         };

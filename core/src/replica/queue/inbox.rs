@@ -17,7 +17,7 @@ pub(crate) enum InboxEvent {
     /// A request of the program, to be answered within this time.
     AdminRequest(AdminRequest, Duration, Completer),
     /// A background job has ended; the node knows where its result is.
-    BackgroundJob,
+    JobEnded,
 }
 
 /// Whether the request skips a check that would refuse it.

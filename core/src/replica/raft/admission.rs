@@ -131,7 +131,7 @@ impl Replica {
         if message.get_msg_type() == MessageType::MsgSnapshot {
             self.admit_self(&mut message);
         }
-        self.give_way(&message);
+        self.withdraw_for(&message);
         self.step_at_pace(message);
         Ok(None)
     }

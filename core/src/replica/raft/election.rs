@@ -50,7 +50,7 @@ impl Ticks {
 impl Replica {
     pub(super) fn tick(&mut self) {
         self.await_answers();
-        self.ask_whether_removed();
+        self.query_membership();
         let log = &self.raw.raft.raft_log;
         // While its ready waits for room, a leader of several voters processes no messages, so raft makes it step down.
         // A sole voter is its own majority and stays leader; its heartbeats would pile up in memory.
@@ -62,14 +62,14 @@ impl Replica {
         // had.
         if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
             self.raw.tick();
-            self.ask_again_for_votes();
+            self.retry_pre_vote();
             self.steady();
         }
     }
 
     /// Repeats a pre-vote that found neither a majority nor a leader, before a second timeout has passed. The others
     /// may have heard the leader a little later, and so have refused.
-    fn ask_again_for_votes(&mut self) {
+    fn retry_pre_vote(&mut self) {
         if self.raw.raft.state != StateRole::PreCandidate {
             self.ticks.asking = 0;
             return;
@@ -86,7 +86,7 @@ impl Replica {
 
     /// Withdraws in favor of another voter that requests pre-votes at the same time, if that voter has a lower rank and
     /// this one would vote for it. Otherwise each could get half of the votes.
-    pub(super) fn give_way(&mut self, question: &Message) {
+    pub(super) fn withdraw_for(&mut self, question: &Message) {
         let raft = &mut self.raw.raft;
         let asks = question.get_msg_type() == MessageType::MsgRequestPreVote;
         let is_new = question.term > raft.term;

@@ -31,9 +31,9 @@ use std::collections::BTreeSet;
 
 /// The requests for room and their answers.
 #[derive(Debug, Default)]
-pub(super) struct Handover {
+pub(super) struct RoomRequests {
     /// This leader's last request, while it lacks room.
-    asked: Option<Asked>,
+    asked: Option<RoomRequest>,
     /// When it sent its last request.
     asked_at: Option<Moment>,
     /// The leader's request to this replica.
@@ -41,7 +41,7 @@ pub(super) struct Handover {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct RoomRequest {
     bytes: u64,
     has_room: BTreeSet<NodeId>,
 }
@@ -49,19 +49,19 @@ struct Asked {
 impl Replica {
     /// This leader has accepted records: it has room.
     pub(super) fn has_taken(&mut self) {
-        self.handover.asked = None;
+        self.room_requests.asked = None;
     }
 
     /// This leader has refused records of `bytes` bytes: asks whether others have room for them.
     pub(super) fn has_refused(&mut self, bytes: usize, why: &Error, now: Moment) {
-        let again = self.handover.asked_at.map(|at| at.plus(self.cluster.election_timeout));
+        let again = self.room_requests.asked_at.map(|at| at.plus(self.cluster.election_timeout));
         let lacks_room = matches!(why.kind(), ErrorKind::Full | ErrorKind::Io);
         if !self.is_leader() || !lacks_room || again.is_some_and(|at| now < at) {
             return;
         }
         let bytes = bytes as u64;
-        self.handover.asked_at = Some(now);
-        self.handover.asked = Some(Asked { bytes, has_room: BTreeSet::new() });
+        self.room_requests.asked_at = Some(now);
+        self.room_requests.asked = Some(RoomRequest { bytes, has_room: BTreeSet::new() });
         for to in self.others() {
             if self.membership.get(to).is_some_and(may_lead) {
                 self.post(to, raft_message::head(HeadKind::Room, &bytes.to_le_bytes()));
@@ -70,18 +70,18 @@ impl Replica {
     }
 
     /// Receives a leader's request for room. [`Self::answer_room`] answers it once all earlier messages are planned.
-    pub(super) fn asked_for_room(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn on_room_request(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let bytes = parse(body)?;
         if from.0 != self.raw.raft.leader_id {
             return Err("request for room from a node that does not lead");
         }
-        self.handover.question = Some((from, bytes));
+        self.room_requests.question = Some((from, bytes));
         Ok(())
     }
 
     /// Answers if there is room for the records that the leader has no room for. Never waits for a file.
     pub(super) fn answer_room(&mut self, plan: &mut Plan) {
-        let Some((from, bytes)) = self.handover.question.take() else { return };
+        let Some((from, bytes)) = self.room_requests.question.take() else { return };
         let may = self.membership.get(self.node()).is_some_and(may_lead)
             && self.exclusion().is_none()
             && self.may_vote();
@@ -92,10 +92,10 @@ impl Replica {
     }
 
     /// Receives a voter's answer that it has room.
-    pub(super) fn told_of_room(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn on_has_room(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let bytes = parse(body)?;
         let can_go = self.can_propose() && self.membership.get(from).is_some_and(may_lead);
-        let Some(asked) = self.handover.asked.as_mut().filter(|a| can_go && a.bytes == bytes) else {
+        let Some(asked) = self.room_requests.asked.as_mut().filter(|a| can_go && a.bytes == bytes) else {
             return Err("answer about room that was not requested");
         };
         asked.has_room.insert(from);
@@ -103,7 +103,7 @@ impl Replica {
             return Ok(());
         }
         let has_room = std::mem::take(&mut asked.has_room);
-        self.handover.asked = None;
+        self.room_requests.asked = None;
         if let Some(to) = self.successor_of(|node| has_room.contains(&node)) {
             tracing::warn!(node = %self.node(), %to, "transfers leadership: this replica has no room for records, and a majority has");
             self.raw.transfer_leader(to.0);

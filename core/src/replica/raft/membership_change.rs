@@ -80,7 +80,7 @@ impl Replica {
         }
         if was_member && self.membership.get(self.node()).is_none() {
             self.leave("it was removed from the cluster");
-            self.answers_on = true; // to vote requests: [`Self::tell_commit`]
+            self.answers_on = true; // to vote requests: [`Self::send_commit`]
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Replica {
     /// need this replica any more. Raft accepts a commit index with a rejected vote.
     ///
     /// Only pre-votes are answered: the answer promises nothing, whatever this disk holds.
-    pub(super) fn tell_commit(&mut self, question: &Message) {
+    pub(super) fn send_commit(&mut self, question: &Message) {
         if question.get_msg_type() != MessageType::MsgRequestPreVote || planted!(43) {
             return;
         }
@@ -160,11 +160,11 @@ impl Replica {
         self.raw.mut_store().keep_bodies(keep);
         self.find_place();
         self.weigh_membership();
-        self.tell_transport();
+        self.update_transport();
     }
 
     /// Gives the transport the members' addresses.
-    pub(super) fn tell_transport(&self) {
+    pub(super) fn update_transport(&self) {
         self.cluster.transport.members(&self.all_members());
     }
 

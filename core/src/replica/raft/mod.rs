@@ -56,7 +56,7 @@ use bytes::Bytes;
 use election::Ticks;
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) use fixtures::snapshot_of;
-use leader_transfer::Handover;
+use leader_transfer::RoomRequests;
 use options::{Newcomers, OptionChanges};
 use peers::Peers;
 pub(crate) use peers::handshake::Extent;
@@ -104,16 +104,16 @@ pub(crate) struct Replica {
     admission: Admission,
     /// The reason why raft's next ready waits for room. The inner None: a file is being prepared.
     short: Option<Option<Error>>,
-    handover: Handover,
+    room_requests: RoomRequests,
     /// The number of heartbeat answers, of followers that lag behind, after which they were sent nothing.
     paced: u64,
-    /// Whether entries were truncated, or skipped by a snapshot, since the last [`Self::take_turned`].
-    turned: bool,
+    /// Whether entries were truncated, or skipped by a snapshot, since the last [`Self::take_log_changed`].
+    log_changed: bool,
     /// Records truncated because of conflicts since the last [`Self::take_truncated_records`].
     truncated_records: u64,
     /// The term that it was leader in when this was last noted.
     led: Option<Term>,
-    lending: repair_service::Lending,
+    repair_service: repair_service::RepairService,
     /// When this replica lost leadership while appends waited.
     lost_lead: Option<Moment>,
     /// The reason why it takes no part any more.
@@ -197,11 +197,11 @@ impl Replica {
             admission: Admission::default(),
             short: None,
             paced: 0,
-            handover: Handover::default(),
-            turned: false,
+            room_requests: RoomRequests::default(),
+            log_changed: false,
             truncated_records: 0,
             led: None,
-            lending: repair_service::Lending::default(),
+            repair_service: repair_service::RepairService::default(),
             lost_lead: None,
             out: None,
             answers_on: false,
@@ -320,8 +320,8 @@ impl Replica {
     }
 
     /// Whether entries were truncated, or skipped by a snapshot, since the last call.
-    pub(crate) fn take_turned(&mut self) -> bool {
-        std::mem::take(&mut self.turned)
+    pub(crate) fn take_log_changed(&mut self) -> bool {
+        std::mem::take(&mut self.log_changed)
     }
 
     /// Records truncated because of conflicts since the last call.
@@ -358,8 +358,8 @@ impl Replica {
             self.tick();
         }
         self.report_snapshots(now);
-        self.ask_again(now);
-        self.ask_newcomers(now);
+        self.retry_barriers(now);
+        self.poll_learners(now);
         self.change_when_caught_up(now, plan);
         self.set_options_once_known(now, plan)?;
         if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {
@@ -377,7 +377,7 @@ impl Replica {
             return Ok(());
         }
         match self.open_envelope(envelope, now) {
-            Ok(Some((message, _))) if self.out.is_some() => self.tell_commit(&message),
+            Ok(Some((message, _))) if self.out.is_some() => self.send_commit(&message),
             Ok(Some(checked)) => self.step(checked, now, plan)?,
             Ok(None) => {}
             Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),

@@ -78,7 +78,7 @@ struct Pending {
 
 impl Replica {
     /// Takes a request to change options of the log.
-    pub(super) fn ask_to_set_options(
+    pub(super) fn request_options(
         &mut self,
         changes: Vec<(LogOption, Option<u64>)>,
         until: Moment,
@@ -109,12 +109,12 @@ impl Replica {
             }
             return Ok(());
         }
-        self.ask_versions(now);
+        self.request_versions(now);
         let waits_for = self.those_who_may_not_know();
         let Some(node) = waits_for.first() else { return self.order_options(now, plan) };
         let first = self.option_changes.asked.map_or(now, |(first, _)| first);
         let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
-        let is_there = waits_for.iter().find(|node| self.is_heard(**node, now));
+        let is_there = waits_for.iter().find(|node| self.is_active(**node, now));
         if let Some(node) = is_there.filter(|_| is_silent) {
             let what = format!(
                 "node {node} does not report that it knows options of the log: it runs an older version; nothing was \
@@ -179,7 +179,7 @@ impl Replica {
     }
 
     /// Asks the members that have not answered for their version, with every heartbeat.
-    fn ask_versions(&mut self, now: Moment) {
+    fn request_versions(&mut self, now: Moment) {
         let due = |(_, last): (Moment, Moment)| now >= last.plus(self.cluster.heartbeat);
         if !self.option_changes.asked.is_none_or(due) {
             return;
@@ -193,7 +193,7 @@ impl Replica {
 
     /// In a log with options: asks learners with every heartbeat whether they know them, and discards old answers.
     /// Names learners that do not report it.
-    pub(super) fn ask_newcomers(&mut self, now: Moment) {
+    pub(super) fn poll_learners(&mut self, now: Moment) {
         if !self.is_leader() || self.sequencer.options_at_end().is_empty() {
             self.newcomers = Newcomers::default();
             return;
@@ -212,7 +212,7 @@ impl Replica {
             if self.newcomers.know.contains_key(&node) {
                 continue;
             }
-            let heard = self.is_heard(node, now);
+            let heard = self.is_active(node, now);
             let (first, named) = self.newcomers.asked.entry(node).or_insert((now, false));
             if heard && !*named && now >= first.plus(self.cluster.election_timeout * 2) {
                 *named = true;
@@ -251,7 +251,7 @@ impl Replica {
     }
 
     /// Receives a request for the version of the format that this replica reads.
-    pub(super) fn asked_for_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn on_version_request(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         if !body.is_empty() {
             return Err("version request has an unexpected length");
         }
@@ -260,7 +260,7 @@ impl Replica {
     }
 
     /// Receives the version of the format that a member reads. The next step proposes the changes that wait for it.
-    pub(super) fn told_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn on_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let (version, segment_bytes) = raft_message::parse_reads_version(body)?;
         let is_newcomer = self.newcomers.asked.contains_key(&from);
         if self.option_changes.pending.is_empty() && !is_newcomer {

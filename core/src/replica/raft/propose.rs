@@ -230,7 +230,7 @@ impl Replica {
     }
 
     /// Fails all pending requests of the program.
-    pub(crate) fn fail_asks(&mut self, error: &Error) {
+    pub(crate) fn fail_requests(&mut self, error: &Error) {
         self.requests.fail_all(error);
         self.refuse_options(error);
     }

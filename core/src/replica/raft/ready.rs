@@ -386,7 +386,7 @@ impl Replica {
             "truncates entries that are not known to be committed here: another leader has replaced them"
         );
         self.raw.mut_store().truncate(end);
-        self.turned = true;
+        self.log_changed = true;
         self.staged.clear();
         // The outcome is unknown: another replica can have these entries, become leader, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
@@ -410,7 +410,7 @@ impl Replica {
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
         self.unapplied.clear();
-        self.turned = true;
+        self.log_changed = true;
         self.staged.clear();
         for w in self.waiting.drain(..) {
             w.completer.answer(Outcome::Failed(unknown_outcome()));

@@ -23,11 +23,11 @@ const ANSWERS_A_HEARTBEAT: u32 = 8;
 
 /// The state of requests from other replicas, and of the answers to our own.
 #[derive(Debug, Default)]
-pub(super) struct Lending {
+pub(super) struct RepairService {
     /// When a peer may get its next answer.
     next: BTreeMap<NodeId, Moment>,
     /// Received entries.
-    brought: Vec<BlockCopy>,
+    received: Vec<BlockCopy>,
     /// The replicas that reported an entry as damaged since the last call, and that entry.
     damaged: BTreeMap<NodeId, EntryIndex>,
 }
@@ -46,33 +46,33 @@ impl Replica {
     }
 
     /// Requests entries from another replica.
-    pub(crate) fn borrow(&mut self, from: NodeId, fetch: &Fetch) {
+    pub(crate) fn request_blocks(&mut self, from: NodeId, fetch: &Fetch) {
         self.post(from, fetch.encode());
     }
 
     /// Takes the entries received since the last call.
-    pub(crate) fn take_brought(&mut self) -> Vec<BlockCopy> {
-        std::mem::take(&mut self.lending.brought)
+    pub(crate) fn take_received(&mut self) -> Vec<BlockCopy> {
+        std::mem::take(&mut self.repair_service.received)
     }
 
     /// Takes the reports of entries that are damaged at other replicas as well, since the last call.
     pub(crate) fn take_damaged(&mut self) -> BTreeMap<NodeId, EntryIndex> {
-        std::mem::take(&mut self.lending.damaged)
+        std::mem::take(&mut self.repair_service.damaged)
     }
 
     /// Receives a report that the requested entry is damaged at another replica as well.
-    pub(super) fn has_it_damaged(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        self.lending.damaged.insert(from, parse_damaged(body)?);
+    pub(super) fn on_damaged(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        self.repair_service.damaged.insert(from, parse_damaged(body)?);
         Ok(())
     }
 
     /// Receives an answer.
-    pub(super) fn brought(&mut self, body: &[u8], bodies: Vec<Bytes>) -> Result<(), Malformed> {
+    pub(super) fn on_blocks(&mut self, body: &[u8], bodies: Vec<Bytes>) -> Result<(), Malformed> {
         let spares = parse_blocks(body, bodies)?;
-        if self.lending.brought.len() > BLOCKS_MAX {
+        if self.repair_service.received.len() > BLOCKS_MAX {
             return Err("more entries than were requested");
         }
-        self.lending.brought.extend(spares);
+        self.repair_service.received.extend(spares);
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Replica {
     /// requested entry. Without it: up to the last entry that it knows to be committed. If it knows none of them to be
     /// committed, it sends only its last committed entry, which shows the requester that the cluster has committed no
     /// further. For a request for committed entries, the anchor does not matter.
-    pub(super) fn lend(
+    pub(super) fn on_fetch(
         &mut self,
         to: NodeId,
         question: HeadKind,
@@ -88,13 +88,13 @@ impl Replica {
         now: Moment,
     ) -> Result<(), Malformed> {
         let fetch = Fetch::parse(body)?;
-        if self.lending.next.get(&to).is_some_and(|next| now < *next) {
+        if self.repair_service.next.get(&to).is_some_and(|next| now < *next) {
             return Err("request too soon after the last one");
         }
         let archive = self.raw.store().archive();
         let base = archive.first().raft;
         if fetch.first <= base || planted!(70) {
-            self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
+            self.repair_service.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
             self.post(to, encode_gone(if planted!(70) { fetch.first } else { base }));
             return Ok(());
         }
@@ -118,13 +118,13 @@ impl Replica {
             let archive = self.raw.store().archive();
             let is_its_own = || archive.leads_to(wanted).unwrap_or(false);
             if is_damaged && fetch.first == wanted && answer == HeadKind::Blocks && is_its_own() {
-                self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
+                self.repair_service.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
                 self.post(to, encode_damaged(wanted));
                 return Ok(());
             }
             return Err("request for entries that are not here");
         }
-        self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
+        self.repair_service.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
         let head = encode_blocks(answer, found.0.iter().map(|(header, _)| header));
         let bodies = found.0.into_iter().flat_map(|(_, body)| body).collect();
         self.post_as(to, head, bodies, false);

@@ -199,16 +199,16 @@ impl Requests {
 
 impl Replica {
     /// Takes a request.
-    pub(crate) fn ask(
+    pub(crate) fn handle_request(
         &mut self,
-        ask: AdminRequest,
+        request: AdminRequest,
         wait_limit: Duration,
         completer: Completer,
         now: Moment,
         plan: &mut Plan,
     ) -> Result<()> {
         let until = now.plus(wait_limit);
-        match ask {
+        match request {
             AdminRequest::Barrier => {
                 if let Some(why) = self.exclusion().cloned() {
                     completer.answer(Outcome::Failed(why));
@@ -220,7 +220,7 @@ impl Replica {
                     return Ok(());
                 }
                 self.requests.next.push(Barrier { until, completer });
-                self.ask_again(now);
+                self.retry_barriers(now);
             }
             AdminRequest::Change(changes, forced) => {
                 match self.refusal().map_or_else(|| self.membership.after(&changes), Err) {
@@ -244,14 +244,14 @@ impl Replica {
             }
             AdminRequest::Transfer(to) => self.transfer(to, until, completer),
             AdminRequest::SetOptions(changes) => {
-                self.ask_to_set_options(changes, until, completer, now, plan)?
+                self.request_options(changes, until, completer, now, plan)?
             }
         }
         self.process(now, plan)
     }
 
     /// Sends new barriers, and those without an answer again.
-    pub(super) fn ask_again(&mut self, now: Moment) {
+    pub(super) fn retry_barriers(&mut self, now: Moment) {
         self.answer_transfer(now);
         let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
         for (_, barrier) in self.requests.confirmed.extract_if(.., |(_, b)| b.until <= now) {

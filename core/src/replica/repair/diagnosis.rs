@@ -21,7 +21,7 @@ use crate::store::read::segment_files::{Files, SegmentFile};
 use crate::store::recovery::Past;
 use crate::store::recovery::gap::{BlockCopy, Gap, Look, Place, Probe};
 use crate::store::segment::{Base, file_number};
-use crate::store::whole_segments::{make_whole, mend_header, set_aside};
+use crate::store::whole_segments::{make_whole, restore_header, set_aside};
 use crate::types::EntryIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// The outcome of a diagnosis.
 pub(crate) enum Diagnosis {
     /// Nothing is wrong any more: the log is open.
-    RecoveredLog(Box<RecoveredLog>),
+    Repaired(Box<RecoveredLog>),
     Found(Box<Finding>),
 }
 
@@ -56,15 +56,15 @@ pub(crate) fn diagnose(damaged: &mut DamagedLog) -> Result<Diagnosis> {
         let Some((number, at)) = place else { return Err(why) };
         let Some(opened) = find_file(damaged, number)? else {
             let is_in_header = at < SEGMENT_HEADER_BYTES as u64;
-            if !is_in_header || !is_header_mended(damaged, number)? {
+            if !is_in_header || !is_header_restored(damaged, number)? {
                 restore(damaged, number)?;
             }
             match damaged.open_again()? {
-                Some(opened) => return Ok(Diagnosis::RecoveredLog(Box::new(opened))),
+                Some(opened) => return Ok(Diagnosis::Repaired(Box::new(opened))),
                 None => continue,
             }
         };
-        let end = applier(damaged, number)?.map(|base| (None, base));
+        let end = next_base(damaged, number)?.map(|base| (None, base));
         let mut place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
         let Some((mut gap, mut probe)) = examine(damaged, &place)? else { return Err(why) };
         let mut last = end.is_none();
@@ -187,7 +187,7 @@ pub(crate) fn numbers(damaged: &DamagedLog) -> Result<BTreeSet<u64>> {
 }
 
 /// The position where the segment after `number` begins, if it can be determined. Files that do not open are skipped.
-fn applier(damaged: &DamagedLog, number: u64) -> Result<Option<Base>> {
+fn next_base(damaged: &DamagedLog, number: u64) -> Result<Option<Base>> {
     Ok(alive_behind(damaged, number)?.first().and_then(|file| file.1))
 }
 
@@ -274,13 +274,13 @@ fn unlearnt(damaged: &DamagedLog) -> Sequencer {
 ///
 /// # Errors
 /// `Io`: it is not known whether the header was repaired.
-fn is_header_mended(damaged: &DamagedLog, number: u64) -> Result<bool> {
+fn is_header_restored(damaged: &DamagedLog, number: u64) -> Result<bool> {
     if !numbers(damaged)?.contains(&number) {
         return Ok(false);
     }
-    match mend_header(&*damaged.disk, damaged.identity.log, number) {
+    match restore_header(&*damaged.disk, damaged.identity.log, number) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Ok(false),
-        mended => mended.map(|()| true),
+        restored => restored.map(|()| true),
     }
 }
 
@@ -392,9 +392,9 @@ pub(crate) fn membership_on(damaged: &DamagedLog) -> Result<(Membership, EntryIn
     let mut committed = EntryIndex(0);
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
         let file = file?;
-        let told = told_in(&mut file.scanner())?;
-        committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, EntryIndex::max);
-        for (at, membership, _) in told.into_iter().rev() {
+        let found = memberships_in(&mut file.scanner())?;
+        committed = found.iter().map(|(_, _, commit)| *commit).fold(committed, EntryIndex::max);
+        for (at, membership, _) in found.into_iter().rev() {
             match membership {
                 Some(membership) if !membership.is_alone(node) => return Ok((membership, at)),
                 Some(_) if at <= committed => return Ok(last),
@@ -410,8 +410,8 @@ pub(crate) fn membership_on(damaged: &DamagedLog) -> Result<(Membership, EntryIn
 ///
 /// # Errors
 /// `Io`.
-fn told_in(scanner: &mut Scanner) -> Result<Vec<(EntryIndex, Option<Membership>, EntryIndex)>> {
-    let mut told = Vec::new();
+fn memberships_in(scanner: &mut Scanner) -> Result<Vec<(EntryIndex, Option<Membership>, EntryIndex)>> {
+    let mut found = Vec::new();
     let mut now: Option<Membership> = None;
     scanner.each_sound(&[Kind::Opening, Kind::Configuration, Kind::HardState], |header, body| {
         let mut commit = EntryIndex(0);
@@ -426,9 +426,9 @@ fn told_in(scanner: &mut Scanner) -> Result<Vec<(EntryIndex, Option<Membership>,
             }
         }
         let membership = if header.kind == Kind::HardState { None } else { now.clone() };
-        told.push((header.raft_index, membership, commit));
+        found.push((header.raft_index, membership, commit));
     })?;
-    Ok(told)
+    Ok(found)
 }
 
 /// The last membership in any sound block, and its entry. Empty if there is none.

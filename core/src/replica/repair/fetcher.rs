@@ -57,13 +57,13 @@ impl Fetcher {
         &self.spares
     }
 
-    /// When [`Self::ask`] has to be called again.
+    /// When [`Self::next_request`] has to be called again.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
         self.until.unwrap_or(now)
     }
 
     /// The peer to ask now, and the request. None: it is too early, or there is nothing to ask.
-    pub(crate) fn ask(&mut self, now: Moment, peers: &[NodeId]) -> Option<(NodeId, Fetch)> {
+    pub(crate) fn next_request(&mut self, now: Moment, peers: &[NodeId]) -> Option<(NodeId, Fetch)> {
         let first = self.missing()?;
         if self.until.is_some_and(|until| now < until) {
             return None;
@@ -79,7 +79,7 @@ impl Fetcher {
     }
 
     /// A peer has an entry damaged as well. The next peer is asked at once.
-    pub(crate) fn has_it_damaged(&mut self, peer: NodeId, entry: EntryIndex) {
+    pub(crate) fn mark_damaged_at(&mut self, peer: NodeId, entry: EntryIndex) {
         if self.missing() == Some(entry) && self.damaged.insert(peer) {
             self.until = None;
         }
@@ -175,7 +175,8 @@ mod tests {
             Some(EntryIndex(9)),
             "possibly no replica ever has an entry after it"
         );
-        let applier = |committed| behind_segment(committed).gap.applier(&[no_op(10, 4)]).len();
-        assert_eq!([applier(8), applier(9)], [0, 1]);
+        let entries_after_gap =
+            |committed| behind_segment(committed).gap.entries_after_gap(&[no_op(10, 4)]).len();
+        assert_eq!([entries_after_gap(8), entries_after_gap(9)], [0, 1]);
     }
 }

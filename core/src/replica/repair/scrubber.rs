@@ -62,16 +62,16 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// The state of scrub and repair.
 #[derive(Debug)]
-pub(crate) struct Tending {
+pub(crate) struct Scrubber {
     disk: Arc<dyn Disk>,
     segments: Arc<Segments>,
     allocator: Arc<Allocator>,
     queue: Arc<ProposalQueue>,
     options: Options,
     cluster: ClusterOptions,
-    doing: Doing,
+    state: ScrubState,
     /// The result of the job that was running.
-    done: Arc<Mutex<Option<Done>>>,
+    done: Arc<Mutex<Option<JobResult>>>,
     /// Segments to be examined first.
     suspects: BTreeSet<u64>,
     /// Segments in which a repair failed, and when it is retried.
@@ -89,50 +89,50 @@ struct GivenUp {
 }
 
 #[derive(Debug)]
-enum Doing {
-    Nothing,
-    Looking(Box<Looking>),
+enum ScrubState {
+    Idle,
+    Examining(Box<Examination>),
     /// A job is running.
-    Away,
-    Asking(Box<Asking>),
+    JobRunning,
+    Fetching(Box<PendingFetch>),
 }
 
 /// The examination of one segment.
 #[derive(Debug)]
-struct Looking {
+struct Examination {
     probe: Probe,
     segment: Arc<Segment>,
     /// Damage was found here: the scrub's pace does not apply.
     urgent: bool,
     /// Where the last gap was repaired.
-    mended: Option<usize>,
+    repaired_at: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Asking {
-    looking: Box<Looking>,
+struct PendingFetch {
+    examination: Box<Examination>,
     fetcher: Fetcher,
     opening: Option<BlockCopy>,
-    asked: u32,
+    requests: u32,
 }
 
 #[derive(Debug)]
-enum Done {
-    Looked { looking: Box<Looking>, bytes: usize, found: Result<Option<Hurt>> },
-    Repaired { looking: Box<Looking>, gap: Box<Gap>, result: Result<()> },
+enum JobResult {
+    Examined { examination: Box<Examination>, bytes: usize, found: Result<Option<ScrubResult>> },
+    Repaired { examination: Box<Examination>, gap: Box<Gap>, result: Result<()> },
 }
 
 /// The result of an examination.
 #[derive(Debug)]
-enum Hurt {
+enum ScrubResult {
     /// No damage, up to the segment's end.
-    None,
+    Sound,
     Gap(Box<Gap>, Option<BlockCopy>),
     /// Damage whose extent cannot be determined.
-    Hopeless(Error),
+    UnknownExtent(Error),
 }
 
-impl Tending {
+impl Scrubber {
     pub(crate) fn new(
         store: &Store,
         queue: Arc<ProposalQueue>,
@@ -147,7 +147,7 @@ impl Tending {
             queue,
             options,
             cluster,
-            doing: Doing::Nothing,
+            state: ScrubState::Idle,
             done: Arc::default(),
             suspects: BTreeSet::new(),
             given_up: BTreeMap::new(),
@@ -163,13 +163,13 @@ impl Tending {
 
     /// When [`Self::step`] has to be called. None: when there is an event.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
-        match &self.doing {
+        match &self.state {
             _ if self.is_off() => None,
-            Doing::Away => None,
-            Doing::Asking(asking) => Some(asking.fetcher.deadline(now)),
-            Doing::Looking(looking) if looking.urgent => Some(now),
-            Doing::Nothing | Doing::Looking(_) if self.has_suspect() => Some(now),
-            Doing::Nothing | Doing::Looking(_) => {
+            ScrubState::JobRunning => None,
+            ScrubState::Fetching(pending) => Some(pending.fetcher.deadline(now)),
+            ScrubState::Examining(examination) if examination.urgent => Some(now),
+            ScrubState::Idle | ScrubState::Examining(_) if self.has_suspect() => Some(now),
+            ScrubState::Idle | ScrubState::Examining(_) => {
                 let again = self.given_up.values().map(|g| g.at).min();
                 let again = again.filter(|_| self.segments.damage().is_repaired());
                 again.into_iter().chain((self.pace() > 0).then_some(self.due)).min()
@@ -230,14 +230,14 @@ impl Tending {
             }
         }
         loop {
-            let before = std::mem::replace(&mut self.doing, Doing::Nothing);
-            let goes_on = match before {
-                Doing::Nothing => self.begin(now),
-                Doing::Looking(looking) => self.look(now, looking),
-                Doing::Away => self.come_back(now, counters),
-                Doing::Asking(asking) => self.ask(now, asking, replica),
+            let before = std::mem::replace(&mut self.state, ScrubState::Idle);
+            let continues = match before {
+                ScrubState::Idle => self.begin(now),
+                ScrubState::Examining(examination) => self.examine_piece(now, examination),
+                ScrubState::JobRunning => self.collect_result(now, counters),
+                ScrubState::Fetching(pending) => self.fetch(now, pending, replica),
             };
-            if !goes_on {
+            if !continues {
                 return;
             }
         }
@@ -251,7 +251,7 @@ impl Tending {
         self.suspects.retain(|n| is_there(*n));
         let gone: Vec<u64> = self.given_up.keys().copied().filter(|n| !is_there(*n)).collect();
         for number in gone {
-            self.is_well(number);
+            self.mark_sound(number);
         }
         let suspect = full.iter().find(|s| self.suspects.contains(&s.number));
         let scrubbed = || {
@@ -284,7 +284,12 @@ impl Tending {
         let piece = PIECE_BYTES.min(usize::try_from(self.pace()).unwrap_or(usize::MAX)).max(4096);
         match Probe::new(&*self.disk, place, if urgent { PIECE_BYTES } else { piece }) {
             Ok(probe) => {
-                self.doing = Doing::Looking(Box::new(Looking { probe, segment, urgent, mended: None }));
+                self.state = ScrubState::Examining(Box::new(Examination {
+                    probe,
+                    segment,
+                    urgent,
+                    repaired_at: None,
+                }));
             }
             Err(error) => self.give_up(segment.number, &error, now),
         }
@@ -307,9 +312,9 @@ impl Tending {
     }
 
     /// A segment is sound, or has left the log.
-    fn is_well(&mut self, number: u64) {
+    fn mark_sound(&mut self, number: u64) {
         self.given_up.remove(&number);
-        self.segments.damage().is_well(number);
+        self.segments.damage().mark_sound(number);
     }
 
     /// Whether the segment still belongs to the log.
@@ -318,88 +323,88 @@ impl Tending {
     }
 
     /// Examines a piece, if it is due.
-    fn look(&mut self, now: Moment, mut looking: Box<Looking>) -> bool {
-        if !self.is_there(&looking.segment) {
+    fn examine_piece(&mut self, now: Moment, mut examination: Box<Examination>) -> bool {
+        if !self.is_there(&examination.segment) {
             return true;
         }
-        if !looking.urgent && self.has_suspect() {
-            self.passed = looking.segment.number.saturating_sub(1); // the scrub will examine it again
+        if !examination.urgent && self.has_suspect() {
+            self.passed = examination.segment.number.saturating_sub(1); // the scrub will examine it again
             return true;
         }
-        if !looking.urgent && now < self.due {
-            self.doing = Doing::Looking(looking);
+        if !examination.urgent && now < self.due {
+            self.state = ScrubState::Examining(examination);
             return false;
         }
-        if !looking.urgent {
+        if !examination.urgent {
             let nanos = u128::from(PIECE_BYTES as u64) * 1_000_000_000 / u128::from(self.pace().max(1));
             self.due = now.plus(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
         }
         let maker =
             Maker { segments: self.segments.clone(), options: self.options.clone(), node: self.cluster.node };
         let allocator = self.allocator.clone();
-        self.send_off(move || {
-            let from = looking.probe.at;
-            let found = looking.look(&maker).or_else(|error| {
+        self.start_job(move || {
+            let from = examination.probe.at;
+            let found = examination.check_piece(&maker).or_else(|error| {
                 // Bytes that are missing at the end of the file cannot be read.
-                if !allocator.restore_length(&looking.segment)? {
+                if !allocator.restore_length(&examination.segment)? {
                     return Err(error);
                 }
-                looking.probe.again();
-                looking.look(&maker)
+                examination.probe.recheck();
+                examination.check_piece(&maker)
             });
-            let bytes = looking.probe.at - from;
-            Done::Looked { looking, bytes, found }
+            let bytes = examination.probe.at - from;
+            JobResult::Examined { examination, bytes, found }
         });
         true
     }
 
     /// Starts a background job.
-    fn send_off(&mut self, job: impl FnOnce() -> Done + Send + 'static) {
+    fn start_job(&mut self, job: impl FnOnce() -> JobResult + Send + 'static) {
         let (done, queue) = (self.done.clone(), self.queue.clone());
-        self.doing = Doing::Away;
-        self.allocator.lend(move || {
+        self.state = ScrubState::JobRunning;
+        self.allocator.run_in_background(move || {
             let outcome = job();
             *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            queue.push_event(InboxEvent::BackgroundJob);
+            queue.push_event(InboxEvent::JobEnded);
         });
     }
 
-    fn come_back(&mut self, now: Moment, counters: &Counters) -> bool {
+    fn collect_result(&mut self, now: Moment, counters: &Counters) -> bool {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(done) = done else {
-            self.doing = Doing::Away;
+            self.state = ScrubState::JobRunning;
             return false;
         };
         match done {
-            Done::Looked { looking, bytes, found } => {
+            JobResult::Examined { examination, bytes, found } => {
                 counters.scrubbed.fetch_add(bytes as u64, Ordering::Relaxed);
-                let number = looking.segment.number;
+                let number = examination.segment.number;
                 match found {
-                    Ok(None) => self.doing = Doing::Looking(looking),
-                    Ok(Some(Hurt::None)) => {
-                        self.is_well(number);
+                    Ok(None) => self.state = ScrubState::Examining(examination),
+                    Ok(Some(ScrubResult::Sound)) => {
+                        self.mark_sound(number);
                     }
                     // Uncommitted entries may have been truncated.
-                    Ok(Some(Hurt::Gap(gap, _)))
-                        if !self.is_there(&looking.segment)
-                            || gap.to.is_none_or(|to| to > looking.segment.readable()) => {}
-                    Ok(Some(Hurt::Gap(gap, opening))) => {
+                    Ok(Some(ScrubResult::Gap(gap, _)))
+                        if !self.is_there(&examination.segment)
+                            || gap.to.is_none_or(|to| to > examination.segment.readable()) => {}
+                    Ok(Some(ScrubResult::Gap(gap, opening))) => {
                         let error = gap.error(&*self.disk);
                         let Range { start, end } = gap.records();
                         if self.segments.damage().found(number, bytes_of(&gap), Some(start..end)) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
                             tracing::error!(%error, from = %start, before = %end, "damage was found; it is being repaired");
                         }
-                        if looking.mended == Some(gap.from) {
+                        if examination.repaired_at == Some(gap.from) {
                             self.give_up(number, &error, now);
                             return true;
                         }
                         let wait_limit = self.cluster.heartbeat * 4;
                         let fetcher = Fetcher::new(*gap, wait_limit, self.cluster.message_bytes_max);
-                        let asking = Asking { looking, fetcher, opening, asked: 0 };
-                        self.doing = Doing::Asking(Box::new(asking));
+                        let pending = PendingFetch { examination, fetcher, opening, requests: 0 };
+                        self.state = ScrubState::Fetching(Box::new(pending));
                     }
-                    Ok(Some(Hurt::Hopeless(error))) | Err(error) => {
+                    Ok(Some(ScrubResult::UnknownExtent(error))) | Err(error) => {
                         let at = error.location().map_or(0, |(_, offset)| offset);
                         if self.segments.damage().found(number, at..at + 1, None) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
@@ -408,42 +413,46 @@ impl Tending {
                     }
                 }
             }
-            Done::Repaired { mut looking, gap, result } => match result {
+            JobResult::Repaired { mut examination, gap, result } => match result {
                 Ok(()) => {
                     counters.repaired.fetch_add(1, Ordering::Relaxed);
-                    self.segments.damage().mended(looking.segment.number, &bytes_of(&gap), &gap.records());
+                    self.segments.damage().mark_repaired(
+                        examination.segment.number,
+                        &bytes_of(&gap),
+                        &gap.records(),
+                    );
                     tracing::warn!(
                         file = %gap.path(&*self.disk).display(), offset = gap.from, records = ?gap.records(),
                         "damage was repaired with entries of another replica"
                     );
-                    looking.mended = Some(gap.from);
-                    looking.probe.again();
-                    self.doing = Doing::Looking(looking);
+                    examination.repaired_at = Some(gap.from);
+                    examination.probe.recheck();
+                    self.state = ScrubState::Examining(examination);
                 }
-                Err(error) => self.give_up(looking.segment.number, &error, now),
+                Err(error) => self.give_up(examination.segment.number, &error, now),
             },
         }
         true
     }
 
     /// Fetches the missing entries. Once all have arrived, starts the job that writes them.
-    fn ask(&mut self, now: Moment, mut asking: Box<Asking>, replica: &mut Replica) -> bool {
-        let number = asking.looking.segment.number;
-        asking.fetcher.take(replica.take_brought());
+    fn fetch(&mut self, now: Moment, mut pending: Box<PendingFetch>, replica: &mut Replica) -> bool {
+        let number = pending.examination.segment.number;
+        pending.fetcher.take(replica.take_received());
         for (peer, entry) in replica.take_damaged() {
-            asking.fetcher.has_it_damaged(peer, entry);
+            pending.fetcher.mark_damaged_at(peer, entry);
         }
-        if !self.is_there(&asking.looking.segment) {
+        if !self.is_there(&pending.examination.segment) {
             return true;
         }
-        if asking.fetcher.missing().is_none() {
-            let Asking { looking, fetcher, opening, .. } = *asking;
+        if pending.fetcher.missing().is_none() {
+            let PendingFetch { examination, fetcher, opening, .. } = *pending;
             match fetcher.gap.fill(opening.as_ref(), fetcher.spares(), None) {
                 Ok(bytes) => {
                     let disk = self.disk.clone();
-                    self.send_off(move || {
+                    self.start_job(move || {
                         let result = fetcher.gap.rewrite(&*disk, &bytes);
-                        Done::Repaired { looking, gap: Box::new(fetcher.gap), result }
+                        JobResult::Repaired { examination, gap: Box::new(fetcher.gap), result }
                     });
                 }
                 Err(why) => {
@@ -454,28 +463,28 @@ impl Tending {
             return true;
         }
         let others = replica.others();
-        let rounds = asking.asked / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
+        let rounds = pending.requests / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
         // A learner that may have them whole is still asked. If there are no other voters, the learners decide.
-        let fetcher = &asking.fetcher;
+        let fetcher = &pending.fetcher;
         let is_lost = fetcher.is_lost_to(&replica.other_voters()) || fetcher.is_lost_to(&others);
         if is_lost {
             let why = "all other voters have the same entries damaged";
-            self.segments.damage().lose(number, asking.fetcher.gap.records(), why);
+            self.segments.damage().mark_unrepairable(number, pending.fetcher.gap.records(), why);
         }
-        if others.is_empty() || rounds >= ROUNDS_MAX || asking.fetcher.is_lost_to(&others) {
-            let gap = &asking.fetcher.gap;
+        if others.is_empty() || rounds >= ROUNDS_MAX || pending.fetcher.is_lost_to(&others) {
+            let gap = &pending.fetcher.gap;
             let error = gap.error(&*self.disk);
             if !is_lost {
-                self.segments.damage().hope(number, &gap.records());
+                self.segments.damage().clear_unrepairable(number, &gap.records());
             }
             self.give_up(number, &error, now);
             return true;
         }
-        if let Some((peer, fetch)) = asking.fetcher.ask(now, &others) {
-            asking.asked += 1;
-            replica.borrow(peer, &fetch);
+        if let Some((peer, fetch)) = pending.fetcher.next_request(now, &others) {
+            pending.requests += 1;
+            replica.request_blocks(peer, &fetch);
         }
-        self.doing = Doing::Asking(asking);
+        self.state = ScrubState::Fetching(pending);
         false
     }
 }
@@ -485,30 +494,38 @@ fn bytes_of(gap: &Gap) -> Range<u64> {
     gap.from as u64..gap.to.unwrap_or(gap.place.bytes as usize) as u64
 }
 
-impl Looking {
+impl Examination {
     /// Examines a piece. None: it was sound, and there is more.
-    fn look(&mut self, maker: &Maker) -> Result<Option<Hurt>> {
+    fn check_piece(&mut self, maker: &Maker) -> Result<Option<ScrubResult>> {
         match self.probe.look()? {
             Look::More => Ok(None),
-            Look::Sound => Ok(Some(Hurt::None)),
+            Look::Sound => Ok(Some(ScrubResult::Sound)),
             Look::Broken(why) => self.examine(why, maker).map(Some),
         }
     }
 
     /// Finds the gap at a break in the chain of blocks.
-    fn examine(&mut self, why: crate::record::batch::Malformed, maker: &Maker) -> Result<Hurt> {
+    fn examine(&mut self, why: crate::record::batch::Malformed, maker: &Maker) -> Result<ScrubResult> {
         let Some(mut gap) = self.probe.gap(why)? else {
-            return Ok(Hurt::Hopeless(Error::corrupt(self.probe.path(), self.probe.at as u64, why)));
+            return Ok(ScrubResult::UnknownExtent(Error::corrupt(
+                self.probe.path(),
+                self.probe.at as u64,
+                why,
+            )));
         };
         gap.keep_index(maker.segments.open(&self.segment)?.index()?);
         let mut opening = None;
         if gap.is_opening() {
             opening = maker.opening(&self.segment)?;
             if opening.is_none() {
-                return Ok(Hurt::Hopeless(Error::corrupt(self.probe.path(), self.probe.at as u64, why)));
+                return Ok(ScrubResult::UnknownExtent(Error::corrupt(
+                    self.probe.path(),
+                    self.probe.at as u64,
+                    why,
+                )));
             }
         }
-        Ok(Hurt::Gap(Box::new(gap), opening))
+        Ok(ScrubResult::Gap(Box::new(gap), opening))
     }
 }
 

@@ -54,7 +54,7 @@ impl LogClock {
     pub(crate) fn look(&mut self, now: Moment, wall: Timestamp) -> Timestamp {
         self.shown = self.corrected(now, wall);
         self.at = self.at.max(now);
-        self.tell(wall);
+        self.log_difference(wall);
         self.peek(now, wall)
     }
 
@@ -66,7 +66,7 @@ impl LogClock {
     }
 
     /// Logs once when the two clocks differ, and once when they agree again.
-    fn tell(&mut self, wall: Timestamp) {
+    fn log_difference(&mut self, wall: Timestamp) {
         let difference = Duration::from_millis(wall.0).abs_diff(self.shown);
         let before = std::mem::replace(&mut self.is_off, difference > NOTICED);
         match (before, self.is_off) {

@@ -71,7 +71,7 @@ pub(crate) enum HeadKind {
     /// The version of the format that the sender reads, and its segment size.
     ReadsVersion = 13,
     /// The first requested entry is damaged here as well. Older versions drop it.
-    DamagedLog = 14,
+    DamagedEntry = 14,
 }
 
 impl HeadKind {
@@ -89,7 +89,7 @@ impl HeadKind {
         Self::Committed,
         Self::Version,
         Self::ReadsVersion,
-        Self::DamagedLog,
+        Self::DamagedEntry,
     ];
 }
 

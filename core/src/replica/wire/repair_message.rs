@@ -108,7 +108,7 @@ pub(crate) fn encode_gone(base: EntryIndex) -> Bytes {
 
 /// Encodes the answer that `entry` is damaged here as well.
 pub(crate) fn encode_damaged(entry: EntryIndex) -> Bytes {
-    head(HeadKind::DamagedLog, &entry.0.to_le_bytes())
+    head(HeadKind::DamagedEntry, &entry.0.to_le_bytes())
 }
 
 /// Decodes the entry that is damaged at another replica as well.
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(EntryIndex(7))));
         assert!(parse_gone(&body[1..]).is_err());
         let (kind, body) = parse_head(&encode_damaged(EntryIndex(8))).unwrap();
-        assert_eq!((kind, parse_damaged(&body)), (HeadKind::DamagedLog, Ok(EntryIndex(8))));
+        assert_eq!((kind, parse_damaged(&body)), (HeadKind::DamagedEntry, Ok(EntryIndex(8))));
         assert!(parse_damaged(&body[1..]).is_err());
     }
 

@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(look(Purpose::Data, 1), (0, true), "it is the last one");
         assert_eq!(look(Purpose::Metadata, 1), (1, false));
         disk.limit_space(None);
-        clock.pass(Moment::START.plus(RETRY_DELAY));
+        clock.set_time(Moment::START.plus(RETRY_DELAY));
         assert_eq!(look(Purpose::Data, 1), (1, false));
     }
 
@@ -376,7 +376,7 @@ mod tests {
         let votes = look(Purpose::Metadata).blocks - blocks;
         assert!(votes * block_bytes(100) >= LIMIT / 17, "{blocks} records, then {votes} votes");
         disk.limit_space(None);
-        clock.pass(Moment::START.plus(RETRY_DELAY));
+        clock.set_time(Moment::START.plus(RETRY_DELAY));
         assert_eq!(look(Purpose::Data).blocks, 1_000);
     }
 }

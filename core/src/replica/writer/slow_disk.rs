@@ -17,18 +17,18 @@ const DELAY_MAX: Duration = Duration::from_secs(640);
 
 /// The durations of the disk's last syncs.
 #[derive(Debug)]
-pub(crate) struct Limping {
+pub(crate) struct SlowDisk {
     limit: Option<Duration>,
     recent: [Duration; SYNCS],
     next: usize,
-    stepped_aside: Option<Moment>,
+    transferred_at: Option<Moment>,
     delay: Duration,
 }
 
-impl Limping {
+impl SlowDisk {
     /// No sync has taken longer than `limit` so far. None: no sync is too slow.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
-        Self { limit, recent: [Duration::ZERO; SYNCS], next: 0, stepped_aside: None, delay: DELAY_MIN }
+        Self { limit, recent: [Duration::ZERO; SYNCS], next: 0, transferred_at: None, delay: DELAY_MIN }
     }
 
     /// Adds a sync that took this long.
@@ -38,16 +38,16 @@ impl Limping {
     }
 
     /// Whether the leader should transfer leadership now. If so, assumes that it does.
-    pub(crate) fn is_reason_to_step_aside(&mut self, now: Moment) -> bool {
+    pub(crate) fn is_reason_to_transfer(&mut self, now: Moment) -> bool {
         let Some(limit) = self.limit else { return false };
         let slow = self.recent.iter().filter(|took| **took > limit).count();
-        let lately = self.stepped_aside.is_some_and(|at| now < at.plus(self.delay));
+        let lately = self.transferred_at.is_some_and(|at| now < at.plus(self.delay));
         if slow <= SYNCS / 2 || lately {
             return false;
         }
-        let again = self.stepped_aside.is_some_and(|at| now < at.plus(self.delay * 3));
+        let again = self.transferred_at.is_some_and(|at| now < at.plus(self.delay * 3));
         self.delay = if again { DELAY_MAX.min(self.delay * 2) } else { DELAY_MIN };
-        self.stepped_aside = Some(now);
+        self.transferred_at = Some(now);
         true
     }
 }
@@ -66,25 +66,25 @@ mod tests {
     /// The leader went by a moving average: one sync of 4 s made it transfer leadership.
     #[test]
     fn one_slow_sync_causes_no_transfer() {
-        let mut limping = Limping::new(Some(Duration::from_millis(500)));
+        let mut slow_disk = SlowDisk::new(Some(Duration::from_millis(500)));
         for took in [FAST, FAST, SLOW, FAST, SLOW, FAST, SLOW] {
-            limping.synced(took);
-            assert!(!limping.is_reason_to_step_aside(after(1)));
+            slow_disk.synced(took);
+            assert!(!slow_disk.is_reason_to_transfer(after(1)));
         }
-        limping.synced(SLOW);
-        assert!(limping.is_reason_to_step_aside(after(1)));
+        slow_disk.synced(SLOW);
+        assert!(slow_disk.is_reason_to_transfer(after(1)));
     }
 
     /// If all disks were slow, leadership was transferred every 10 s.
     #[test]
     fn repeated_leader_transfers_less_and_less_often() {
-        let mut limping = Limping::new(Some(Duration::from_millis(500)));
-        (0..SYNCS).for_each(|_| limping.synced(SLOW));
-        let steps: Vec<u64> = (0..4000).filter(|s| limping.is_reason_to_step_aside(after(*s))).collect();
+        let mut slow_disk = SlowDisk::new(Some(Duration::from_millis(500)));
+        (0..SYNCS).for_each(|_| slow_disk.synced(SLOW));
+        let steps: Vec<u64> = (0..4000).filter(|s| slow_disk.is_reason_to_transfer(after(*s))).collect();
         assert_eq!(steps, [0, 10, 30, 70, 150, 310, 630, 1270, 1910, 2550, 3190, 3830]);
         // Long after, the delay is the initial one again.
         let later = 3830 + 3 * DELAY_MAX.as_secs();
-        assert!(limping.is_reason_to_step_aside(after(later)));
-        assert!(limping.is_reason_to_step_aside(after(later + 10)));
+        assert!(slow_disk.is_reason_to_transfer(after(later)));
+        assert!(slow_disk.is_reason_to_transfer(after(later + 10)));
     }
 }

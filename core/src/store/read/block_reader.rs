@@ -166,7 +166,7 @@ impl Blocks {
     }
 
     /// Drops the window filled by `pread`.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.window.take();
     }
 

@@ -24,7 +24,7 @@ pub(crate) trait Learn {
     /// The last entry known to be committed according to the learned blocks; for a log on its own, the last one.
     fn commit(&self) -> EntryIndex;
     /// Returns a fresh learner of the same kind, to examine the log's past.
-    fn again(&self) -> Box<dyn Learn + '_>;
+    fn fresh_learner(&self) -> Box<dyn Learn + '_>;
 }
 
 /// Walks a segment's blocks from its opening block on.

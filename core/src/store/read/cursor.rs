@@ -43,7 +43,7 @@ impl Cursor {
         loop {
             let readable = self.segment().readable();
             let Some(found) = self.blocks.next(readable)? else {
-                match self.segments.applier(self.segment(), self.blocks.at()) {
+                match self.segments.next_position(self.segment(), self.blocks.at()) {
                     Some((next, offset)) => self.enter(&next, offset)?,
                     None => return Ok(None),
                 }
@@ -76,8 +76,8 @@ impl Cursor {
     }
 
     /// Drops the bytes that were read without a mapping.
-    pub(crate) fn let_go(&mut self) {
-        self.blocks.let_go();
+    pub(crate) fn release(&mut self) {
+        self.blocks.release();
     }
 
     /// Stores, for look-ups, the batch offsets that [`load`](Self::load) passed to `show`.

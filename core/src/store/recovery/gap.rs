@@ -265,7 +265,7 @@ impl Gap {
 
     /// Of committed entries, in order, those that follow the one before the gap. None of them do if that one is not
     /// committed itself.
-    pub(crate) fn applier<'a>(&self, committed: &'a [BlockCopy]) -> &'a [BlockCopy] {
+    pub(crate) fn entries_after_gap<'a>(&self, committed: &'a [BlockCopy]) -> &'a [BlockCopy] {
         let term = |at: EntryIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
         let follows = self.is_before_committed() || term(self.before.raft) == Some(self.before.term);
         let first = committed.iter().position(|(h, _)| h.raft_index == self.first());

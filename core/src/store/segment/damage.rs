@@ -144,11 +144,11 @@ impl Damage {
         }
         let what = record.map_or_else(String::new, |record| format!("record {record} cannot be read: "));
         match state.verdict(number, record) {
-            Some(why) => error.retold(format!("{what}{error}; nobody can repair it: {why}")).into_lasting(),
-            None if repaired => error.retold(format!(
+            Some(why) => error.with_message(format!("{what}{error}; nobody can repair it: {why}")).into_lasting(),
+            None if repaired => error.with_message(format!(
                 "{what}{error}; it is being fetched from other replicas: read again, or read from another replica"
             )),
-            None => error.retold(format!("{what}{error}")),
+            None => error.with_message(format!("{what}{error}")),
         }
     }
 
@@ -180,7 +180,7 @@ impl Damage {
     }
 
     /// Marks these records of a segment as not repairable now. Errors of reads include `why`.
-    pub(crate) fn lose(&self, number: u64, records: Range<Index>, why: &str) {
+    pub(crate) fn mark_unrepairable(&self, number: u64, records: Range<Index>, why: &str) {
         let mut state = self.state();
         state.lost.retain(|(n, known, _)| *n != number || *known != records);
         if state.lost.len() < PLACES_MAX {
@@ -188,20 +188,20 @@ impl Damage {
         }
     }
 
-    /// Clears the mark of [`Self::lose`]: these records may be repairable after all.
-    pub(crate) fn hope(&self, number: u64, records: &Range<Index>) {
+    /// Clears the mark of [`Self::mark_unrepairable`]: these records may be repairable after all.
+    pub(crate) fn clear_unrepairable(&self, number: u64, records: &Range<Index>) {
         self.state().lost.retain(|(n, known, _)| *n != number || known != records);
     }
 
     /// Removes damage in these bytes, which are repaired.
-    pub(crate) fn mended(&self, number: u64, bytes: &Range<u64>, records: &Range<Index>) {
+    pub(crate) fn mark_repaired(&self, number: u64, bytes: &Range<u64>, records: &Range<Index>) {
         let mut state = self.state();
         state.places.retain(|known| !known.is_in(number, bytes));
         state.lost.retain(|(n, known, _)| *n != number || known != records);
     }
 
     /// Removes all damage of a segment, which is intact or gone.
-    pub(crate) fn is_well(&self, number: u64) {
+    pub(crate) fn mark_sound(&self, number: u64) {
         let mut state = self.state();
         state.places.retain(|known| known.number != number);
         state.lost.retain(|(n, ..)| *n != number);
@@ -240,7 +240,7 @@ mod tests {
         damage.set_helpers(Helpers::Replicas);
         assert!(!damage.found(3, 4000..5000, None), "a reader has found it");
         assert!(damage.found(3, 5000..5001, None));
-        damage.mended(3, &(4000..5000), &(Index(17)..Index(18)));
+        damage.mark_repaired(3, &(4000..5000), &(Index(17)..Index(18)));
         assert!(damage.found(3, 4096..4097, None));
     }
 
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(now(19, &[3, 4]), 2, "19 cannot be read either");
         assert_eq!(now(20, &[3, 4]), 1, "no damaged record can be read any more");
         assert_eq!(now(20, &[5]), 0);
-        damage.is_well(4);
+        damage.mark_sound(4);
         assert_eq!(now(1, &[3, 4]), 1);
         assert_eq!(damage.counted(), 1, "the count does not decrease");
     }
@@ -270,13 +270,13 @@ mod tests {
         let error = met(&damage, 4096, 17);
         assert!(!error.is_lasting() && error.to_string().contains("is being fetched"), "{error}");
         assert_eq!(damage.take_suspects().into_iter().collect::<Vec<_>>(), [3]);
-        damage.lose(3, Index(10)..Index(18), "all have it damaged");
+        damage.mark_unrepairable(3, Index(10)..Index(18), "all have it damaged");
         assert!(met(&damage, 4096, 17).is_lasting());
         assert!(!met(&damage, 9000, 18).is_lasting(), "another place");
-        damage.hope(3, &(Index(10)..Index(18)));
+        damage.clear_unrepairable(3, &(Index(10)..Index(18)));
         assert!(!met(&damage, 4096, 17).is_lasting());
-        damage.lose(3, Index(10)..Index(18), "all have it damaged");
-        damage.is_well(3);
+        damage.mark_unrepairable(3, Index(10)..Index(18), "all have it damaged");
+        damage.mark_sound(3);
         assert!(!met(&damage, 4096, 17).is_lasting());
     }
 }

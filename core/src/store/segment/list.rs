@@ -140,7 +140,7 @@ impl Segments {
 
     /// Where a reader continues at the end of its segment, which it read up to offset `at`: a segment and an offset.
     /// `None` if this segment has more, perhaps not committed yet, or nothing follows.
-    pub(crate) fn applier(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
+    pub(crate) fn next_position(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
         // Both under one lock, so that no segment is cut between the two checks.
         self.read(|list| {
             let n = list.partition_point(|s| s.number < segment.number);

@@ -183,7 +183,9 @@ fn roll_without_a_file_changes_nothing() {
     let opening = opening(base, Term(2), Index(1), EntryIndex(0));
     assert_eq!(rig.store.roll(opening, 0, Purpose::Metadata).unwrap_err().kind(), ErrorKind::Full);
     rig.disk.heal();
-    rig.store.allocator.pass(crate::sync::clock::Moment::START.plus(crate::store::allocator::RETRY_DELAY));
+    rig.store
+        .allocator
+        .set_time(crate::sync::clock::Moment::START.plus(crate::store::allocator::RETRY_DELAY));
     rig.check();
     rig.data(10);
     rig.sync();

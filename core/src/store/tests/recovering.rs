@@ -28,8 +28,8 @@ impl Learn for Beside<'_> {
         self.learnt.commit()
     }
 
-    fn again(&self) -> Box<dyn Learn + '_> {
-        self.learnt.again()
+    fn fresh_learner(&self) -> Box<dyn Learn + '_> {
+        self.learnt.fresh_learner()
     }
 }
 

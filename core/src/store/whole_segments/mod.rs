@@ -24,7 +24,7 @@ use std::io::{self, ErrorKind, IoSlice};
 ///
 /// # Errors
 /// `Corrupt`: the salt is not known; `Io`.
-pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()> {
+pub(crate) fn restore_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()> {
     let name = file_name(number);
     let path = disk.path().join(&name);
     let io = |e| Error::io("read", &path, e);

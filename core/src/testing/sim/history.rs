@@ -110,10 +110,10 @@ pub enum Seen {
 /// The answer that a client got.
 ///
 /// ```
-/// assert_ne!(chiplog::sim::Told::Refused, chiplog::sim::Told::Nothing);
+/// assert_ne!(chiplog::sim::Reply::Refused, chiplog::sim::Reply::Nothing);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Reply {
     /// None, or an unknown outcome: the call may have happened, may happen later, or never.
     Nothing,
     /// It did not happen and never will.
@@ -131,9 +131,9 @@ pub enum Told {
 /// One call of a client.
 ///
 /// ```
-/// use chiplog::sim::{self, Call, Moment, Told, When};
+/// use chiplog::sim::{self, Call, Moment, Reply, When};
 /// let invoked = When { order: 0, at: Moment(0) };
-/// let call = Call { client: 1, what: sim::What::Info, invoked, returned: None, told: Told::Nothing };
+/// let call = Call { client: 1, what: sim::What::Info, invoked, returned: None, reply: Reply::Nothing };
 /// assert!(call.returned.is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub struct Call {
     /// When it returned; `None` if it did not.
     pub returned: Option<When>,
     /// The answer.
-    pub told: Told,
+    pub reply: Reply,
 }
 
 /// All calls of a run.
@@ -165,15 +165,15 @@ pub struct History {
 impl History {
     pub(super) fn invoke(&mut self, at: Moment, client: u32, what: What) -> usize {
         let invoked = self.when(at);
-        self.calls.push(Call { client, what, invoked, returned: None, told: Told::Nothing });
+        self.calls.push(Call { client, what, invoked, returned: None, reply: Reply::Nothing });
         self.calls.len() - 1
     }
 
     /// Records the answer to a call. An unknown outcome is no return: the call stays open for ever.
-    pub(super) fn answer(&mut self, at: Moment, call: usize, told: Told) {
-        let returned = (told != Told::Nothing).then(|| self.when(at));
+    pub(super) fn answer(&mut self, at: Moment, call: usize, reply: Reply) {
+        let returned = (reply != Reply::Nothing).then(|| self.when(at));
         self.calls[call].returned = returned;
-        self.calls[call].told = told;
+        self.calls[call].reply = reply;
     }
 
     fn when(&mut self, at: Moment) -> When {
@@ -198,18 +198,18 @@ impl History {
                 What::Info => write!(out, ",\"op\":\"info\""),
                 What::Discard { first } => write!(out, ",\"op\":\"discard\",\"index\":{first}"),
             };
-            let _ = match call.told {
-                Told::Nothing => write!(out, ",\"told\":\"nothing\""),
-                Told::Refused => write!(out, ",\"told\":\"refused\""),
-                Told::Appended(None) => write!(out, ",\"told\":\"appended\""),
-                Told::Appended(Some(first)) => write!(out, ",\"told\":\"appended\",\"first\":{first}"),
-                Told::Read(Seen::Record(number)) => write!(out, ",\"told\":\"record\",\"record\":{number}"),
-                Told::Read(Seen::Discarded) => write!(out, ",\"told\":\"gone\""),
-                Told::Read(Seen::Beyond) => write!(out, ",\"told\":\"beyond\""),
-                Told::Info(first, last) => {
+            let _ = match call.reply {
+                Reply::Nothing => write!(out, ",\"told\":\"nothing\""),
+                Reply::Refused => write!(out, ",\"told\":\"refused\""),
+                Reply::Appended(None) => write!(out, ",\"told\":\"appended\""),
+                Reply::Appended(Some(first)) => write!(out, ",\"told\":\"appended\",\"first\":{first}"),
+                Reply::Read(Seen::Record(number)) => write!(out, ",\"told\":\"record\",\"record\":{number}"),
+                Reply::Read(Seen::Discarded) => write!(out, ",\"told\":\"gone\""),
+                Reply::Read(Seen::Beyond) => write!(out, ",\"told\":\"beyond\""),
+                Reply::Info(first, last) => {
                     write!(out, ",\"told\":\"info\",\"first\":{first},\"last\":{last}")
                 }
-                Told::Discarded => write!(out, ",\"told\":\"discarded\""),
+                Reply::Discarded => write!(out, ",\"told\":\"discarded\""),
             };
             out.push_str("}\n");
         }
@@ -240,8 +240,8 @@ mod tests {
         let mut history = History::default();
         let append = history.invoke(Moment(1), 3, What::Append { records: vec![8, 9], session: None });
         let read = history.invoke(Moment(1), 4, What::Read { index: Index(2), linear: true });
-        history.answer(Moment(2), read, Told::Read(Seen::Record(9)));
-        history.answer(Moment(9), append, Told::Nothing);
+        history.answer(Moment(2), read, Reply::Read(Seen::Record(9)));
+        history.answer(Moment(9), append, Reply::Nothing);
         assert_eq!(
             history.json_lines(),
             "{\"client\":3,\"call\":1,\"op\":\"append\",\"records\":[8, 9],\"told\":\"nothing\"}\n\

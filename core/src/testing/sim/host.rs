@@ -273,11 +273,11 @@ impl Host {
         self.kept = machine.writes()?;
         self.introduced_by.clear();
         let alone = machine.voters() == (vec![self.node], Vec::new());
-        self.has_past = machine.glance().last_raft > EntryIndex(0) && !alone;
+        self.has_past = machine.summary().last_raft > EntryIndex(0) && !alone;
         self.syncing = None;
         self.committed = Index(0);
         self.term = Term(0);
-        self.last_raft = machine.glance().last_raft;
+        self.last_raft = machine.summary().last_raft;
         self.checked = EntryIndex(0);
         self.voters = machine.voters();
         self.voters_before.clear();
@@ -342,7 +342,7 @@ impl Host {
         let now = machine.voters();
         if now != self.voters {
             let before = std::mem::replace(&mut self.voters, now);
-            self.voters_before.push((before, machine.glance().last_raft));
+            self.voters_before.push((before, machine.summary().last_raft));
         }
     }
 

@@ -14,7 +14,7 @@
 //!
 //! Must not know: how the history came about.
 
-use super::history::{Call, History, Seen, Told, What, When};
+use super::history::{Call, History, Reply, Seen, What, When};
 use crate::types::{Index, Sequence, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,7 @@ fn placed(
                     "call {n}: record {r} is in the log without the records before it in its batch"
                 ));
             }
-            if let Told::Appended(_) = call.told {
+            if let Reply::Appended(_) = call.reply {
                 return Err(format!(
                     "call {n}: records {records:?} were acknowledged and are not in the log"
                 ));
@@ -101,12 +101,12 @@ fn placed(
                 ));
             }
         }
-        match call.told {
-            Told::Refused => {
+        match call.reply {
+            Reply::Refused => {
                 return Err(format!("call {n}: refused, but records {records:?} are in the log at {first}"));
             }
-            Told::Appended(Some(told)) if told != first => {
-                return Err(format!("call {n}: returned index {told}, but its records are at {first}"));
+            Reply::Appended(Some(reply)) if reply != first => {
+                return Err(format!("call {n}: returned index {reply}, but its records are at {first}"));
             }
             _ => {}
         }
@@ -225,14 +225,14 @@ fn walk(history: &History, log: &BTreeMap<Index, u64>, appends: &[Option<Span>])
 
 impl Shown {
     fn learn(&mut self, call: &Call, append: Option<Span>) {
-        match (call.told, &call.what) {
-            (Told::Appended(_), _) => self.seen = self.seen.max(append.map_or(Index(0), |s| s.last)),
-            (Told::Read(Seen::Record(_)), What::Read { index, .. }) => self.seen = self.seen.max(*index),
-            (Told::Info(first, last), _) => {
+        match (call.reply, &call.what) {
+            (Reply::Appended(_), _) => self.seen = self.seen.max(append.map_or(Index(0), |s| s.last)),
+            (Reply::Read(Seen::Record(_)), What::Read { index, .. }) => self.seen = self.seen.max(*index),
+            (Reply::Info(first, last), _) => {
                 self.seen = self.seen.max(last);
                 self.gone = self.gone.max(first);
             }
-            (Told::Discarded, What::Discard { first }) => {
+            (Reply::Discarded, What::Discard { first }) => {
                 self.gone = self.gone.max(*first);
                 self.seen = self.seen.max(first.previous());
             }
@@ -244,8 +244,8 @@ impl Shown {
 /// Checks an answer against what had been shown at the invocation, and what had been requested at the return.
 fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), Wrong> {
     let Known { log, asked, .. } = *known;
-    match (call.told, &call.what) {
-        (Told::Read(seen), What::Read { index, linear }) => match seen {
+    match (call.reply, &call.what) {
+        (Reply::Read(seen), What::Read { index, linear }) => match seen {
             Seen::Record(number) if log.get(index) != Some(&number) => Err(format!(
                 "call {n}: read record {number} at {index}; the log has {:?} there",
                 log.get(index)
@@ -266,7 +266,7 @@ fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), W
             )),
             _ => Ok(()),
         },
-        (Told::Info(first, last), _) => {
+        (Reply::Info(first, last), _) => {
             if last < before.seen {
                 return Err(format!(
                     "call {n}: reported the log's end as {last}; it had reached {}",
@@ -320,17 +320,17 @@ mod tests {
             Self { history: History::default(), log }
         }
 
-        fn ask(&mut self, what: What) -> usize {
+        fn invoke(&mut self, what: What) -> usize {
             self.history.invoke(Moment(0), 0, what)
         }
 
-        fn tell(&mut self, call: usize, told: Told) {
-            self.history.answer(Moment(0), call, told);
+        fn record_reply(&mut self, call: usize, reply: Reply) {
+            self.history.answer(Moment(0), call, reply);
         }
 
-        fn both(&mut self, what: What, told: Told) {
-            let call = self.ask(what);
-            self.tell(call, told);
+        fn both(&mut self, what: What, reply: Reply) {
+            let call = self.invoke(what);
+            self.record_reply(call, reply);
         }
 
         fn check(&self) -> Result<(), Wrong> {
@@ -351,8 +351,8 @@ mod tests {
         What::Append { records: vec![record], session: Some((SessionId(5), Sequence(sequence))) }
     }
 
-    fn at(first: u64) -> Told {
-        Told::Appended(Some(Index(first)))
+    fn at(first: u64) -> Reply {
+        Reply::Appended(Some(Index(first)))
     }
 
     fn read(index: u64) -> What {
@@ -363,8 +363,8 @@ mod tests {
         What::Read { index: Index(index), linear: false }
     }
 
-    fn info(first: u64, last: u64) -> Told {
-        Told::Info(Index(first), Index(last))
+    fn info(first: u64, last: u64) -> Reply {
+        Reply::Info(Index(first), Index(last))
     }
 
     fn discard(first: u64) -> What {
@@ -375,20 +375,20 @@ mod tests {
     fn good_history_passes() {
         let mut h = Hand::of(&[10, 11, 20, 30, 40]);
         h.both(append(&[10, 11]), at(1));
-        let (a, b) = (h.ask(append(&[20])), h.ask(append(&[30])));
-        let look = h.ask(What::Info);
-        h.tell(b, at(4));
-        h.tell(a, at(3));
-        h.tell(look, info(1, 3)); // concurrent with both: any end is right
-        h.both(read(3), Told::Read(Seen::Record(20)));
-        h.both(stale(5), Told::Read(Seen::Beyond));
-        let unknown = h.ask(append(&[40]));
-        h.tell(unknown, Told::Nothing);
-        h.both(append(&[99]), Told::Refused);
-        h.both(read(5), Told::Read(Seen::Record(40)));
-        h.both(discard(3), Told::Discarded);
-        h.both(read(2), Told::Read(Seen::Discarded));
-        h.both(stale(2), Told::Read(Seen::Record(11)));
+        let (a, b) = (h.invoke(append(&[20])), h.invoke(append(&[30])));
+        let look = h.invoke(What::Info);
+        h.record_reply(b, at(4));
+        h.record_reply(a, at(3));
+        h.record_reply(look, info(1, 3)); // concurrent with both: any end is right
+        h.both(read(3), Reply::Read(Seen::Record(20)));
+        h.both(stale(5), Reply::Read(Seen::Beyond));
+        let unknown = h.invoke(append(&[40]));
+        h.record_reply(unknown, Reply::Nothing);
+        h.both(append(&[99]), Reply::Refused);
+        h.both(read(5), Reply::Read(Seen::Record(40)));
+        h.both(discard(3), Reply::Discarded);
+        h.both(read(2), Reply::Read(Seen::Discarded));
+        h.both(stale(2), Reply::Read(Seen::Record(11)));
         h.both(What::Info, info(3, 5));
         h.check().unwrap();
     }
@@ -399,7 +399,7 @@ mod tests {
         h.both(append(&[1]), at(1));
         h.must_fail("not in the log");
         let mut h = Hand::of(&[]);
-        h.both(append(&[1]), Told::Appended(None));
+        h.both(append(&[1]), Reply::Appended(None));
         h.must_fail("not in the log");
     }
 
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn wrong_index_is_found() {
         let mut h = Hand::of(&[1, 2]);
-        h.ask(append(&[1]));
+        h.invoke(append(&[1]));
         h.both(append(&[2]), at(1));
         h.must_fail("returned index 1");
     }
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn refused_append_that_happened_is_found() {
         let mut h = Hand::of(&[1]);
-        h.both(append(&[1]), Told::Refused);
+        h.both(append(&[1]), Reply::Refused);
         h.must_fail("refused, but records");
     }
 
@@ -435,9 +435,9 @@ mod tests {
     fn torn_batch_is_found() {
         for log in [&[1, 9][..], &[2], &[1, 9, 2]] {
             let mut h = Hand::of(log);
-            h.both(append(&[9]), Told::Nothing);
-            let batch = h.ask(append(&[1, 2]));
-            h.tell(batch, Told::Nothing);
+            h.both(append(&[9]), Reply::Nothing);
+            let batch = h.invoke(append(&[1, 2]));
+            h.record_reply(batch, Reply::Nothing);
             assert!(h.check().is_err(), "{log:?}");
         }
     }
@@ -450,8 +450,8 @@ mod tests {
         h.must_fail("had been seen before the call");
         // Also if only another client has seen the first one, and its own outcome is unknown.
         let mut h = Hand::of(&[2, 1]);
-        h.ask(append(&[1]));
-        h.both(stale(2), Told::Read(Seen::Record(1)));
+        h.invoke(append(&[1]));
+        h.both(stale(2), Reply::Read(Seen::Record(1)));
         h.both(append(&[2]), at(1));
         h.must_fail("had been seen before the call");
     }
@@ -469,16 +469,16 @@ mod tests {
         h.both(append(&[2]), at(2));
         h.must_fail("before the appends up to there");
         let mut h = Hand::of(&[1, 2]);
-        let append_both = h.ask(append(&[1, 2]));
+        let append_both = h.invoke(append(&[1, 2]));
         h.both(What::Info, info(1, 1));
-        h.tell(append_both, at(1));
+        h.record_reply(append_both, at(1));
         h.must_fail("within the batch");
     }
 
     #[test]
     fn end_that_moves_back_is_found() {
         let mut h = Hand::of(&[1, 2]);
-        let (_a, _b) = (h.ask(append(&[1])), h.ask(append(&[2])));
+        let (_a, _b) = (h.invoke(append(&[1])), h.invoke(append(&[2])));
         h.both(What::Info, info(1, 2));
         h.both(What::Info, info(1, 1));
         h.must_fail("it had reached 2");
@@ -488,14 +488,14 @@ mod tests {
     fn wrong_reads_are_found() {
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
-        h.both(stale(1), Told::Read(Seen::Record(2)));
+        h.both(stale(1), Reply::Read(Seen::Record(2)));
         h.must_fail("the log has Some(1)");
         let mut h = Hand::of(&[1]);
         h.both(append(&[1]), at(1));
-        h.both(read(1), Told::Read(Seen::Beyond));
+        h.both(read(1), Reply::Read(Seen::Beyond));
         h.must_fail("beyond the end");
         let mut h = Hand::of(&[1]);
-        h.both(stale(1), Told::Read(Seen::Record(1)));
+        h.both(stale(1), Reply::Read(Seen::Record(1)));
         h.both(append(&[1]), at(1));
         h.must_fail("before its append was called");
     }
@@ -504,16 +504,16 @@ mod tests {
     fn undone_and_unrequested_discards_are_found() {
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
-        h.both(stale(1), Told::Read(Seen::Discarded));
+        h.both(stale(1), Reply::Read(Seen::Discarded));
         h.must_fail("no discard went beyond");
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
-        h.both(discard(2), Told::Discarded);
-        h.both(read(1), Told::Read(Seen::Record(1)));
+        h.both(discard(2), Reply::Discarded);
+        h.both(read(1), Reply::Read(Seen::Record(1)));
         h.must_fail("was discarded");
         let mut h = Hand::of(&[1, 2]);
         h.both(append(&[1, 2]), at(1));
-        h.both(discard(2), Told::Discarded);
+        h.both(discard(2), Reply::Discarded);
         h.both(What::Info, info(1, 2));
         h.must_fail("everything below 2 was gone");
         let mut h = Hand::of(&[1, 2]);
@@ -522,7 +522,7 @@ mod tests {
         h.must_fail("no discard went beyond 1");
         // A discard beyond the end moves the end.
         let mut h = Hand::of(&[1]);
-        h.both(discard(7), Told::Discarded);
+        h.both(discard(7), Reply::Discarded);
         h.both(append(&[1]), at(1));
         h.must_fail("index 6 had been seen");
     }
@@ -530,13 +530,13 @@ mod tests {
     #[test]
     fn sessions_out_of_order_and_with_gaps_are_found() {
         let mut h = Hand::of(&[2, 1]);
-        let (a, b) = (h.ask(stamped(1, 1)), h.ask(stamped(2, 2)));
-        h.tell(a, at(2));
-        h.tell(b, at(1));
+        let (a, b) = (h.invoke(stamped(1, 1)), h.invoke(stamped(2, 2)));
+        h.record_reply(a, at(2));
+        h.record_reply(b, at(1));
         h.must_fail("sequence 1 of session 5 is at 2");
         let mut h = Hand::of(&[1, 3]);
         h.both(stamped(1, 1), at(1));
-        h.ask(stamped(2, 2));
+        h.invoke(stamped(2, 2));
         h.both(stamped(3, 3), at(2));
         h.must_fail("but not 2");
         let mut h = Hand::of(&[1, 2]);

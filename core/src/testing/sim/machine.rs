@@ -16,7 +16,7 @@ use crate::options::{Clock, Options};
 use crate::read::reader::{LogView, Reader, Start};
 use crate::record::batch::Batch;
 use crate::replica::node::Node;
-use crate::replica::node::driver::{Driver, Guarded, Steered as _};
+use crate::replica::node::driver::{DrivenNode as _, Driver, Guarded};
 use crate::replica::node::shared::Shared;
 use crate::replica::open::{RecoveredLog, open};
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
@@ -108,7 +108,7 @@ pub(super) enum Request {
 
 /// A summary of a machine's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Glance {
+pub(super) struct MachineSummary {
     pub(super) role: Role,
     pub(super) term: Term,
     pub(super) leader: Option<NodeId>,
@@ -130,7 +130,7 @@ pub(super) struct Glance {
 
 /// The state that the blocks up to an entry lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ReplicatedState {
     /// The last entry, and its term.
     pub(super) end: (EntryIndex, Term),
     /// The record after it.
@@ -250,7 +250,7 @@ impl Machine {
     ///
     /// # Errors
     /// The request is refused at once.
-    pub(super) fn ask(&self, request: Request, wait_limit: Duration, idle_max_ms: u64) -> Result<Ticket> {
+    pub(super) fn submit(&self, request: Request, wait_limit: Duration, idle_max_ms: u64) -> Result<Ticket> {
         let queue = &self.queue;
         let ask = match request {
             Request::Append(batch) => return queue.push_batch(&batch, WaitLimit::None),
@@ -364,11 +364,11 @@ impl Machine {
     }
 
     /// A summary of its state.
-    pub(super) fn glance(&self) -> Glance {
+    pub(super) fn summary(&self) -> MachineSummary {
         let guarded = self.lock();
         let (replica, writer) = (&guarded.node.replica, &guarded.node.writer);
         let (first, committed) = self.view.positions.range();
-        Glance {
+        MachineSummary {
             role: replica.role(),
             term: replica.term(),
             leader: replica.leader(),
@@ -388,11 +388,11 @@ impl Machine {
     }
 
     /// The state that the blocks so far lead to, committed or not.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn replicated_state(&self) -> ReplicatedState {
         let guarded = self.lock();
         let sequencer = &guarded.node.replica.sequencer;
         let (end, time) = (sequencer.end(), sequencer.last_timestamp());
-        Standing {
+        ReplicatedState {
             end: (end.raft, end.term),
             next: end.next,
             sessions: sequencer.sessions().digest(time),
@@ -459,10 +459,10 @@ impl Machine {
     /// # Errors
     /// An entry that is not known to be committed cannot be read.
     pub(super) fn writes(&self) -> Result<Kept> {
-        let glance = self.glance();
+        let summary = self.summary();
         let guarded = self.lock();
         let state = guarded.node.replica.sequencer.hard_state();
-        let (sure, end) = (glance.committed_raft, guarded.node.writer.written().end.raft);
+        let (sure, end) = (summary.committed_raft, guarded.node.writer.written().end.raft);
         // While entries are planned, memory is ahead of the files.
         let planned = !guarded.node.writer.plan.is_empty();
         let mut tail = Vec::new();
@@ -474,7 +474,7 @@ impl Machine {
             let Some(header) = header else { break };
             tail.push(Seal::of(&header));
         }
-        Ok(Kept { last: glance.written, term: state.term, vote: state.vote, sure, tail })
+        Ok(Kept { last: summary.written, term: state.term, vote: state.vote, sure, tail })
     }
 
     /// The voters of both halves of its configuration; the second half is empty unless the configuration is joint.
@@ -612,7 +612,7 @@ pub(super) fn introduces(envelope: &Envelope) -> bool {
 
 /// The term, and the vote, in a message: both have to be durable before it is sent. `None`: the message holds
 /// neither.
-pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
+pub(super) fn promises_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
     let (HeadKind::Raft, body) = raft_message::parse_head(&envelope.head).ok()? else { return None };
     let message = Message::parse_from_bytes(&body).ok()?;
     let term = Term(message.term);

@@ -55,7 +55,7 @@ mod world;
 pub use crate::sync::clock::Moment;
 pub use failover::FailOver;
 pub use fault::{Counts, Fault};
-pub use history::{Call, History, Seen, Told, What, When, number_of, record_of};
+pub use history::{Call, History, Reply, Seen, What, When, number_of, record_of};
 pub use linear::check as check_history;
 pub use plan::Plan;
 pub use run::{Report, Simulation, Violation, run};

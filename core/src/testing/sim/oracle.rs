@@ -25,7 +25,7 @@
 use super::history::number_of;
 use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
-use super::machine::{Machine, Standing};
+use super::machine::{Machine, ReplicatedState};
 use super::plan::Plan;
 use crate::cluster::membership::Membership;
 use crate::cluster::options::Role;
@@ -114,7 +114,7 @@ pub(super) struct Oracle {
     /// The next record and the first one, after each of them.
     after: Vec<(Index, Index)>,
     /// The state after an entry, by its index and term, and the first node that was there.
-    standings: BTreeMap<(EntryIndex, Term), (NodeId, Standing)>,
+    replicated_states: BTreeMap<(EntryIndex, Term), (NodeId, ReplicatedState)>,
     /// The committed membership after an entry, and the first node that had it.
     memberships: BTreeMap<EntryIndex, (NodeId, u64)>,
     /// The committed options of the log after an entry, and the first node that had them.
@@ -167,26 +167,26 @@ impl Oracle {
     pub(super) fn look(&mut self, host: &mut Host, now: Moment) -> Check<Option<String>> {
         let node = host.node;
         let Some(machine) = host.machine.as_mut() else { return Ok(None) };
-        let glance = machine.glance();
+        let summary = machine.summary();
         let mut news = None;
-        if glance.role == Role::Leader {
-            match self.leaders.insert(glance.term, node) {
+        if summary.role == Role::Leader {
+            match self.leaders.insert(summary.term, node) {
                 None => {
                     self.leader_changes += 1;
-                    news = Some(format!("leads in term {}", glance.term));
+                    news = Some(format!("leads in term {}", summary.term));
                 }
                 Some(other) if other != node => {
-                    return Err(format!("nodes {other} and {node} both lead in term {}", glance.term));
+                    return Err(format!("nodes {other} and {node} both lead in term {}", summary.term));
                 }
                 Some(_) => {}
             }
         }
-        if glance.term < host.term {
-            return Err(format!("node {node}: term decreased from {} to {}", host.term, glance.term));
+        if summary.term < host.term {
+            return Err(format!("node {node}: term decreased from {} to {}", host.term, summary.term));
         }
-        host.term = glance.term;
-        if glance.committed < host.committed {
-            let (before, after) = (host.committed, glance.committed);
+        host.term = summary.term;
+        if summary.committed < host.committed {
+            let (before, after) = (host.committed, summary.committed);
             return Err(format!("node {node}: its committed index decreased from {before} to {after}"));
         }
         if machine.changes_not_in_force() > CHANGES_WAITING_MAX {
@@ -199,8 +199,8 @@ impl Oracle {
         if machine.is_poisoned() {
             // It has decided more than it has written, and will not act on that; but the records that it published
             // before are committed.
-            for index in host.checked.0 + 1..=glance.committed_raft.0 {
-                let shown = |h: &BlockHeader| h.next_record() <= glance.committed.next();
+            for index in host.checked.0 + 1..=summary.committed_raft.0 {
+                let shown = |h: &BlockHeader| h.next_record() <= summary.committed.next();
                 match machine.entry(EntryIndex(index)) {
                     Ok(Some(header)) if shown(&header) => {}
                     _ => break,
@@ -213,7 +213,7 @@ impl Oracle {
             }
             return Ok(news);
         }
-        let (promised, says, raft) = (host.promised, glance.says, (glance.term, glance.vote));
+        let (promised, says, raft) = (host.promised, summary.says, (summary.term, summary.vote));
         let keeps = |(term, vote): (Term, u64)| term > promised.0 || (term, vote) == promised;
         if promised.0 > Term(0) && !(keeps(says) && keeps(raft)) {
             return Err(format!(
@@ -221,30 +221,30 @@ impl Oracle {
                  blocks have {says:?}"
             ));
         }
-        if glance.committed_raft > host.checked {
+        if summary.committed_raft > host.checked {
             let seen = machine.has_seen(host.checked.next());
-            let from = if seen { host.checked } else { host.checked.max(glance.base_raft) };
-            for index in from.0 + 1..=glance.committed_raft.0 {
+            let from = if seen { host.checked } else { host.checked.max(summary.base_raft) };
+            for index in from.0 + 1..=summary.committed_raft.0 {
                 match self.entry(node, machine, EntryIndex(index)) {
                     Err(Trouble::Unreadable(e)) if unreadable(&e) => {
                         self.excuse(excuse::UNREADABLE);
                         break;
                     }
                     Err(Trouble::Unreadable(e)) => {
-                        return Err(format!("node {node}: entry {index} is committed: {e:?}; {glance:?}"));
+                        return Err(format!("node {node}: entry {index} is committed: {e:?}; {summary:?}"));
                     }
                     Err(Trouble::Wrong(why)) => return Err(why),
                     Ok(()) => {}
                 }
             }
-            host.checked = glance.committed_raft;
+            host.checked = summary.committed_raft;
         }
-        if glance.committed > host.committed {
-            host.committed = glance.committed;
+        if summary.committed > host.committed {
+            host.committed = summary.committed;
             let fresh = match machine.read_on() {
                 Err(e) if unreadable(&e) => Vec::new(),
                 Err(e) => {
-                    return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));
+                    return Err(format!("node {node}: cannot read what it committed: {e:?}; {summary:?}"));
                 }
                 Ok(fresh) => fresh,
             };
@@ -252,10 +252,10 @@ impl Oracle {
                 self.shows(node, index, &record)?;
             }
         }
-        if glance.committed > glance.written {
+        if summary.committed > summary.written {
             return Err(format!(
                 "node {node}: has published records up to {} and has them up to {}",
-                glance.committed, glance.written
+                summary.committed, summary.written
             ));
         }
         let _ = now;
@@ -266,8 +266,8 @@ impl Oracle {
     /// Checks that a replica at an entry has the same state as every other one at that entry, live, after a replay
     /// and after a jump.
     fn stands(&mut self, node: NodeId, machine: &Machine) -> Check {
-        let here = machine.standing();
-        let (other, there) = *self.standings.entry(here.end).or_insert((node, here));
+        let here = machine.replicated_state();
+        let (other, there) = *self.replicated_states.entry(here.end).or_insert((node, here));
         if there != here {
             return Err(format!(
                 "after entry {:?} node {node} has another state than node {other} had: {here:?}, and not {there:?}",
@@ -475,7 +475,7 @@ impl Oracle {
     /// Checks a message that is sent: it must not hold a term or a vote that a power cut would undo, nor a vote
     /// before another replica could report that this disk is an older one.
     pub(super) fn leaves(&self, host: &mut Host, plan: &Plan, envelope: &Envelope) -> Check {
-        let Some((term, vote)) = super::machine::tells_of(envelope) else { return Ok(()) };
+        let Some((term, vote)) = super::machine::promises_of(envelope) else { return Ok(()) };
         let node = host.node;
         if let Some(vote) = vote {
             if host.has_past && host.introduced_by.is_empty() {
@@ -520,19 +520,19 @@ impl Oracle {
             return Ok(());
         };
         let (node, (told, named)) = (host.node, host.promised);
-        let glance = machine.glance();
-        let vote = NodeId(glance.vote);
+        let summary = machine.summary();
+        let vote = NodeId(summary.vote);
         let is_harmless = vote.0 == named || vote == node || self.leaders.get(&told) == Some(&vote);
-        let keeps = glance.term > told || glance.term == told && is_harmless;
+        let keeps = summary.term > told || summary.term == told && is_harmless;
         let is_unheard = named == node.0 && heard < told;
         if !(keeps || is_unheard) {
             return Err(format!(
                 "node {node}: sent a vote for {named} in term {told}, and continues in term {} with a vote for {vote}",
-                glance.term
+                summary.term
             ));
         }
-        if glance.vote != 0 {
-            host.promised = (glance.term, glance.vote);
+        if summary.vote != 0 {
+            host.promised = (summary.term, summary.vote);
         } else if !keeps {
             host.promised = (Term(0), 0);
         }

@@ -42,7 +42,7 @@ pub(super) fn start(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Starte
     let opened = match open_or_find_damage(Arc::new(disk.clone()), &options)? {
         Directory::Ready(opened) => *opened,
         Directory::DamagedLog(damaged) => match Repairing::begin(*damaged)? {
-            Begun::RecoveredLog(opened) => *opened,
+            Begun::Repaired(opened) => *opened,
             Begun::Repairing(repairing) => {
                 let (disk, setup) = (disk.clone(), setup.clone());
                 let events = Vec::new();

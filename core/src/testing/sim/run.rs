@@ -139,10 +139,10 @@ impl Simulation {
         };
         let at = world.now();
         let violation = wrong.map(|what| {
-            world.story.tell(at, || format!("VIOLATION: {what}"));
+            world.story.note(at, || format!("VIOLATION: {what}"));
             for host in world.hosts.values().filter(|h| h.state != State::Gone) {
-                let glance = host.machine.as_ref().map(super::machine::Machine::glance);
-                world.story.tell(at, || format!("  node {}: {:?} {glance:?}", host.node, host.state));
+                let summary = host.machine.as_ref().map(super::machine::Machine::summary);
+                world.story.note(at, || format!("  node {}: {:?} {summary:?}", host.node, host.state));
             }
             Violation { seed, at, what, story: world.story.recent().to_vec() }
         });
@@ -220,21 +220,21 @@ impl World {
         }
         let now = self.now();
         self.counts = Counts::default();
-        self.story.tell(now, || format!("the cluster is built: voters {voters:?}; {:?}", self.plan));
+        self.story.note(now, || format!("the cluster is built: voters {voters:?}; {:?}", self.plan));
         Ok(())
     }
 
     /// Ends all faults and waits until the cluster has recovered.
     fn heal(&mut self) -> Check {
         let now = self.now();
-        self.story.tell(now, || "PEACE: all faults end, clients finish their calls".to_owned());
+        self.story.note(now, || "PEACE: all faults end, clients finish their calls".to_owned());
         self.nemesis.over = true;
         self.quiet = true;
         self.drill = None;
-        self.mend_all()?;
+        self.heal_all()?;
         let limit = now.plus(self.plan.wait_limit);
         loop {
-            if self.is_well() {
+            if self.has_recovered() {
                 return Ok(());
             }
             if self.now() > limit || !self.step()? {
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    fn is_well(&mut self) -> bool {
+    fn has_recovered(&mut self) -> bool {
         self.clients.iter().all(super::world::Client::is_idle)
             && self.admin.is_idle()
             && self.stragglers().is_some_and(|s| s.is_empty())
@@ -256,7 +256,7 @@ impl World {
 
     /// The followers that lack entries of the leader.
     fn lagging_followers(&mut self) -> Vec<NodeId> {
-        let leader = self.leader().and_then(|leader| self.machine(leader)).map(|m| m.glance().last_raft);
+        let leader = self.leader().and_then(|leader| self.machine(leader)).map(|m| m.summary().last_raft);
         leader.map(|last| self.followers_behind(last)).unwrap_or_default()
     }
 
@@ -265,13 +265,13 @@ impl World {
         let leader = self.leader()?;
         let voters = self.voters();
         let machine = self.machine(leader)?;
-        let glance = machine.glance();
+        let summary = machine.summary();
         let learners = machine.learners();
         let behind = |w: &mut Self, node: NodeId| {
-            let Some(other) = w.machine(node).map(|m| m.glance()) else { return true };
-            other.committed_raft != glance.last_raft
-                || other.committed != glance.committed
-                || other.first != glance.first
+            let Some(other) = w.machine(node).map(|m| m.summary()) else { return true };
+            other.committed_raft != summary.last_raft
+                || other.committed != summary.committed
+                || other.first != summary.first
         };
         // A replica that was removed for good does not count, as long as the others have a majority.
         let here = |n: &NodeId| self.hosts.get(n).is_none_or(|h| h.state != State::Gone);
@@ -292,8 +292,8 @@ impl World {
             ails.push(format!("followers {lagging:?} lack entries"));
         }
         for host in self.hosts.values() {
-            let glance = host.machine.as_ref().map(super::machine::Machine::glance);
-            ails.push(format!("node {}: {:?} {glance:?}", host.node, host.state));
+            let summary = host.machine.as_ref().map(super::machine::Machine::summary);
+            ails.push(format!("node {}: {:?} {summary:?}", host.node, host.state));
         }
         ails.extend(self.clients.iter().filter(|c| !c.is_idle()).map(super::world::Client::waits_for));
         ails.extend(self.admin.tasks().iter().map(|t| format!("{t:?} is not done")));
@@ -324,7 +324,7 @@ impl World {
         }
         for (node, host) in &self.hosts {
             let left = host.machine.as_ref().filter(|_| host.is_up() && self.left.contains(node));
-            if left.is_some_and(|m| matches!(m.glance().role, Role::Leader)) {
+            if left.is_some_and(|m| matches!(m.summary().role, Role::Leader)) {
                 return Err(format!("node {node} was removed and leads"));
             }
         }

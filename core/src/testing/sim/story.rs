@@ -33,7 +33,7 @@ impl Story {
     }
 
     /// Adds a line.
-    pub(super) fn tell(&mut self, now: Moment, line: impl FnOnce() -> String) {
+    pub(super) fn note(&mut self, now: Moment, line: impl FnOnce() -> String) {
         let line = || format!("{now:>12} {}", line());
         if let Some(teller) = &mut self.teller {
             teller(&line());

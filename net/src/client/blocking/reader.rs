@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 pub struct Reader {
     held: Held,
     /// The task's last result, if that is not a batch: for the next call.
-    told: Option<Told>,
+    filled: Option<FillResult>,
     /// The last step returned `Undecodable` to the caller. Errors that the task met count only once they are returned.
     may_skip: bool,
     /// Where to continue once the reader is back.
@@ -39,7 +39,7 @@ pub struct Reader {
 }
 
 /// False: the end.
-type Told = Result<bool>;
+type FillResult = Result<bool>;
 
 enum Held {
     Here(Box<RemoteReader>),
@@ -50,7 +50,7 @@ enum Held {
 
 /// A reader whose task waits for more.
 struct Away {
-    task: JoinHandle<(Box<RemoteReader>, Option<Told>)>,
+    task: JoinHandle<(Box<RemoteReader>, Option<FillResult>)>,
     /// Dropping it recalls the task.
     recall: oneshot::Sender<()>,
     position: Option<Index>,
@@ -60,7 +60,7 @@ struct Away {
 impl Reader {
     pub(super) fn new(reader: RemoteReader, runtime: Arc<Runtime>) -> Self {
         let (held, canceller) = (Held::Here(Box::new(reader)), Canceller::new());
-        Self { held, told: None, may_skip: false, moved: None, canceller, runtime }
+        Self { held, filled: None, may_skip: false, moved: None, canceller, runtime }
     }
 
     /// Returns a handle that cancels this reader from another thread, for good: its current call and every later call
@@ -105,7 +105,7 @@ impl Reader {
             Ok(reader) => reader.seek(start),
             Err(_) => self.moved = Some(start),
         }
-        (self.told, self.may_skip) = (None, false);
+        (self.filled, self.may_skip) = (None, false);
     }
 
     /// See [`RemoteReader::server`].
@@ -147,7 +147,7 @@ impl Reader {
     pub fn skip_batch(&mut self) -> Result<Option<Index>> {
         self.here()?;
         if std::mem::take(&mut self.may_skip) {
-            self.told = None; // the task met the same batch again
+            self.filled = None; // the task met the same batch again
             let runtime = self.runtime.clone();
             let canceller = self.canceller.clone();
             return runtime.wait(canceller.or(self.here()?.skip_batch()));
@@ -189,7 +189,7 @@ impl Reader {
     /// # Errors
     /// `Forked`; `Unavailable`: the client's thread has ended; `InvalidArgument`: called from a callback.
     pub fn on_more(&mut self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        if self.here()?.is_filled() || self.told.is_some() || self.canceller.check().is_err() {
+        if self.here()?.is_filled() || self.filled.is_some() || self.canceller.check().is_err() {
             hook();
             return Ok(());
         }
@@ -200,36 +200,36 @@ impl Reader {
         let (recall, recalled) = oneshot::channel::<()>();
         let canceller = self.canceller.clone();
         let task = self.runtime.handle.spawn(async move {
-            let told = tokio::select! {
+            let filled = tokio::select! {
                 biased;
                 _ = recalled => None,
                 () = canceller.cancelled() => Some(Ok(true)), // the next call returns it
-                told = reader.fill() => Some(told),
+                filled = reader.fill() => Some(filled),
             };
-            if told.is_some() && catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            if filled.is_some() && catch_unwind(AssertUnwindSafe(hook)).is_err() {
                 tracing::error!("a callback of a reader panicked");
             }
-            (reader, told)
+            (reader, filled)
         });
         self.held = Held::Away(Away { task, recall, position, server });
         Ok(())
     }
 
-    /// Returns the reader, recalled from its task. Keeps the task's result in `told`.
+    /// Returns the reader, recalled from its task. Keeps the task's result in `filled`.
     fn here(&mut self) -> Result<&mut RemoteReader> {
         self.runtime.check()?;
         if let Held::Away(_) = self.held
             && let Held::Away(Away { task, recall, .. }) = std::mem::replace(&mut self.held, Held::Lost)
         {
             drop(recall);
-            let (reader, told) = self.runtime.wait(async { task.await.map_err(|_| lost()) })?;
+            let (reader, filled) = self.runtime.wait(async { task.await.map_err(|_| lost()) })?;
             self.held = Held::Here(reader);
-            self.told = told.filter(|told| !matches!(told, Ok(true)));
+            self.filled = filled.filter(|filled| !matches!(filled, Ok(true)));
         }
         let Held::Here(reader) = &mut self.held else { return Err(lost()) };
         if let Some(start) = self.moved.take() {
             reader.seek(start);
-            self.told = None;
+            self.filled = None;
         }
         Ok(reader)
     }
@@ -238,8 +238,8 @@ impl Reader {
         let (runtime, canceller) = (self.runtime.clone(), self.canceller.clone());
         self.here()?;
         canceller.check()?;
-        let given = match self.told.take() {
-            Some(told) => told.map(|_| None),
+        let given = match self.filled.take() {
+            Some(filled) => filled.map(|_| None),
             None => runtime.wait(canceller.or(ask(self.here()?))),
         };
         self.may_skip = is_undecodable(&given);

@@ -48,12 +48,12 @@ pub(crate) struct Limits {
 }
 
 impl From<&ServerInfoResponse> for Limits {
-    fn from(told: &ServerInfoResponse) -> Self {
-        let records = if told.record_bytes_max == 0 { told.batch_bytes_max } else { told.record_bytes_max };
+    fn from(info: &ServerInfoResponse) -> Self {
+        let records = if info.record_bytes_max == 0 { info.batch_bytes_max } else { info.record_bytes_max };
         Self {
-            batch_bytes_max: told.batch_bytes_max as usize,
+            batch_bytes_max: info.batch_bytes_max as usize,
             record_bytes_max: records as usize,
-            session_window: told.session_window.clamp(1, u16::MAX.into()) as u16,
+            session_window: info.session_window.clamp(1, u16::MAX.into()) as u16,
         }
     }
 }
@@ -153,7 +153,7 @@ impl Avoid {
 /// The answer or error of one server.
 pub(crate) struct Answer {
     pub(crate) address: String,
-    pub(crate) told: Result<ServerInfoResponse>,
+    pub(crate) info: Result<ServerInfoResponse>,
     /// The TLS settings of server and client do not match: waiting does not help.
     pub(crate) hopeless: bool,
 }
@@ -172,11 +172,11 @@ impl From<Error> for Unfound {
 }
 
 /// Removes the answers of servers that have another log than the chosen one.
-fn leave_usurpers(heard: &mut Vec<Answer>) {
-    let told = heard.iter().filter_map(|a| Some((a.address.as_str(), a.told.as_ref().ok()?)));
-    let Some(meant) = meant_log(&told.collect::<Vec<_>>()) else { return };
-    heard.retain(|answer| {
-        let other = answer.told.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
+fn leave_usurpers(answers: &mut Vec<Answer>) {
+    let info = answers.iter().filter_map(|a| Some((a.address.as_str(), a.info.as_ref().ok()?)));
+    let Some(meant) = meant_log(&info.collect::<Vec<_>>()) else { return };
+    answers.retain(|answer| {
+        let other = answer.info.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
         if let Some(other) = other {
             let (address, log_id) = (&answer.address, &other.log_id);
             tracing::warn!(address, log_id, meant, "ignored a server of another log at a member's address");
@@ -308,9 +308,9 @@ impl Servers {
     pub(crate) async fn learn(&self, address: &str) -> Option<String> {
         let mut client = self.client(address).ok()?;
         let asked = client.server_info(ServerInfoRequest {});
-        let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
+        let info = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
         Some(
-            self.judge(Answer { address: address.to_owned(), told: Ok(told), hopeless: false }).ok()??.leader,
+            self.judge(Answer { address: address.to_owned(), info: Ok(info), hopeless: false }).ok()??.leader,
         )
     }
 
@@ -415,17 +415,17 @@ impl Servers {
         self.ask_each(self.all(), &mut asked);
         let (mut failed, mut answered) = (None, false);
         let mut best: Option<Found> = None;
-        let mut heard = Vec::new();
+        let mut answers = Vec::new();
         if thorough {
             // With several logs, the choice is possible only once all have answered.
             while let Some(Ok(answer)) = asked.join_next().await {
-                heard.push(answer);
+                answers.push(answer);
             }
-            leave_usurpers(&mut heard);
+            leave_usurpers(&mut answers);
         }
-        let hopeless = !heard.is_empty() && heard.iter().all(|answer| answer.hopeless);
+        let hopeless = !answers.is_empty() && answers.iter().all(|answer| answer.hopeless);
         loop {
-            let answer = match heard.pop() {
+            let answer = match answers.pop() {
                 Some(answer) => answer,
                 None => match asked.join_next().await {
                     Some(Ok(answer)) => answer,
@@ -484,10 +484,10 @@ impl Servers {
             let timeout = self.options.probe_timeout;
             asked.spawn(async move {
                 let mut hopeless = false;
-                let told = match client {
+                let info = match client {
                     Ok(mut client) => {
                         match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
-                            Ok(Ok(told)) => Ok(told.into_inner()),
+                            Ok(Ok(info)) => Ok(info.into_inner()),
                             Ok(Err(status)) => {
                                 hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
                                 Err(from_first_status(&status))
@@ -499,26 +499,26 @@ impl Servers {
                     }
                     Err(error) => Err(error),
                 };
-                Answer { address, told, hopeless }
+                Answer { address, info, hopeless }
             });
         }
     }
 
     /// Returns the leader that the answer names.
-    fn judge(&self, Answer { address, told, .. }: Answer) -> Result<Option<Found>> {
-        let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
-        if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
+    fn judge(&self, Answer { address, info, .. }: Answer) -> Result<Option<Found>> {
+        let info = info.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
+        if info.protocol_min > *PROTOCOL.end() || info.protocol_max < *PROTOCOL.start() {
             let what = format!(
                 "{address} supports revisions {} to {} of the service, and this client {} to {}",
-                told.protocol_min,
-                told.protocol_max,
+                info.protocol_min,
+                info.protocol_max,
                 PROTOCOL.start(),
                 PROTOCOL.end()
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        if told.node == 0 && !told.follows {
-            let what = match told.called_as {
+        if info.node == 0 && !info.follows {
+            let what = match info.called_as {
                 0 => format!(
                     "{address} is not part of a cluster yet; create one with `chiplog member init {address}`"
                 ),
@@ -527,49 +527,49 @@ impl Servers {
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
         let log = &self.options.log;
-        if !log.is_empty() && !told.logs.contains(log) {
-            let what = format!("{address} has no log {log:?}, only {}", told.logs.join(", "));
+        if !log.is_empty() && !info.logs.contains(log) {
+            let what = format!("{address} has no log {log:?}, only {}", info.logs.join(", "));
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
+        let leads = info.servers.is_empty() || info.servers.iter().any(|s| s.leader && s.node == info.node);
         let mut known = self.known();
         if known.log_id.is_empty() {
-            known.log_id.clone_from(&told.log_id); // empty if the server is older
-            if let Some(id) = told.log_id.parse().ok().filter(|_| !told.log_id.is_empty()) {
+            known.log_id.clone_from(&info.log_id); // empty if the server is older
+            if let Some(id) = info.log_id.parse().ok().filter(|_| !info.log_id.is_empty()) {
                 let _ = self.log.set(id);
             }
-        } else if !told.log_id.is_empty() && told.log_id != known.log_id {
+        } else if !info.log_id.is_empty() && info.log_id != known.log_id {
             let what = format!(
                 "{address} has log {}, and another given server has log {}; give servers of one cluster",
-                told.log_id, known.log_id
+                info.log_id, known.log_id
             );
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         known.answered = true;
         let named =
-            |a: &str| told.servers.iter().any(|s| s.address == a) || self.seeds.iter().any(|s| s == a);
+            |a: &str| info.servers.iter().any(|s| s.address == a) || self.seeds.iter().any(|s| s == a);
         known.nodes.retain(|a, _| named(a));
-        known.nodes.insert(address.clone(), told.node);
-        if told.follows {
+        known.nodes.insert(address.clone(), info.node);
+        if info.follows {
             known.copies.insert(address); // for reading, if there is no other server
             return Ok(None);
         }
-        if told.term >= known.term {
-            known.servers.clone_from(&told.servers);
+        if info.term >= known.term {
+            known.servers.clone_from(&info.servers);
             // The leader's limits count: it receives the batches.
             if leads || known.limits.is_none() {
-                known.limits = Some(Limits::from(&told));
+                known.limits = Some(Limits::from(&info));
             }
         }
-        if told.servers.is_empty() {
+        if info.servers.is_empty() {
             // A log without a cluster.
-            let (term, leader, node) = (told.term, address, told.node);
+            let (term, leader, node) = (info.term, address, info.node);
             let itself = Server { node, address: leader.clone(), zone: String::new(), leader: true };
             known.servers = vec![itself];
             return Ok(Some(Found { term, sure: true, leader, node }));
         }
-        let Some(leader) = told.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
-        let (term, node, itself) = (told.term, leader.node, leader.node == told.node);
+        let Some(leader) = info.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
+        let (term, node, itself) = (info.term, leader.node, leader.node == info.node);
         // This address has just been reachable.
         let leader = if itself { address } else { leader.address };
         let sure = itself && term >= known.term && known.doubted.as_ref() != Some(&leader);

@@ -16,13 +16,13 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// Asks the other servers about a silent leader, from time to time.
 #[derive(Debug, Default)]
-pub(crate) struct Silence {
+pub(crate) struct LeaderWatchdog {
     asked: Option<JoinHandle<bool>>,
     /// When the last request was answered.
-    told: Option<Instant>,
+    answered_at: Option<Instant>,
 }
 
-impl Silence {
+impl LeaderWatchdog {
     /// Returns once other servers report that the server, silent since `since`, no longer leads. May be dropped and
     /// called again: a request in progress continues.
     pub(crate) async fn is_deposition(&mut self, client: &Client, server: &Option<String>, since: Instant) {
@@ -31,7 +31,7 @@ impl Silence {
             let asked = match &mut self.asked {
                 Some(asked) => asked,
                 None => {
-                    let quiet = self.told.map_or(since, |told| told.max(since));
+                    let quiet = self.answered_at.map_or(since, |answered_at| answered_at.max(since));
                     let pause = client.options().probe_timeout.max(PAUSE_MIN);
                     sleep_until(after(quiet, pause)).await;
                     let (client, server) = (client.clone(), server.clone());
@@ -40,7 +40,7 @@ impl Silence {
                 }
             };
             let deposed = asked.await.unwrap_or(false);
-            (self.asked, self.told) = (None, Some(Instant::now()));
+            (self.asked, self.answered_at) = (None, Some(Instant::now()));
             if deposed {
                 return;
             }
@@ -48,7 +48,7 @@ impl Silence {
     }
 }
 
-impl Drop for Silence {
+impl Drop for LeaderWatchdog {
     fn drop(&mut self) {
         if let Some(asked) = &self.asked {
             asked.abort();

@@ -47,16 +47,16 @@ pub struct RemoteInfo {
 }
 
 impl From<InfoResponse> for RemoteInfo {
-    fn from(told: InfoResponse) -> Self {
+    fn from(reported: InfoResponse) -> Self {
         Self {
-            log_id: LogId(u128::from_str_radix(&told.log_id, 16).unwrap_or(0)),
-            first: Index(told.first),
-            last: Index(told.last),
-            bytes_used: told.bytes_used,
-            bytes_capacity: (told.capacity > 0).then_some(told.capacity),
-            node: NodeId(told.node),
-            leader: (told.leader_node > 0).then_some(NodeId(told.leader_node)),
-            leader_address: (!told.leader.is_empty()).then_some(told.leader),
+            log_id: LogId(u128::from_str_radix(&reported.log_id, 16).unwrap_or(0)),
+            first: Index(reported.first),
+            last: Index(reported.last),
+            bytes_used: reported.bytes_used,
+            bytes_capacity: (reported.capacity > 0).then_some(reported.capacity),
+            node: NodeId(reported.node),
+            leader: (reported.leader_node > 0).then_some(NodeId(reported.leader_node)),
+            leader_address: (!reported.leader.is_empty()).then_some(reported.leader),
         }
     }
 }
@@ -87,7 +87,7 @@ pub struct Watch {
     /// Servers that failed recently.
     avoid: Avoid,
     /// The last state that was returned.
-    told: Option<RemoteInfo>,
+    reported: Option<RemoteInfo>,
     /// Since when nothing has worked.
     failing: Option<Instant>,
     /// The earliest time for the next stream.
@@ -132,7 +132,7 @@ impl Watch {
             opening: JoinSet::new(),
             backoff,
             avoid: Avoid::default(),
-            told: None,
+            reported: None,
             failing: None,
             not_before: Instant::now(),
         }
@@ -238,14 +238,14 @@ impl Watch {
 
     /// Returns what changed. A replica that is behind takes nothing back.
     fn news(&mut self, mut info: RemoteInfo) -> Option<RemoteInfo> {
-        if let Some(told) = self.told.as_ref().filter(|told| told.log_id == info.log_id) {
-            info.first = info.first.max(told.first);
-            info.last = info.last.max(told.last);
-            if info == *told {
+        if let Some(reported) = self.reported.as_ref().filter(|reported| reported.log_id == info.log_id) {
+            info.first = info.first.max(reported.first);
+            info.last = info.last.max(reported.last);
+            if info == *reported {
                 return None;
             }
         }
-        self.told = Some(info.clone());
+        self.reported = Some(info.clone());
         Some(info)
     }
 }
@@ -307,13 +307,13 @@ mod tests {
         let servers = Servers::new(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
         let client = Client { inner: Arc::new(Inner { options: ClientOptions::default(), servers }) };
         let mut watch = Watch::new(client, Duration::ZERO);
-        let told = |node, first, last| {
+        let reported = |node, first, last| {
             let log_id = "1f".to_owned();
             RemoteInfo::from(InfoResponse { node, first, last, log_id, ..Default::default() })
         };
-        assert_eq!(watch.news(told(1, 2, 10)), Some(told(1, 2, 10)));
-        assert_eq!(watch.news(told(2, 1, 7)), Some(told(2, 2, 10)));
-        assert_eq!(watch.news(told(2, 1, 8)), None);
-        assert_eq!(watch.news(told(2, 2, 11)), Some(told(2, 2, 11)));
+        assert_eq!(watch.news(reported(1, 2, 10)), Some(reported(1, 2, 10)));
+        assert_eq!(watch.news(reported(2, 1, 7)), Some(reported(2, 2, 10)));
+        assert_eq!(watch.news(reported(2, 1, 8)), None);
+        assert_eq!(watch.news(reported(2, 2, 11)), Some(reported(2, 2, 11)));
     }
 }

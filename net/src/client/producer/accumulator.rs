@@ -18,8 +18,8 @@
 //! Must not know: the network.
 
 use super::close_report::{Closed, Unacknowledged};
-use super::delivery::{Delivery, Outcome};
-use super::untold::{Cause, Untold};
+use super::delivery::{BatchResult, Delivery};
+use super::unreported::{Cause, Unreported};
 use crate::client::retry::deadline::{after, within};
 use chiplog::limits::BATCH_HEADER_BYTES;
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, Result};
@@ -40,8 +40,8 @@ const CALLBACK_BYTES: usize = 64;
 pub(crate) type Callback = Box<dyn FnOnce(Result<Index>) + Send>;
 
 /// How a record's result is reported.
-pub(crate) enum Tell {
-    Nobody,
+pub(crate) enum Report {
+    None,
     Delivery,
     Callback(Callback),
 }
@@ -57,7 +57,7 @@ pub(crate) struct Bounds {
 }
 
 /// A batch that accepts no more records.
-pub(crate) struct Gathered {
+pub(crate) struct SealedBatch {
     pub(crate) builder: BatchBuilder,
     pub(crate) waiting: Waiting,
 }
@@ -69,50 +69,50 @@ pub(crate) struct Waiting {
     pub(crate) since: Instant,
     cost: usize,
     records: u32,
-    tellings: Tellings,
+    reports: Reports,
 }
 
 /// The callbacks and deliveries of a batch's records.
 #[derive(Default)]
-struct Tellings {
-    outcome: Option<Arc<Outcome>>,
+struct Reports {
+    outcome: Option<Arc<BatchResult>>,
     callbacks: Vec<(u32, Callback)>,
     /// Records without a callback or a delivery.
     silent: u32,
 }
 
-impl Tellings {
+impl Reports {
     /// Adds the report for `records` records; the first one is at `offset` in the batch.
-    fn add(&mut self, tell: Tell, offset: u32, records: u32) -> Option<Delivery> {
-        match tell {
-            Tell::Nobody => self.silent += records,
-            Tell::Delivery => {
+    fn add(&mut self, report: Report, offset: u32, records: u32) -> Option<Delivery> {
+        match report {
+            Report::None => self.silent += records,
+            Report::Delivery => {
                 let outcome = self.outcome.get_or_insert_default().clone();
                 return Some(Delivery::new(outcome, offset, records));
             }
-            Tell::Callback(callback) => self.callbacks.push((offset, callback)),
+            Report::Callback(callback) => self.callbacks.push((offset, callback)),
         }
         None
     }
 
-    /// Marks the batch as failed. Returns how many of its records are unreported so far; `untold` counts them from now
-    /// on.
-    fn fail(&self, why: &Error, cause: Cause, untold: &Arc<Untold>) -> u64 {
+    /// Marks the batch as failed. Returns how many of its records are unreported so far; `unreported` counts them
+    /// from now on.
+    fn fail(&self, why: &Error, cause: Cause, unreported: &Arc<Unreported>) -> u64 {
         let silent = u64::from(self.silent);
         match &self.outcome {
-            Some(outcome) => outcome.fail(why, cause, silent, untold),
+            Some(outcome) => outcome.fail(why, cause, silent, unreported),
             None => {
-                untold.add(cause, silent, 0, why);
+                unreported.add(cause, silent, 0, why);
                 silent
             }
         }
     }
 
-    fn tell(mut self, result: &Result<Index>) {
-        self.tell_all(result);
+    fn report(mut self, result: &Result<Index>) {
+        self.report_all(result);
     }
 
-    fn tell_all(&mut self, result: &Result<Index>) {
+    fn report_all(&mut self, result: &Result<Index>) {
         if let Some(outcome) = self.outcome.take() {
             outcome.set(result.clone());
         }
@@ -126,7 +126,7 @@ impl Tellings {
     }
 }
 
-impl Drop for Tellings {
+impl Drop for Reports {
     /// Also runs after a panic of its owner: no caller waits forever.
     fn drop(&mut self) {
         if self.outcome.is_none() && self.callbacks.is_empty() {
@@ -134,19 +134,19 @@ impl Drop for Tellings {
         }
         let what =
             "the producer's task ended before the record was acknowledged; the record may be in the log";
-        self.tell_all(&Err(Error::new(ErrorKind::Closed, what)));
+        self.report_all(&Err(Error::new(ErrorKind::Closed, what)));
     }
 }
 
-/// The result of [`Gather::take`].
+/// The result of [`Accumulator::take`].
 pub(crate) enum Take {
-    Batch(Box<Gathered>),
+    Batch(Box<SealedBatch>),
     /// There will be a batch at this time at the latest.
     Linger(Instant),
     Nothing,
 }
 
-pub(crate) struct Gather {
+pub(crate) struct Accumulator {
     state: Mutex<State>,
     /// There may be something to take.
     pub(crate) work: Notify,
@@ -154,13 +154,13 @@ pub(crate) struct Gather {
     settled: Notify,
     abandoned: Notify,
     /// Locked after the state, and after an outcome.
-    untold: Arc<Untold>,
+    unreported: Arc<Unreported>,
 }
 
 struct State {
     bounds: Bounds,
     open: Open,
-    ready: std::collections::VecDeque<Box<Gathered>>,
+    ready: std::collections::VecDeque<Box<SealedBatch>>,
     buffered: usize,
     /// Records that are not settled, and not counted as unreported.
     records: u64,
@@ -187,10 +187,10 @@ struct Open {
     builder: BatchBuilder,
     since: Option<Instant>,
     cost: usize,
-    tellings: Tellings,
+    reports: Reports,
 }
 
-impl Gather {
+impl Accumulator {
     pub(crate) fn new(bounds: Bounds) -> Self {
         let state = State {
             bounds,
@@ -209,7 +209,7 @@ impl Gather {
             left: Vec::new(),
         };
         let (work, settled, abandoned) = (Notify::new(), Notify::new(), Notify::new());
-        Self { state: Mutex::new(state), work, settled, abandoned, untold: Arc::default() }
+        Self { state: Mutex::new(state), work, settled, abandoned, unreported: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -224,14 +224,14 @@ impl Gather {
     /// Adds a record, if there is room. Never blocks.
     ///
     /// # Errors
-    /// `Busy`: no room; `TooLarge`; the error that ended the producer. `Busy` returns `tell` to the caller.
-    pub(crate) fn push(&self, record: &[u8], tell: Tell) -> Result<Option<Delivery>, (Error, Tell)> {
-        let extra = if matches!(tell, Tell::Callback(_)) { CALLBACK_BYTES } else { 0 };
+    /// `Busy`: no room; `TooLarge`; the error that ended the producer. `Busy` returns `report` to the caller.
+    pub(crate) fn push(&self, record: &[u8], report: Report) -> Result<Option<Delivery>, (Error, Report)> {
+        let extra = if matches!(report, Report::Callback(_)) { CALLBACK_BYTES } else { 0 };
         let cost = record.len() + RECORD_OVERHEAD_BYTES + extra;
         let mut state = self.state();
         let bounds = state.bounds;
         if let Some(error) = &state.ended {
-            return Err((error.clone(), tell));
+            return Err((error.clone(), report));
         }
         if record.len() > bounds.record_bytes_max {
             drop(state);
@@ -240,7 +240,7 @@ impl Gather {
                 record.len(),
                 bounds.record_bytes_max
             );
-            return Err((Error::new(ErrorKind::TooLarge, what), tell));
+            return Err((Error::new(ErrorKind::TooLarge, what), report));
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
@@ -248,7 +248,7 @@ impl Gather {
                 "the buffer is full: {} bytes of records are not acknowledged yet",
                 bounds.buffer_bytes
             );
-            return Err((Error::new(ErrorKind::Busy, what), tell));
+            return Err((Error::new(ErrorKind::Busy, what), report));
         }
         let bytes = record.len() + RECORD_OVERHEAD_BYTES;
         let builder = &state.open.builder;
@@ -257,12 +257,12 @@ impl Gather {
         }
         let n = state.open.builder.count();
         if let Err(error) = state.open.builder.push(record) {
-            return Err((error, tell));
+            return Err((error, report));
         }
         state.open.cost += cost;
         state.buffered += cost;
         state.records += 1;
-        let delivery = state.open.tellings.add(tell, n, 1);
+        let delivery = state.open.reports.add(report, n, 1);
         let full = state.open.builder.encoded_bytes() >= bounds.batch_bytes;
         if n == 0 {
             state.open.since = Some(Instant::now());
@@ -285,14 +285,14 @@ impl Gather {
     pub(crate) fn push_batch(
         &self,
         records: &[impl AsRef<[u8]>],
-        tell: Tell,
-    ) -> Result<Option<Delivery>, (Error, Tell)> {
+        report: Report,
+    ) -> Result<Option<Delivery>, (Error, Report)> {
         let bytes: usize = records.iter().map(|r| r.as_ref().len() + RECORD_OVERHEAD_BYTES).sum();
         let cost = bytes + CALLBACK_BYTES;
         let mut state = self.state();
         let bounds = state.bounds;
         if let Some(error) = &state.ended {
-            return Err((error.clone(), tell));
+            return Err((error.clone(), report));
         }
         let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
         let what = match () {
@@ -308,7 +308,7 @@ impl Gather {
         if !what.is_empty() {
             drop(state);
             let kind = if records.is_empty() { ErrorKind::InvalidArgument } else { ErrorKind::TooLarge };
-            return Err((Error::new(kind, what), tell));
+            return Err((Error::new(kind, what), report));
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
@@ -316,18 +316,18 @@ impl Gather {
                 "the buffer is full: {} bytes of records are not acknowledged yet",
                 bounds.buffer_bytes
             );
-            return Err((Error::new(ErrorKind::Busy, what), tell));
+            return Err((Error::new(ErrorKind::Busy, what), report));
         }
         let mut builder = BatchBuilder::new();
         for record in records {
             if let Err(error) = builder.push(record.as_ref()) {
-                return Err((error, tell));
+                return Err((error, report));
             }
         }
         state.close_open();
-        let mut tellings = Tellings::default();
-        let delivery = tellings.add(tell, 0, builder.count());
-        state.open = Open { builder, since: Some(Instant::now()), cost, tellings };
+        let mut reports = Reports::default();
+        let delivery = reports.add(report, 0, builder.count());
+        state.open = Open { builder, since: Some(Instant::now()), cost, reports };
         state.close_open();
         state.buffered += cost;
         state.records += records.len() as u64;
@@ -340,19 +340,19 @@ impl Gather {
     pub(crate) async fn push_batch_wait(
         &self,
         records: &[impl AsRef<[u8]>],
-        mut tell: Tell,
+        mut report: Report,
         patience: Duration,
     ) -> Result<Option<Delivery>> {
         let deadline = within(patience);
         loop {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
-            match self.push_batch(records, tell) {
+            match self.push_batch(records, report) {
                 Err((error, again)) if error.kind() == ErrorKind::Busy => {
                     if timeout_at(deadline, settled).await.is_err() {
                         return Err(error);
                     }
-                    tell = again;
+                    report = again;
                 }
                 done => return done.map_err(|(error, _)| error),
             }
@@ -363,25 +363,25 @@ impl Gather {
     pub(crate) async fn push_wait(
         &self,
         record: &[u8],
-        tell: Tell,
+        report: Report,
         patience: Duration,
     ) -> Result<Option<Delivery>> {
-        let mut tell = match self.push(record, tell) {
+        let mut report = match self.push(record, report) {
             Ok(delivery) => return Ok(delivery),
-            Err((error, tell)) if error.kind() == ErrorKind::Busy => tell,
+            Err((error, report)) if error.kind() == ErrorKind::Busy => report,
             Err((error, _)) => return Err(error),
         };
         let deadline = within(patience);
         loop {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
-            match self.push(record, tell) {
+            match self.push(record, report) {
                 Ok(delivery) => return Ok(delivery),
                 Err((error, again)) if error.kind() == ErrorKind::Busy => {
                     if timeout_at(deadline, settled).await.is_err() {
                         return Err(error);
                     }
-                    tell = again;
+                    report = again;
                 }
                 Err((error, _)) => return Err(error),
             }
@@ -410,16 +410,16 @@ impl Gather {
 
     /// Settles a batch that was taken. `result`: the index of its first record.
     pub(crate) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
-        self.tell(waiting, result, Cause::Failed);
+        self.report(waiting, result, Cause::Failed);
     }
 
     /// The sender task ends, and leaves a batch for this reason.
     pub(crate) fn leave(&self, waiting: Waiting, error: Error) {
-        self.tell(waiting, &Err(error), Cause::Left);
+        self.report(waiting, &Err(error), Cause::Left);
     }
 
-    fn tell(&self, waiting: Waiting, result: &Result<Index>, cause: Cause) {
-        let Waiting { number, cost, records, tellings, .. } = waiting;
+    fn report(&self, waiting: Waiting, result: &Result<Index>, cause: Cause) {
+        let Waiting { number, cost, records, reports, .. } = waiting;
         let records = u64::from(records);
         // Counted before the result is reported, and in one step: each record counts once at any time, and not at all
         // once it is acknowledged.
@@ -429,9 +429,9 @@ impl Gather {
                 Err(error) if error.kind() != ErrorKind::SequenceForgotten => {
                     state.failures += 1;
                     state.failed = Some(error.clone());
-                    let untold = tellings.fail(error, cause, &self.untold);
-                    state.records -= untold;
-                    records - untold
+                    let unreported = reports.fail(error, cause, &self.unreported);
+                    state.records -= unreported;
+                    records - unreported
                 }
                 _ => {
                     state.records -= records;
@@ -440,7 +440,7 @@ impl Gather {
             }
         };
         // First: a caller that sees a record as settled can rely on its result having been reported.
-        tellings.tell(result);
+        reports.report(result);
         {
             let mut state = self.state();
             state.settled_to = state.settled_to.max(number);
@@ -459,9 +459,9 @@ impl Gather {
 
     /// The last handle was dropped: no more records are accepted, and no call asks for results any more.
     pub(crate) fn dropped(&self) {
-        self.untold.dropped();
+        self.unreported.dropped();
         self.end(Error::new(ErrorKind::Closed, "the producer was dropped"));
-        self.untold.log();
+        self.unreported.log();
     }
 
     /// Whether nothing waits to be taken, and nothing ever will. Checks both under one lock: otherwise a record could
@@ -500,15 +500,15 @@ impl Gather {
     /// Unsettled records, plus failed records that were not reported.
     pub(crate) fn unacknowledged(&self) -> u64 {
         let state = self.state();
-        state.records + self.untold.so_far()
+        state.records + self.unreported.so_far()
     }
 
-    /// Waits until everything pushed before the call is settled, or until `deadline`. `heard`: the number of failures
-    /// that the caller knows.
+    /// Waits until everything pushed before the call is settled, or until `deadline`. `reported`: the number of
+    /// failures that the caller knows.
     ///
     /// # Errors
     /// `Timeout`; or the last failure that the caller does not know.
-    pub(crate) async fn flush(&self, deadline: Instant, heard: &AtomicU64) -> Result<()> {
+    pub(crate) async fn flush(&self, deadline: Instant, reported: &AtomicU64) -> Result<()> {
         let target = {
             let mut state = self.state();
             let target = state.closed_to + u64::from(state.open.since.is_some());
@@ -522,8 +522,8 @@ impl Gather {
             return Err(Error::new(ErrorKind::Timeout, what));
         }
         let state = self.state();
-        let news = heard.swap(state.failures, Ordering::Relaxed) < state.failures;
-        self.untold.flushed();
+        let news = reported.swap(state.failures, Ordering::Relaxed) < state.failures;
+        self.unreported.flushed();
         state.failed.clone().filter(|_| news).map_or(Ok(()), Err)
     }
 
@@ -550,17 +550,17 @@ impl Gather {
             state.gone = true;
             state.left.extend(left);
         }
-        self.untold.gone();
+        self.unreported.gone();
         self.settled.notify_waiters();
-        self.untold.log();
+        self.unreported.log();
     }
 
     /// Returns how the producer ended; the same at each call.
-    pub(crate) fn closed(&self, heard: &AtomicU64) -> Closed {
+    pub(crate) fn closed(&self, reported: &AtomicU64) -> Closed {
         let state = self.state();
-        let news = heard.load(Ordering::Relaxed) < state.failures;
+        let news = reported.load(Ordering::Relaxed) < state.failures;
         let failed = state.failed.clone().filter(|_| news);
-        Closed { left: state.left.clone(), failed, untold: self.untold.closed() }
+        Closed { left: state.left.clone(), failed, untold: self.unreported.closed() }
     }
 
     /// Makes the sender task give up.
@@ -590,17 +590,17 @@ impl State {
     fn close_open(&mut self) {
         let Some(since) = self.open.since else { return };
         self.closed_to += 1;
-        let Open { builder, cost, tellings, .. } = std::mem::take(&mut self.open);
+        let Open { builder, cost, reports, .. } = std::mem::take(&mut self.open);
         let records = builder.count();
-        let waiting = Waiting { number: self.closed_to, since, cost, records, tellings };
-        self.ready.push_back(Box::new(Gathered { builder, waiting }));
+        let waiting = Waiting { number: self.closed_to, since, cost, records, reports };
+        self.ready.push_back(Box::new(SealedBatch { builder, waiting }));
     }
 }
 
-impl fmt::Debug for Gather {
+impl fmt::Debug for Accumulator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
-        f.debug_struct("Gather")
+        f.debug_struct("Accumulator")
             .field("bounds", &state.bounds)
             .field("buffered", &state.buffered)
             .field("settled_to", &state.settled_to)
@@ -620,7 +620,7 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    fn gather(linger: Duration) -> Arc<Gather> {
+    fn accumulator(linger: Duration) -> Arc<Accumulator> {
         let bounds = Bounds {
             batch_bytes: 1 << 16,
             batch_records: 1000,
@@ -628,15 +628,15 @@ mod tests {
             buffer_bytes: 1 << 20,
             linger,
         };
-        Arc::new(Gather::new(bounds))
+        Arc::new(Accumulator::new(bounds))
     }
 
-    fn end(gather: &Gather) {
-        gather.end(Error::new(ErrorKind::Closed, "the test ends it"));
+    fn end(accumulator: &Accumulator) {
+        accumulator.end(Error::new(ErrorKind::Closed, "the test ends it"));
     }
 
-    fn push(gather: &Gather, record: &[u8]) {
-        assert!(gather.push(record, Tell::Nobody).is_ok());
+    fn push(accumulator: &Accumulator, record: &[u8]) {
+        assert!(accumulator.push(record, Report::None).is_ok());
     }
 
     /// The sender task checked for waiting records, then for the producer's end. In between, another thread pushed a
@@ -644,107 +644,107 @@ mod tests {
     #[tokio::test]
     async fn record_pushed_just_before_close_is_sent() {
         for _ in 0..20_000 {
-            let gather = gather(Duration::ZERO);
+            let accumulator = accumulator(Duration::ZERO);
             let begin = Arc::new(std::sync::Barrier::new(2));
             let caller = {
-                let (gather, begin) = (gather.clone(), begin.clone());
+                let (accumulator, begin) = (accumulator.clone(), begin.clone());
                 std::thread::spawn(move || {
                     begin.wait();
-                    push(&gather, b"x");
-                    end(&gather);
+                    push(&accumulator, b"x");
+                    end(&accumulator);
                 })
             };
             begin.wait();
-            assert!(gather.wait_for_work().await, "it ended without the record");
+            assert!(accumulator.wait_for_work().await, "it ended without the record");
             caller.join().unwrap();
-            assert!(!gather.is_done());
-            assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
-            assert!(gather.is_done() && !gather.wait_for_work().await);
+            assert!(!accumulator.is_done());
+            assert!(matches!(accumulator.take(Instant::now()), Take::Batch(_)));
+            assert!(accumulator.is_done() && !accumulator.wait_for_work().await);
         }
     }
 
     /// The longest linger overflowed under the lock, and again while the task was unwound: the process ended.
     #[test]
     fn batch_may_linger_for_the_longest_duration() {
-        let gather = gather(Duration::MAX);
-        push(&gather, b"x");
-        assert!(matches!(gather.take(Instant::now()), Take::Linger(_)));
-        end(&gather);
-        assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
+        let accumulator = accumulator(Duration::MAX);
+        push(&accumulator, b"x");
+        assert!(matches!(accumulator.take(Instant::now()), Take::Linger(_)));
+        end(&accumulator);
+        assert!(matches!(accumulator.take(Instant::now()), Take::Batch(_)));
     }
 
-    fn settle(gather: &Gather, result: &Result<Index>) {
-        let Take::Batch(gathered) = gather.take(Instant::now()) else { panic!("no batch is ready") };
-        gather.settle(gathered.waiting, result);
+    fn settle(accumulator: &Accumulator, result: &Result<Index>) {
+        let Take::Batch(sealed) = accumulator.take(Instant::now()) else { panic!("no batch is ready") };
+        accumulator.settle(sealed.waiting, result);
     }
 
     fn failure() -> Result<Index> {
         Err(Error::new(ErrorKind::Timeout, "planted"))
     }
 
-    fn deliveries<const N: usize>(gather: &Gather) -> [Delivery; N] {
-        std::array::from_fn(|_| gather.push(b"x", Tell::Delivery).ok().flatten().unwrap())
+    fn deliveries<const N: usize>(accumulator: &Accumulator) -> [Delivery; N] {
+        std::array::from_fn(|_| accumulator.push(b"x", Report::Delivery).ok().flatten().unwrap())
     }
 
     /// A delivery that was kept and never read counted as reported once its record had failed.
     #[test]
     fn delivery_is_reported_once_its_result_is_taken() {
-        let gather = gather(Duration::ZERO);
-        let [kept, peeked, awaited, early, late] = deliveries(&gather);
+        let accumulator = accumulator(Duration::ZERO);
+        let [kept, peeked, awaited, early, late] = deliveries(&accumulator);
         let twin = kept.clone();
-        let batch = gather.push_batch(&[b"1", b"2"], Tell::Delivery).ok().flatten().unwrap();
-        push(&gather, b"silent");
+        let batch = accumulator.push_batch(&[b"1", b"2"], Report::Delivery).ok().flatten().unwrap();
+        push(&accumulator, b"silent");
         drop(early);
-        assert_eq!(gather.unacknowledged(), 8);
+        assert_eq!(accumulator.unacknowledged(), 8);
         for left in [3, 1, 0] {
-            assert_eq!(gather.unacknowledged(), 8);
-            settle(&gather, &failure());
-            assert_eq!(gather.unsettled(), left);
+            assert_eq!(accumulator.unacknowledged(), 8);
+            settle(&accumulator, &failure());
+            assert_eq!(accumulator.unsettled(), left);
         }
         assert!(peeked.try_result().is_some() && peeked.try_result().is_some());
-        assert_eq!(gather.unacknowledged(), 7);
+        assert_eq!(accumulator.unacknowledged(), 7);
         assert!(kept.settled().now_or_never().is_some());
         drop((kept, peeked, late, batch));
-        assert_eq!(gather.unacknowledged(), 7, "a delivery dropped without its result was not counted");
+        assert_eq!(accumulator.unacknowledged(), 7, "a delivery dropped without its result was not counted");
         assert!(awaited.now_or_never().unwrap().is_err());
-        assert_eq!(gather.unacknowledged(), 6);
+        assert_eq!(accumulator.unacknowledged(), 6);
         assert!(twin.try_result().is_some());
-        assert_eq!(gather.unacknowledged(), 5, "one clone's result was taken");
-        end(&gather);
-        gather.gone(Vec::new());
-        let heard = AtomicU64::new(0);
-        assert_eq!(gather.closed(&heard).untold, 5);
+        assert_eq!(accumulator.unacknowledged(), 5, "one clone's result was taken");
+        end(&accumulator);
+        accumulator.gone(Vec::new());
+        let reported = AtomicU64::new(0);
+        assert_eq!(accumulator.closed(&reported).untold, 5);
     }
 
     #[test]
     fn delivery_of_a_committed_record_is_never_unreported() {
-        let gather = gather(Duration::ZERO);
-        let [kept, dropped, after] = deliveries(&gather);
+        let accumulator = accumulator(Duration::ZERO);
+        let [kept, dropped, after] = deliveries(&accumulator);
         drop(dropped);
-        settle(&gather, &Ok(Index(7)));
+        settle(&accumulator, &Ok(Index(7)));
         drop(after);
-        let [forgotten] = deliveries(&gather);
-        settle(&gather, &Err(Error::new(ErrorKind::SequenceForgotten, "planted")));
+        let [forgotten] = deliveries(&accumulator);
+        settle(&accumulator, &Err(Error::new(ErrorKind::SequenceForgotten, "planted")));
         drop(forgotten);
-        assert_eq!(gather.unacknowledged(), 0);
+        assert_eq!(accumulator.unacknowledged(), 0);
         assert_eq!(kept.try_result().unwrap().unwrap(), Index(7));
     }
 
     /// A flush returned a failure; the record's delivery, read later, removed another record from the count.
     #[tokio::test]
     async fn failures_reported_by_flush_are_not_counted_again() {
-        let gather = gather(Duration::ZERO);
-        let [asked, dropped] = deliveries(&gather);
-        settle(&gather, &failure());
-        let heard = AtomicU64::new(0);
-        assert!(gather.flush(within(Duration::from_secs(60)), &heard).await.is_err());
-        assert_eq!(gather.unacknowledged(), 0);
-        let [kept] = deliveries(&gather);
-        settle(&gather, &failure());
+        let accumulator = accumulator(Duration::ZERO);
+        let [asked, dropped] = deliveries(&accumulator);
+        settle(&accumulator, &failure());
+        let reported = AtomicU64::new(0);
+        assert!(accumulator.flush(within(Duration::from_secs(60)), &reported).await.is_err());
+        assert_eq!(accumulator.unacknowledged(), 0);
+        let [kept] = deliveries(&accumulator);
+        settle(&accumulator, &failure());
         drop(dropped);
         assert!(asked.try_result().is_some());
-        assert_eq!(gather.unacknowledged(), 1);
+        assert_eq!(accumulator.unacknowledged(), 1);
         assert!(kept.try_result().is_some());
-        assert_eq!(gather.unacknowledged(), 0);
+        assert_eq!(accumulator.unacknowledged(), 0);
     }
 }

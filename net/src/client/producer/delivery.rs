@@ -1,4 +1,4 @@
-//! Outcome: passes the result of a batch to the futures of its records. There is one per batch, not one per record.
+//! Delivery: passes the result of a batch to the futures of its records. There is one per batch, not one per record.
 //!
 //! Invariants:
 //! - The result is set once and never changes.
@@ -6,7 +6,7 @@
 //! - A delivery is reported when its result was taken, from it or from a clone. In a failed batch, each delivery that
 //!   is not reported counts as unreported, also while it is held.
 
-use super::untold::{Cause, Held, Untold};
+use super::unreported::{Cause, Held, Unreported};
 use chiplog::{Error, Index, Result};
 use slab::Slab;
 use std::future::{Future, poll_fn};
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 /// The result of one batch.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome(Mutex<State>);
+pub(crate) struct BatchResult(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -33,14 +33,14 @@ struct State {
 
 impl State {
     /// The result of delivery `nth` was taken.
-    fn heard(&mut self, nth: usize) -> Option<Arc<Untold>> {
+    fn reported(&mut self, nth: usize) -> Option<Arc<Unreported>> {
         let (_, records) = self.deliveries.get_mut(nth).filter(|_| self.held.is_some())?;
         let records = std::mem::take(records);
-        self.held.as_mut()?.heard(records.into())
+        self.held.as_mut()?.reported(records.into())
     }
 
     /// A delivery is dropped.
-    fn dropped(&mut self, nth: usize) -> Option<Arc<Untold>> {
+    fn dropped(&mut self, nth: usize) -> Option<Arc<Unreported>> {
         let (deliveries, records) = self.deliveries.get_mut(nth)?;
         *deliveries -= 1;
         if *deliveries > 0 {
@@ -51,14 +51,14 @@ impl State {
     }
 }
 
-impl Outcome {
+impl BatchResult {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the batch as failed; wakes nobody yet. `silent`: its records without a delivery or callback. Returns how
     /// many of its records now count as unreported.
-    pub(crate) fn fail(&self, why: &Error, cause: Cause, silent: u64, untold: &Arc<Untold>) -> u64 {
+    pub(crate) fn fail(&self, why: &Error, cause: Cause, silent: u64, unreported: &Arc<Unreported>) -> u64 {
         let mut state = self.state();
         if state.result.is_some() {
             return 0;
@@ -71,7 +71,7 @@ impl Outcome {
                 held += u64::from(*records);
             }
         }
-        state.held = untold.add(cause, lost, held, why);
+        state.held = unreported.add(cause, lost, held, why);
         state.result = Some(Err(why.clone()));
         lost + held
     }
@@ -113,7 +113,7 @@ impl Outcome {
 #[derive(Debug)]
 #[must_use = "without the delivery's result it is unknown whether the record was appended"]
 pub struct Delivery {
-    outcome: Arc<Outcome>,
+    outcome: Arc<BatchResult>,
     offset: u32,
     /// Its number among the deliveries of its batch.
     nth: usize,
@@ -122,7 +122,7 @@ pub struct Delivery {
 
 impl Delivery {
     /// A delivery of `records` records; the first one is at `offset` in its batch.
-    pub(crate) fn new(outcome: Arc<Outcome>, offset: u32, records: u32) -> Self {
+    pub(crate) fn new(outcome: Arc<BatchResult>, offset: u32, records: u32) -> Self {
         let mut state = outcome.state();
         let nth = state.deliveries.len();
         state.deliveries.push((1, records));
@@ -134,7 +134,7 @@ impl Delivery {
     pub fn try_result(&self) -> Option<Result<Index>> {
         let mut state = self.outcome.state();
         let result = state.result.clone()?;
-        let over = state.heard(self.nth);
+        let over = state.reported(self.nth);
         drop(state);
         log(over);
         Some(result.map(|first| first.plus(self.offset.into())))
@@ -184,7 +184,7 @@ impl Future for Delivery {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (nth, offset) = (self.nth, self.offset);
-        let (result, over) = ready!(self.poll_with(context, |state, result| (result, state.heard(nth))));
+        let (result, over) = ready!(self.poll_with(context, |state, result| (result, state.reported(nth))));
         log(over);
         Poll::Ready(result.map(|first| first.plus(offset.into())))
     }
@@ -203,8 +203,8 @@ impl Drop for Delivery {
 }
 
 /// Logs a failed batch's unreported records, once none of its deliveries is held any more.
-fn log(over: Option<Arc<Untold>>) {
-    if let Some(untold) = over {
-        untold.log();
+fn log(over: Option<Arc<Unreported>>) {
+    if let Some(unreported) = over {
+        unreported.log();
     }
 }

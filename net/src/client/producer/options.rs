@@ -89,7 +89,9 @@ impl ProducerOptions {
             return refuse("options request_timeout and delivery_timeout must be greater than zero");
         }
         if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
-            return refuse("option session: its next sequence number must be at least 1, and exactly_once must be set");
+            return refuse(
+                "option session: its next sequence number must be at least 1, and exactly_once must be set",
+            );
         }
         if self.linger >= self.delivery_timeout {
             return refuse("option linger must be less than delivery_timeout");

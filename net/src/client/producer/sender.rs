@@ -12,11 +12,11 @@
 //!   session.
 //! - The task's end settles everything, whatever the reason.
 
-use super::accumulator::{Gather, Take, Waiting};
+use super::accumulator::{Accumulator, Take, Waiting};
 use super::close_report::Unacknowledged;
 use super::options::ProducerOptions;
 use crate::client::cluster::discovery::Stub;
-use crate::client::cluster::leader_watchdog::Silence;
+use crate::client::cluster::leader_watchdog::LeaderWatchdog;
 use crate::client::retry::backoff::Backoff;
 use crate::client::retry::deadline::{after, within};
 use crate::client::{Client, ErrorClass};
@@ -36,9 +36,9 @@ use tonic::Status;
 /// The time limit of closing the session, which is optional: a session also expires.
 const CLOSE_SESSION: Duration = Duration::from_secs(2);
 
-pub(crate) struct Pump {
+pub(crate) struct SenderTask {
     client: Client,
-    gather: Arc<Gather>,
+    accumulator: Arc<Accumulator>,
     options: ProducerOptions,
     stamp: Stamp,
     /// A session that is no longer used and is not closed yet.
@@ -127,17 +127,17 @@ impl From<Refused> for Broken {
     }
 }
 
-impl Pump {
+impl SenderTask {
     pub(crate) fn new(
         client: Client,
-        gather: Arc<Gather>,
+        accumulator: Arc<Accumulator>,
         options: ProducerOptions,
         session: Option<SessionId>,
     ) -> Self {
         let (min, max) = (client.options().backoff_min, client.options().backoff_max);
         Self {
             client,
-            gather,
+            accumulator,
             stamp: Stamp {
                 codec: options.codec,
                 session,
@@ -162,17 +162,17 @@ impl Pump {
 
     /// Runs until the producer is closed and everything is settled, or until it fails or must give up.
     pub(crate) async fn run(mut self) {
-        let gather = self.gather.clone();
+        let accumulator = self.accumulator.clone();
         tokio::select! {
             biased;
-            () = gather.wait_abandoned() => {}
-            () = self.pump() => {}
+            () = accumulator.wait_abandoned() => {}
+            () = self.send_until_done() => {}
         }
     }
 
-    async fn pump(&mut self) {
+    async fn send_until_done(&mut self) {
         loop {
-            if self.unacked.is_empty() && !self.gather.wait_for_work().await {
+            if self.unacked.is_empty() && !self.accumulator.wait_for_work().await {
                 if let Some(session) = self.stamp.session.or(self.retired) {
                     let _ = timeout(CLOSE_SESSION, self.client.close_session(session)).await;
                 }
@@ -197,16 +197,16 @@ impl Pump {
         let opening = timeout_at(in_time, client.append(ReceiverStream::new(receiver)));
         let silent = |_| Error::new(ErrorKind::Unavailable, "the server did not answer in time");
         self.progress = Instant::now();
-        let mut silence = Silence::default();
+        let mut watchdog = LeaderWatchdog::default();
         let opened = tokio::select! {
             opened = opening => opened.map_err(silent)??,
-            () = silence.is_deposition(&self.client, &self.server, self.progress) => return Err(deposed()),
+            () = watchdog.is_deposition(&self.client, &self.server, self.progress) => return Err(deposed()),
         };
         let mut answers = opened.into_inner();
         self.progress = Instant::now();
         loop {
             let linger = self.fill(&requests, window)?;
-            if self.unacked.is_empty() && self.gather.is_done() {
+            if self.unacked.is_empty() && self.accumulator.is_done() {
                 return Ok(());
             }
             let silent_at = after(self.progress, self.options.request_timeout);
@@ -220,8 +220,8 @@ impl Pump {
                     Some(answer) => self.answered(answer)?,
                     None => return Err(Error::new(ErrorKind::Unavailable, "the server ended the stream").into()),
                 },
-                () = self.gather.work.notified() => {}
-                () = silence.is_deposition(&self.client, &self.server, self.progress), if self.under_way > 0 => {
+                () = self.accumulator.work.notified() => {}
+                () = watchdog.is_deposition(&self.client, &self.server, self.progress), if self.under_way > 0 => {
                     return Err(deposed());
                 }
                 () = sleep_until(wake) => {
@@ -250,7 +250,7 @@ impl Pump {
             let session = timeout_at(due, self.client.open_session()).await.map_err(timed_out)??;
             self.renumber(session)?;
         }
-        self.gather.bound(self.options.bounds(self.client.servers().limits()));
+        self.accumulator.bound(self.options.bounds(self.client.servers().limits()));
         if self.server.as_ref() != Some(&leader) {
             self.connection = None;
         }
@@ -273,7 +273,7 @@ impl Pump {
 
     /// The deadline of the oldest record.
     fn due(&self) -> Instant {
-        let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.gather.oldest());
+        let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
         after(oldest.unwrap_or_else(Instant::now), self.options.delivery_timeout)
     }
 
@@ -281,18 +281,18 @@ impl Pump {
     fn fill(&mut self, requests: &mpsc::Sender<AppendRequest>, window: usize) -> Result<Option<Instant>> {
         while self.under_way < if self.careful { 1 } else { window } {
             if self.under_way == self.unacked.len() {
-                match self.gather.take(Instant::now()) {
-                    Take::Batch(mut gathered) => {
-                        match self.stamp.build(&mut gathered.builder, self.unacked.len()) {
+                match self.accumulator.take(Instant::now()) {
+                    Take::Batch(mut sealed) => {
+                        match self.stamp.build(&mut sealed.builder, self.unacked.len()) {
                             Ok(batch) => {
-                                let waiting = gathered.waiting;
+                                let waiting = sealed.waiting;
                                 // Another process may have sent it before.
                                 let in_doubt = self.options.session.is_some();
                                 self.unacked.push_back(Sent { batch, waiting, in_doubt });
                             }
                             Err(error) => {
                                 // Its number stays unused.
-                                self.gather.settle(gathered.waiting, &Err(error.clone()));
+                                self.accumulator.settle(sealed.waiting, &Err(error.clone()));
                                 return Err(error);
                             }
                         }
@@ -347,7 +347,7 @@ impl Pump {
 
     fn settle_front(&mut self, result: &Result<Index>) {
         if let Some(sent) = self.unacked.pop_front() {
-            self.gather.settle(sent.waiting, result);
+            self.accumulator.settle(sent.waiting, result);
         }
     }
 
@@ -468,7 +468,7 @@ impl Pump {
         let clear = Error::new(kind, format!("{what}; it is not in the log"));
         let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; it may be in the log"));
         if self.options.session.is_some() {
-            let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.gather.oldest());
+            let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.accumulator.oldest());
             return oldest.is_some_and(is_due).then_some(in_doubt);
         }
         let mut gap = false;
@@ -480,9 +480,9 @@ impl Pump {
             self.settle_front(&Err(error.clone()));
             self.retire();
         }
-        while self.unacked.is_empty() && self.gather.oldest().is_some_and(is_due) {
-            let Take::Batch(gathered) = self.gather.take(after(now, patience)) else { break };
-            self.gather.settle(gathered.waiting, &Err(clear.clone()));
+        while self.unacked.is_empty() && self.accumulator.oldest().is_some_and(is_due) {
+            let Take::Batch(sealed) = self.accumulator.take(after(now, patience)) else { break };
+            self.accumulator.settle(sealed.waiting, &Err(clear.clone()));
         }
         None
     }
@@ -490,7 +490,7 @@ impl Pump {
     /// The producer cannot continue.
     fn fail(&mut self, error: Error) -> bool {
         tracing::warn!(%error, "a producer failed");
-        self.gather.end(error.clone());
+        self.accumulator.end(error.clone());
         self.give_up(&error);
         false
     }
@@ -506,7 +506,7 @@ impl Pump {
                 error,
             ),
         };
-        let told = |in_doubt| if in_doubt { open.clone() } else { error.clone() };
+        let reason = |in_doubt| if in_doubt { open.clone() } else { error.clone() };
         let keep = |left: &mut Vec<Unacknowledged>, records: Result<Vec<Vec<u8>>>, in_doubt| {
             let records = records.unwrap_or_default().into_iter().map(Bytes::from);
             left.extend(records.map(|record| Unacknowledged { record, in_doubt }));
@@ -515,26 +515,26 @@ impl Pump {
         for (n, sent) in self.unacked.drain(..).enumerate() {
             let in_doubt = sent.in_doubt || n < under_way;
             keep(&mut self.left, sent.batch.records(), in_doubt);
-            self.gather.leave(sent.waiting, told(in_doubt));
+            self.accumulator.leave(sent.waiting, reason(in_doubt));
         }
         // This includes lingering records: the producer has ended. With a session that another process opened, that
         // process may have sent these records.
         let in_doubt = self.options.session.is_some();
-        while let Take::Batch(mut gathered) = self.gather.take(Instant::now()) {
-            let records = gathered.builder.build().and_then(|b| b.records());
+        while let Take::Batch(mut sealed) = self.accumulator.take(Instant::now()) {
+            let records = sealed.builder.build().and_then(|b| b.records());
             keep(&mut self.left, records, in_doubt);
-            self.gather.leave(gathered.waiting, told(in_doubt));
+            self.accumulator.leave(sealed.waiting, reason(in_doubt));
         }
     }
 }
 
-impl Drop for Pump {
+impl Drop for SenderTask {
     /// This also runs when the runtime ends first: no caller waits forever.
     fn drop(&mut self) {
         let error = Error::new(ErrorKind::Closed, "the producer ended before the record was acknowledged");
-        self.gather.end(error.clone());
+        self.accumulator.end(error.clone());
         self.give_up(&error);
-        self.gather.gone(std::mem::take(&mut self.left));
+        self.accumulator.gone(std::mem::take(&mut self.left));
     }
 }
 

@@ -5,7 +5,7 @@ use crate::client::cluster::discovery::Avoid;
 use crate::client::retry::deadline::within;
 use crate::client::{Client, ReadFrom};
 use crate::wire::proto::v1::{InfoRequest, ReadRequest, ReadResponse};
-use crate::wire::status::{from_status, retold};
+use crate::wire::status::{from_status, with_message};
 use chiplog::{Error, ErrorKind, Index, Result};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
@@ -52,7 +52,7 @@ async fn open_at(
     let until = deadline.min(within(client.options().attempt_timeout));
     let failed = |status: Status| {
         let error = from_status(&status);
-        retold(&error, format!("{server}: {error}"))
+        with_message(&error, format!("{server}: {error}"))
     };
     match timeout_at(until, stub.read(request)).await {
         Ok(stream) => stream.map(|stream| stream.into_inner()).map_err(failed),
@@ -85,8 +85,8 @@ pub(crate) async fn better_elsewhere(client: Client, from: ReadFrom, server: Str
             for near in servers.nearer(&zone, &server) {
                 let Ok(mut stub) = servers.client(&near) else { continue };
                 let request = InfoRequest { log: client.log_name(), allow_stale: true };
-                let told = timeout_at(within(probe), stub.info(request)).await;
-                if matches!(told, Ok(Ok(info)) if Index(info.get_ref().last).next() >= next) {
+                let answer = timeout_at(within(probe), stub.info(request)).await;
+                if matches!(answer, Ok(Ok(info)) if Index(info.get_ref().last).next() >= next) {
                     return true;
                 }
             }

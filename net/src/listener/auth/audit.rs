@@ -40,12 +40,12 @@ impl Audit {
         self.is_answered = true;
         let failed = Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok);
         match failed {
-            None => self.tell("an administrative call", None),
-            Some(status) => self.tell("an administrative call failed", Some(status.message())),
+            None => self.log("an administrative call", None),
+            Some(status) => self.log("an administrative call failed", Some(status.message())),
         }
     }
 
-    fn tell(&self, what: &str, error: Option<&str>) {
+    fn log(&self, what: &str, error: Option<&str>) {
         let method = self.method.rsplit('/').next().unwrap_or(self.method);
         let remote = self.remote.map(tracing::field::display);
         tracing::info!(method, remote, token = self.token.as_deref(), error, "{what}");
@@ -55,7 +55,7 @@ impl Audit {
 impl Drop for Audit {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.tell(
+            self.log(
                 "an administrative call was abandoned before its answer; it may have taken effect",
                 None,
             );

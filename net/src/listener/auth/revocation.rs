@@ -139,14 +139,14 @@ impl Held {
             (verdict.is_ended, verdict.why) = (true, Some(why));
             verdict.waker.take()
         };
-        self.let_go();
+        self.drop_body();
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     /// Drops the body, unless a task is polling it, which then drops it.
-    fn let_go(&self) {
+    fn drop_body(&self) {
         let gone = match self.body.try_lock() {
             Ok(mut body) => body.take(),
             Err(TryLockError::Poisoned(body)) => body.into_inner().take(),
@@ -163,7 +163,7 @@ impl Held {
     fn with_body<R>(&self, act: impl FnOnce(&mut Option<Body>) -> R) -> R {
         let result = act(&mut locked(&self.body));
         if self.is_ended() {
-            self.let_go();
+            self.drop_body();
         }
         result
     }
@@ -197,8 +197,8 @@ impl<T: Send + 'static> http_body::Body for Answer<T> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let held = &self.0.held;
-        if let Some(told) = held.verdict(context.waker()) {
-            return Poll::Ready(told);
+        if let Some(status) = held.verdict(context.waker()) {
+            return Poll::Ready(status);
         }
         let polled = held.with_body(|held| {
             let Some(body) = held else { return Poll::Ready(None) };
@@ -209,7 +209,7 @@ impl<T: Send + 'static> http_body::Body for Answer<T> {
             polled
         });
         match held.verdict(context.waker()) {
-            Some(told) => Poll::Ready(told),
+            Some(status) => Poll::Ready(status),
             None => polled,
         }
     }
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(status(poll(&mut other, &Arc::default())).code(), tonic::Code::Unauthenticated);
 
         go_on.send(()).unwrap();
-        let (told, then) = polling.join().unwrap();
-        assert_eq!(told.code(), tonic::Code::Unauthenticated, "the piece made meanwhile is not sent");
+        let (status, then) = polling.join().unwrap();
+        assert_eq!(status.code(), tonic::Code::Unauthenticated, "the piece made meanwhile is not sent");
         assert!(matches!(then, Poll::Ready(None)));
         assert_eq!(Arc::strong_count(&held[0]), 1);
     }

@@ -343,7 +343,7 @@ where
                 }
                 let audit = Audit::of(&request, None);
                 let answering = self.inner.call(request);
-                Box::pin(async move { answering.await.inspect(|response| tell(audit, response)) })
+                Box::pin(async move { answering.await.inspect(|response| log_answer(audit, response)) })
             }
             Ok(Way::Tokenless) => {
                 request.extensions_mut().insert(Tokenless);
@@ -355,7 +355,7 @@ where
                 let audit = Audit::of(&request, Some(&call.by().token));
                 let answering = self.inner.call(request);
                 Box::pin(async move {
-                    let response = answering.await.inspect(|response| tell(audit, response))?;
+                    let response = answering.await.inspect(|response| log_answer(audit, response))?;
                     Ok(response.map(|body| call.answer(body)))
                 })
             }
@@ -369,7 +369,7 @@ where
     }
 }
 
-fn tell(audit: Option<Audit>, response: &Response<Body>) {
+fn log_answer(audit: Option<Audit>, response: &Response<Body>) {
     if let Some(audit) = audit {
         audit.answered(response);
     }

@@ -43,7 +43,7 @@ pub(super) const TURNOVER_PART: u32 = 6;
 pub(super) struct Handed {
     source: Mutex<Source>,
     /// Locked briefly only, and nothing else is locked meanwhile.
-    lying: Mutex<Lying>,
+    pending: Mutex<PendingPieces>,
     id: u64,
     call: Call,
     is_paid_for: bool,
@@ -66,14 +66,14 @@ struct Source {
 
 impl Source {
     /// Takes out the body and its parts, to be dropped without a lock.
-    fn let_go(&mut self) -> impl Sized + use<> {
+    fn take_parts(&mut self) -> impl Sized + use<> {
         (self.body.take(), std::mem::take(&mut self.rest), self.waiting.take())
     }
 }
 
 /// The pieces that HTTP/2 holds.
 #[derive(Debug, Default)]
-struct Lying {
+struct PendingPieces {
     pieces: usize,
     /// HTTP/2 polled for more and has not got it yet.
     is_asked: bool,
@@ -88,13 +88,13 @@ struct Lying {
 }
 
 /// How long a client read nothing, or too little.
-struct Lies {
+struct Overdue {
     /// As a multiple of the limit.
     parts: f64,
     is_pressed: bool,
 }
 
-impl Lying {
+impl PendingPieces {
     /// Whether the client could read something.
     fn is_there(&self) -> bool {
         self.pieces > 0 || !self.is_asked
@@ -120,7 +120,7 @@ impl Lying {
         slow: Duration,
         answers: Option<Pressure>,
         requests: bool,
-    ) -> Option<Lies> {
+    ) -> Option<Overdue> {
         self.pressed = match (self.pressed, answers) {
             (_, None) => None,
             (Some((since, then)), Some(now)) if now.given_back.wrapping_sub(then.given_back) < then.held => {
@@ -128,14 +128,14 @@ impl Lying {
             }
             (_, Some(pressure)) => Some((now, pressure)),
         };
-        let (lies, unbroken) = (self.since?, self.unbroken?);
+        let (unread, unbroken) = (self.since?, self.unbroken?);
         let parts = |since: Instant, of: Duration| {
             now.saturating_duration_since(since).as_secs_f64() / of.as_secs_f64().max(1e-9)
         };
         let is_pressed = requests || self.pressed.is_some();
-        let nothing_taken = parts(lies, if is_pressed { slow / PRESSED_PART } else { slow });
+        let nothing_taken = parts(unread, if is_pressed { slow / PRESSED_PART } else { slow });
         let kept = self.pressed.map_or(0.0, |(since, _)| parts(since.max(unbroken), slow / TURNOVER_PART));
-        Some(Lies { parts: nothing_taken.max(kept), is_pressed })
+        Some(Overdue { parts: nothing_taken.max(kept), is_pressed })
     }
 }
 
@@ -153,7 +153,7 @@ impl Handed {
     /// The body of a call's answer, with its number among those of its connection.
     pub(super) fn new(id: u64, call: Call, body: Body, is_paid_for: bool) -> Arc<Self> {
         let source = Mutex::new(Source { body: Some(body), ..Source::default() });
-        Arc::new(Self { source, lying: Mutex::default(), id, call, is_paid_for })
+        Arc::new(Self { source, pending: Mutex::default(), id, call, is_paid_for })
     }
 
     /// The body for HTTP/2.
@@ -174,30 +174,30 @@ impl Handed {
         answers: Option<Pressure>,
         requests: bool,
     ) -> Cut {
-        let lies = self.lying().look(now, slow, answers, requests);
-        lies.map_or(Cut::Not, |lies| self.cut(&lies, slow))
+        let overdue = self.pending().look(now, slow, answers, requests);
+        overdue.map_or(Cut::Not, |overdue| self.cut(&overdue, slow))
     }
 
-    fn lying(&self) -> MutexGuard<'_, Lying> {
-        self.lying.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingPieces> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts it if it is pending for too long. A body that is being polled is left alone.
-    fn cut(&self, lies: &Lies, slow: Duration) -> Cut {
+    fn cut(&self, overdue: &Overdue, slow: Duration) -> Cut {
         let mut source = match self.source.try_lock() {
             Ok(source) => source,
             Err(TryLockError::Poisoned(source)) => source.into_inner(),
             Err(TryLockError::WouldBlock) => return Cut::Not,
         };
         if source.is_cut {
-            return Cut::Before { is_stuck: lies.parts >= 2.0 };
+            return Cut::Before { is_stuck: overdue.parts >= 2.0 };
         }
-        if lies.parts < 1.0 {
+        if overdue.parts < 1.0 {
             return Cut::Not;
         }
         source.is_cut = true;
-        source.why = Some(slow_reader(slow, lies.is_pressed));
-        let gone = source.let_go();
+        source.why = Some(slow_reader(slow, overdue.is_pressed));
+        let gone = source.take_parts();
         drop(source);
         drop(gone);
         Cut::Now
@@ -205,17 +205,17 @@ impl Handed {
 
     /// HTTP/2 polled for more, and got it unless `is_asked`.
     fn gave(&self, is_asked: bool) {
-        let mut lying = self.lying();
-        lying.is_asked = is_asked;
-        lying.asked();
+        let mut pending = self.pending();
+        pending.is_asked = is_asked;
+        pending.asked();
     }
 
     /// Whether a piece is pending; if so, the task is woken when none is any more.
-    fn lies(&self, context: &mut Context<'_>) -> bool {
-        let mut lying = self.lying();
-        let lies = lying.pieces > 0;
-        lying.waker = lies.then(|| context.waker().clone());
-        lies
+    fn is_pending(&self, context: &mut Context<'_>) -> bool {
+        let mut pending = self.pending();
+        let is_pending = pending.pieces > 0;
+        pending.waker = is_pending.then(|| context.waker().clone());
+        is_pending
     }
 
     /// The next frame.
@@ -248,7 +248,7 @@ impl Handed {
     /// Returns the next piece, once there is memory for it. A small piece needs no memory if nothing is pending.
     fn poll_piece(self: &Arc<Self>, source: &mut Source, context: &mut Context<'_>) -> Poll<Frame<Bytes>> {
         let mut length = source.rest.len().min(PIECE_BYTES);
-        let is_free = self.is_paid_for || length <= FREE_BYTES && self.lying().pieces == 0;
+        let is_free = self.is_paid_for || length <= FREE_BYTES && self.pending().pieces == 0;
         let share = match self.call.bill.payer().filter(|_| !is_free) {
             None => None,
             Some(payer) => {
@@ -258,7 +258,7 @@ impl Handed {
                 });
                 match waiting.as_mut().poll(context) {
                     Poll::Ready(share) => Some(share),
-                    Poll::Pending if self.lies(context) => return Poll::Pending,
+                    Poll::Pending if self.is_pending(context) => return Poll::Pending,
                     Poll::Pending => {
                         length = length.min(FREE_BYTES);
                         None
@@ -268,9 +268,9 @@ impl Handed {
         };
         source.waiting = None;
         let bytes = source.rest.split_to(length);
-        let mut lying = self.lying();
-        lying.pieces += 1;
-        drop(lying);
+        let mut pending = self.pending();
+        pending.pieces += 1;
+        drop(pending);
         Poll::Ready(Frame::data(Bytes::from_owner(Piece { bytes, handed: self.clone(), _share: share })))
     }
 }
@@ -296,11 +296,11 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let mut lying = self.handed.lying();
-        lying.pieces -= 1;
-        lying.taken();
-        let waker = if lying.pieces == 0 { lying.waker.take() } else { None };
-        drop(lying);
+        let mut pending = self.handed.pending();
+        pending.pieces -= 1;
+        pending.taken();
+        let waker = if pending.pieces == 0 { pending.waker.take() } else { None };
+        drop(pending);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -318,7 +318,7 @@ impl Drop for Answer {
         self.handed.gave(true);
         // The service's body is dropped, even if pieces are pending.
         let mut source = self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = source.let_go();
+        let gone = source.take_parts();
         drop(source);
         drop(gone);
     }

@@ -247,11 +247,11 @@ async fn reader_that_read_everything_gets_the_whole_time() {
     let body = Body::new(http_body_util::StreamBody::new(stream));
     let mut body = crowd.calls.begin(Bill::of(&crowd.own), Weight::Full).watched(body, true);
     for _ in 0..60 {
-        let lies = piece(poll(&mut body));
+        let held = piece(poll(&mut body));
         assert_eq!(crowd.cut(), 0);
         tokio::time::advance(SLOW / PRESSED_PART / 2).await;
         assert_eq!(crowd.cut(), 0);
-        drop(lies);
+        drop(held);
         assert!(poll(&mut body).is_pending());
     }
     drop(held);

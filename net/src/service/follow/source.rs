@@ -9,10 +9,10 @@
 
 use crate::listener::auth::tokens::Payer;
 use crate::served::log_slot::{Feeding as Counted, LogSlot};
+use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, more};
-use crate::service::turn::in_turn;
 use crate::service::zero_copy::{
-    Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, ahead, pay, settle,
+    Answers, EncodeFrame, FrameWriter, Memory, SHARED_BYTES_MIN, ahead, pay, settle,
 };
 use crate::wire::ids;
 use crate::wire::proto::v1::follow_request::Start as Asked;
@@ -227,7 +227,7 @@ impl Feeding {
                     let (taken, at_tail) = take(&mut feed, bytes_max);
                     (feed, ahead, taken, at_tail)
                 } else {
-                    let reading = in_turn(&payer, move || {
+                    let reading = run_blocking(&payer, move || {
                         let (taken, at_tail) = take(&mut feed, bytes_max);
                         (feed, ahead, taken, at_tail)
                     });
@@ -337,7 +337,7 @@ mod field {
     pub(super) const FED: u32 = 7;
 }
 
-impl Verbatim for Reply {
+impl EncodeFrame for Reply {
     fn encode(&self, chunks: &mut VecDeque<Bytes>) {
         let numbers = [
             (field::LAST, self.last.get()),
@@ -380,7 +380,7 @@ impl Verbatim for Reply {
 mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
-    use crate::service::turn::tests::leaves_its_turn;
+    use crate::service::blocking_work::tests::frees_its_turn;
     use crate::wire::proto::v1::FollowResponse;
     use chiplog::Options;
     use futures_util::FutureExt as _;
@@ -396,7 +396,7 @@ mod tests {
         let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
         let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
         assert!(replies.next().await.unwrap().unwrap().frame.is_none());
-        leaves_its_turn(&payer, replies.next()).await;
+        frees_its_turn(&payer, replies.next()).await;
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
     }
 
@@ -422,7 +422,7 @@ mod tests {
         while tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_ok() {}
         log.append(b"y").unwrap();
         tokio::time::sleep(Duration::from_millis(1100)).await;
-        leaves_its_turn(&payer, replies.next()).await;
+        frees_its_turn(&payer, replies.next()).await;
     }
 
     /// New blocks count as just written if the end was found just before, not if the follower read the answer just
@@ -441,7 +441,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
         log.append(b"y").unwrap();
-        leaves_its_turn(&payer, replies.next()).await;
+        frees_its_turn(&payer, replies.next()).await;
     }
 
     /// The headers of small blocks, up to 256 KiB in a response, were not counted.

@@ -15,7 +15,7 @@ use super::NativeOptions;
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
 use crate::served::log_slot::LogSlot;
-use crate::service::turn::paced;
+use crate::service::blocking_work::run_paced;
 use crate::wire::proto::v1::append_response::Result as Outcome;
 use crate::wire::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::wire::status::leaves_unknown;
@@ -57,7 +57,7 @@ pub struct AppendStream {
     /// The server is shutting down.
     drained: Waiting<()>,
     /// The task that is woken for it.
-    told: Option<Waker>,
+    registered: Option<Waker>,
 }
 
 enum Pending {
@@ -75,7 +75,7 @@ enum Pending {
 
 /// Returns the batch, decompressed once, so that the log need not do so on a runtime thread.
 async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
-    let measuring = paced(payer, move || batch.measure().map(|()| batch));
+    let measuring = run_paced(payer, move || batch.measure().map(|()| batch));
     let gone = |_| Error::new(ErrorKind::Unavailable, "this server is shutting down");
     measuring.await.map_err(gone)?
 }
@@ -101,7 +101,7 @@ impl AppendStream {
         };
         Self {
             drained,
-            told: None,
+            registered: None,
             host,
             requests,
             shares,
@@ -152,11 +152,12 @@ impl AppendStream {
     /// Whether the server is shutting down; if not, the task is woken when it is. Registering for each request would
     /// cost about as much as submitting a small batch, so it is done once per task.
     fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
-        let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
-        if is_told && !self.host.is_draining() {
+        let is_registered =
+            self.registered.as_ref().is_some_and(|registered| registered.will_wake(context.waker()));
+        if is_registered && !self.host.is_draining() {
             return false;
         }
-        self.told = Some(context.waker().clone());
+        self.registered = Some(context.waker().clone());
         self.drained.as_mut().poll(context).is_ready()
     }
 
@@ -303,7 +304,7 @@ mod tests {
     use super::*;
     use crate::listener::auth::tokens::Resource;
     use crate::listener::memory_budget::{Budget, unpackings};
-    use crate::service::turn::tests::leaves_its_turn;
+    use crate::service::blocking_work::tests::frees_its_turn;
     use bytes::Bytes;
     use chiplog::BatchBuilder;
     use http_body_util::BodyExt as _;
@@ -322,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn measuring_releases_its_turn() {
         let payer = Budget::default().payer_of(&http::Extensions::new());
-        leaves_its_turn(&payer, measured(&payer, packed())).await;
+        frees_its_turn(&payer, measured(&payer, packed())).await;
     }
 
     /// A stream with a compressed batch. Its record is too large.

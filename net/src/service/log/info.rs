@@ -55,7 +55,7 @@ fn leader(replica: &ReplicaStatus) -> Option<(&Member, Address)> {
 
 /// The data of the server, and of its cluster, if it belongs to one.
 pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
-    let mut told = ServerInfoResponse {
+    let mut response = ServerInfoResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol_min: *PROTOCOL.start(),
         protocol_max: *PROTOCOL.end(),
@@ -63,29 +63,29 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
         batch_records_max: BATCH_RECORDS_MAX,
         ..Default::default()
     };
-    let Some(log) = log else { return told };
+    let Some(log) = log else { return response };
     let (status, options) = (log.status(), log.options());
     let replica = &status.replica;
-    told.log_id = to_hex(status.log_id.get());
-    told.follows = status.follows;
+    response.log_id = to_hex(status.log_id.get());
+    response.follows = status.follows;
     // A client of a follower wants this follower: it must not be sent to the cluster.
     for member in replica.members.iter().filter(|_| !status.follows) {
         // A log without a cluster has no address: its clients know the address that they used.
         let Ok(address) = member.address.parse::<Address>() else { continue };
         if member.node == replica.node {
-            told.zone.clone_from(&address.zone);
+            response.zone.clone_from(&address.zone);
         }
         let leader = Some(member.node) == replica.leader;
         let Address { client, zone, .. } = address;
-        told.servers.push(Server { node: member.node.get(), address: client, zone, leader });
+        response.servers.push(Server { node: member.node.get(), address: client, zone, leader });
     }
-    told.batch_bytes_max = options.batch_bytes_max;
-    told.record_bytes_max = log.record_bytes_max();
-    told.session_window = log.session_window().into();
-    told.logs = vec![crate::served::log_slot::DEFAULT_LOG.to_owned()];
-    told.node = replica.node.get();
-    told.term = if status.follows { 0 } else { replica.term.get() };
-    told
+    response.batch_bytes_max = options.batch_bytes_max;
+    response.record_bytes_max = log.record_bytes_max();
+    response.session_window = log.session_window().into();
+    response.logs = vec![crate::served::log_slot::DEFAULT_LOG.to_owned()];
+    response.node = replica.node.get();
+    response.term = if status.follows { 0 } else { replica.term.get() };
+    response
 }
 
 /// The changes of a log.
@@ -94,7 +94,7 @@ pub struct WatchStream {
     host: Arc<LogSlot>,
     log: Log,
     interval: Interval,
-    told: Option<InfoResponse>,
+    sent: Option<InfoResponse>,
 }
 
 pub(super) fn watch(host: Arc<LogSlot>, log: Log, interval_millis: u32) -> WatchStream {
@@ -102,7 +102,7 @@ pub(super) fn watch(host: Arc<LogSlot>, log: Log, interval_millis: u32) -> Watch
     let period = if asked.is_zero() { WATCH_INTERVAL } else { asked.max(WATCH_INTERVAL_MIN) };
     let mut interval = tokio::time::interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    WatchStream { host, log, interval, told: None }
+    WatchStream { host, log, interval, sent: None }
 }
 
 impl Stream for WatchStream {
@@ -118,8 +118,8 @@ impl Stream for WatchStream {
                 return Poll::Ready(Some(Err(self.host.status_of(&error))));
             }
             let now = info(&self.log);
-            if self.told.as_ref() != Some(&now) {
-                self.told = Some(now.clone());
+            if self.sent.as_ref() != Some(&now) {
+                self.sent = Some(now.clone());
                 return Poll::Ready(Some(Ok(WatchResponse { info: Some(now) })));
             }
         }

@@ -237,8 +237,8 @@ impl Service for LogService {
         &self,
         _: Request<ServerInfoRequest>,
     ) -> Result<Response<ServerInfoResponse>, Status> {
-        let mut told = info::server_info(self.host.log("").ok());
-        told.called_as = self.host.called_as().map_or(0, NodeId::get);
-        Ok(Response::new(told))
+        let mut response = info::server_info(self.host.log("").ok());
+        response.called_as = self.host.called_as().map_or(0, NodeId::get);
+        Ok(Response::new(response))
     }
 }

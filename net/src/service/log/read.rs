@@ -14,8 +14,8 @@
 
 use crate::listener::auth::tokens::Payer;
 use crate::served::log_slot::LogSlot;
+use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, more};
-use crate::service::turn::in_turn;
 use crate::service::zero_copy::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
 use crate::wire::proto::v1::read_request::Start as Asked;
 use crate::wire::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
@@ -120,7 +120,7 @@ pub(super) fn stream(
         reply_bytes: reply_bytes as u64,
         needed: 0,
         is_at_tail: false,
-        told_short: false,
+        reported_shortage: false,
     };
     Ok(Box::pin(futures_util::stream::unfold(reading, Reading::next)))
 }
@@ -142,7 +142,7 @@ struct Reading {
     /// Everything was read.
     is_at_tail: bool,
     /// The client was informed there that this replica gets no new records.
-    told_short: bool,
+    reported_shortage: bool,
 }
 
 enum Stage {
@@ -226,7 +226,7 @@ impl Reading {
             match start {
                 // This searches a segment.
                 Start::Timestamp(_) => {
-                    in_turn(&payer, move || log.reader(start)).await.map_err(|_| gone())?
+                    run_blocking(&payer, move || log.reader(start)).await.map_err(|_| gone())?
                 }
                 _ => log.reader(start),
             }
@@ -252,8 +252,8 @@ impl Reading {
         let deadline = Instant::now() + self.keep_alive;
         loop {
             // The client is informed without waiting for a keep-alive.
-            if self.is_at_tail && !self.told_short && self.log.shortage_cause().is_some() {
-                self.told_short = true;
+            if self.is_at_tail && !self.reported_shortage && self.log.shortage_cause().is_some() {
+                self.reported_shortage = true;
                 self.stage = Stage::Coming { from, coming };
                 return Ok(Some(self.position(Some(from)).await));
             }
@@ -265,7 +265,7 @@ impl Reading {
             from = reader.position();
             self.is_at_tail = at_tail.is_some();
             if !batches.is_empty() {
-                (self.needed, self.told_short) = (needed, false);
+                (self.needed, self.reported_shortage) = (needed, false);
                 self.bytes_left = self.bytes_left.saturating_sub(bytes);
                 self.records_left = self.records_left.saturating_sub(records);
                 self.stage = match failed {
@@ -303,7 +303,7 @@ impl Reading {
                 let (mut got, ahead) = if came.is_some_and(CameAt::is_new) {
                     (gather(reader, limits), ahead)
                 } else {
-                    let reading = in_turn(&payer, move || (gather(reader, limits), ahead));
+                    let reading = run_blocking(&payer, move || (gather(reader, limits), ahead));
                     reading.await.map_err(|_| gone())?
                 };
                 let bytes: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
     use crate::listener::auth::tokens::Resource;
     use crate::listener::memory_budget::Budget;
-    use crate::service::turn::tests::leaves_its_turn;
+    use crate::service::blocking_work::tests::frees_its_turn;
     use chiplog::Options;
     use futures_util::FutureExt as _;
     use tokio_stream::StreamExt as _;
@@ -419,7 +419,7 @@ mod tests {
         let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
         let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
         assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
-        leaves_its_turn(&payer, replies.next()).await;
+        frees_its_turn(&payer, replies.next()).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
     }
 
@@ -441,7 +441,7 @@ mod tests {
             }
             log.append(b"y").unwrap();
             tokio::time::sleep(Duration::from_millis(1100)).await;
-            leaves_its_turn(&payer, replies.next()).await;
+            frees_its_turn(&payer, replies.next()).await;
         }
     }
 
@@ -460,7 +460,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
         log.append(b"y").unwrap();
-        leaves_its_turn(&payer, replies.next()).await;
+        frees_its_turn(&payer, replies.next()).await;
     }
 
     /// Each batch that is larger than a reply was read twice: at first there was memory for two replies.
@@ -495,7 +495,7 @@ mod tests {
         let start = Some(Asked::TimestampNanos(1));
         let request = ReadRequest { start, keep_alive_millis: 1000, ..ReadRequest::default() };
         let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
-        leaves_its_turn(&payer, replies.next()).await;
+        frees_its_turn(&payer, replies.next()).await;
         assert_eq!(replies.next().await.unwrap().unwrap().next, Some(Index(1)));
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
         // While no turn is free, the client gets keep-alives.

@@ -6,7 +6,7 @@
 //! ```
 
 use super::read::Reply;
-use crate::service::zero_copy::{FrameWriter, SHARED_BYTES_MIN, Verbatim};
+use crate::service::zero_copy::{EncodeFrame, FrameWriter, SHARED_BYTES_MIN};
 use crate::wire::protocol::NANOS_PER_MILLI;
 use bytes::Bytes;
 use chiplog::StoredBatch;
@@ -29,7 +29,7 @@ mod field {
     }
 }
 
-impl Verbatim for Reply {
+impl EncodeFrame for Reply {
     fn encode(&self, chunks: &mut VecDeque<Bytes>) {
         let numbers = [
             (field::response::LAST, self.last.get()),

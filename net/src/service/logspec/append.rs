@@ -37,7 +37,7 @@ const PIECE_BYTES: usize = 1024;
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An accepted request, in line.
-enum Turn {
+enum PendingReply {
     /// All of it is in flight.
     Appended {
         sequence: u64,
@@ -68,7 +68,7 @@ pub(super) fn answers(
     log: Log,
     request: Request<Streaming<AppendRequest>>,
 ) -> Replies<AppendReply> {
-    let (line, turns) = mpsc::channel(service.limits.stream_requests_max.max(1));
+    let (line, pending_replies) = mpsc::channel(service.limits.stream_requests_max.max(1));
     let (_, extensions, requests) = request.into_parts();
     let held = extensions.get::<memory_budget::Ledger>().cloned().unwrap_or_default();
     let pieces = (service.limits.stream_bytes_max / PIECE_BYTES).clamp(1, Semaphore::MAX_PERMITS);
@@ -84,7 +84,7 @@ pub(super) fn answers(
         submitted: submitted.clone(),
     };
     let taker = tokio::spawn(taker.run(requests));
-    let answerer = Answerer { service, log, turns, taker, submitted, settled: 0, over: false };
+    let answerer = Answerer { service, log, pending_replies, taker, submitted, settled: 0, over: false };
     Box::pin(stream::unfold(answerer, |mut answerer| async {
         answerer.next().await.map(|answer| (answer, answerer))
     }))
@@ -94,7 +94,7 @@ pub(super) fn answers(
 struct Taker {
     service: LogspecService,
     log: Log,
-    line: mpsc::Sender<Turn>,
+    line: mpsc::Sender<PendingReply>,
     /// The limit of bytes in flight.
     pieces: usize,
     room: Arc<Semaphore>,
@@ -111,7 +111,7 @@ impl Taker {
         tokio::select! {
             () = gone.closed() => {}
             () = self.take_all(&mut requests) => {}
-            error = end_of(&log) => drop(gone.send(Turn::Failed(Failure::Refused(error))).await),
+            error = end_of(&log) => drop(gone.send(PendingReply::Failed(Failure::Refused(error))).await),
         }
     }
 
@@ -119,31 +119,31 @@ impl Taker {
         self.service.await_leader(&self.log).await;
         let mut sequence = 0;
         loop {
-            let turn = match requests.message().await {
+            let pending = match requests.message().await {
                 Ok(None) => return,
                 Ok(Some(request)) => {
                     sequence += 1;
-                    self.take(request, sequence).await.unwrap_or_else(|turn| turn)
+                    self.take(request, sequence).await.unwrap_or_else(|pending| pending)
                 }
-                Err(status) => Turn::Wrong(status),
+                Err(status) => PendingReply::Wrong(status),
             };
-            let over = matches!(turn, Turn::Failed(_) | Turn::Wrong(_));
-            if self.line.send(turn).await.is_err() || over {
+            let over = matches!(pending, PendingReply::Failed(_) | PendingReply::Wrong(_));
+            if self.line.send(pending).await.is_err() || over {
                 return;
             }
         }
     }
 
     /// Submits one request, whose number must be `expected`.
-    async fn take(&self, request: AppendRequest, expected: u64) -> Result<Turn, Turn> {
+    async fn take(&self, request: AppendRequest, expected: u64) -> Result<PendingReply, PendingReply> {
         let held = self.held.claim();
         let sequence = request.sequence();
         if sequence != expected {
             let what = format!("sequence {sequence} came where {expected} was expected");
-            return Err(Turn::Wrong(Status::invalid_argument(what)));
+            return Err(PendingReply::Wrong(Status::invalid_argument(what)));
         }
         if request.count() == 0 {
-            return Ok(Turn::Probe { sequence, _held: held.answered() });
+            return Ok(PendingReply::Probe { sequence, _held: held.answered() });
         }
         self.check(&request)?;
         let pieces = request.memory_bytes().div_ceil(PIECE_BYTES).clamp(1, self.pieces);
@@ -153,10 +153,11 @@ impl Taker {
         let room = room.map_err(|_| {
             let what =
                 format!("too many requests of this stream were unanswered for {wait:?}; read the answers");
-            Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, what)))
+            PendingReply::Failed(Failure::Refused(Error::new(ErrorKind::Busy, what)))
         })?;
-        let room = room.map_err(|_| Turn::Wrong(Status::internal("the stream's account was closed")))?;
-        let refused = |error| Turn::Failed(Failure::Refused(error));
+        let room =
+            room.map_err(|_| PendingReply::Wrong(Status::internal("the stream's account was closed")))?;
+        let refused = |error| PendingReply::Failed(Failure::Refused(error));
         self.service.fullness.check(&self.log, request.stored_bytes()).map_err(refused)?;
         let options = self.log.options();
         let mut tickets = Vec::new();
@@ -165,28 +166,28 @@ impl Taker {
             let submitted = timeout(options.queue_timeout, submitting).await;
             let submitted =
                 submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.is_empty())));
-            tickets.push(submitted.map_err(|error| Turn::Failed(in_part(error, tickets.len())))?);
+            tickets.push(submitted.map_err(|error| PendingReply::Failed(in_part(error, tickets.len())))?);
             self.submitted.store(sequence, Ordering::Relaxed);
             tokio::task::consume_budget().await; // other streams run between the batches of a large request
         }
         // From here on the log's own limits count it: a client that does not read its answers takes nothing from
         // others.
         let room = (room, held.queued());
-        Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: room })
+        Ok(PendingReply::Appended { sequence, count: request.count() as usize, tickets, _room: room })
     }
 
     /// Rejects a request that cannot be accepted whole, before any of it is submitted.
-    fn check(&self, request: &AppendRequest) -> Result<(), Turn> {
+    fn check(&self, request: &AppendRequest) -> Result<(), PendingReply> {
         let most = self.service.limits.proposals_max;
         if request.count() > most {
             let what = format!("the request has {} proposals; the limit is {most}", request.count());
-            return Err(Turn::Wrong(Status::invalid_argument(what)));
+            return Err(PendingReply::Wrong(Status::invalid_argument(what)));
         }
         let most = self.log.record_bytes_max();
         if request.largest() > most as usize {
             let what =
                 format!("a proposal has {} bytes; option record_bytes_max allows {most}", request.largest());
-            return Err(Turn::Failed(Failure::Refused(Error::new(ErrorKind::TooLarge, what))));
+            return Err(PendingReply::Failed(Failure::Refused(Error::new(ErrorKind::TooLarge, what))));
         }
         Ok(())
     }
@@ -228,7 +229,7 @@ async fn end_of(log: &Log) -> Error {
 struct Answerer {
     service: LogspecService,
     log: Log,
-    turns: mpsc::Receiver<Turn>,
+    pending_replies: mpsc::Receiver<PendingReply>,
     taker: JoinHandle<()>,
     /// The last request of which anything was submitted.
     submitted: Arc<AtomicU64>,
@@ -242,8 +243,8 @@ impl Answerer {
         if self.over {
             return None;
         }
-        let failure = match self.turns.recv().await? {
-            Turn::Appended { sequence, count, tickets, _room } => {
+        let failure = match self.pending_replies.recv().await? {
+            PendingReply::Appended { sequence, count, tickets, _room } => {
                 self.settled = sequence;
                 match await_all(tickets, count).await {
                     Ok(indexes) => return Some(Ok(ok(sequence, indexes))),
@@ -257,18 +258,18 @@ impl Answerer {
                     }
                 }
             }
-            Turn::Probe { sequence, .. } => match self.probe() {
+            PendingReply::Probe { sequence, .. } => match self.probe() {
                 Ok(()) => return Some(Ok(ok(sequence, Vec::new()))),
                 Err(error) => Failure::Refused(error),
             },
-            Turn::Failed(failure) => failure,
-            Turn::Wrong(status) => {
+            PendingReply::Failed(failure) => failure,
+            PendingReply::Wrong(status) => {
                 self.over = true;
                 return Some(Err(status));
             }
         };
         self.over = true;
-        self.turns.close(); // the taker ends; the log finishes what it submitted
+        self.pending_replies.close(); // the taker ends; the log finishes what it submitted
         Some(self.answer_to(failure).await)
     }
 
@@ -296,16 +297,18 @@ impl Answerer {
     /// was closed.
     async fn may_be_in_the_log_behind(&mut self) -> bool {
         let _ = (&mut self.taker).await; // it ends because the line is closed: nothing more is submitted
-        while let Some(turn) = self.turns.recv().await {
-            match turn {
-                Turn::Appended { sequence, count, tickets, _room } => {
+        while let Some(pending) = self.pending_replies.recv().await {
+            match pending {
+                PendingReply::Appended { sequence, count, tickets, _room } => {
                     self.settled = sequence;
                     if !matches!(await_all(tickets, count).await, Err(Failure::Refused(_))) {
                         return true;
                     }
                 }
-                Turn::Failed(Failure::Unknown(_)) => return true,
-                Turn::Failed(Failure::Refused(_)) | Turn::Probe { .. } | Turn::Wrong(_) => {}
+                PendingReply::Failed(Failure::Unknown(_)) => return true,
+                PendingReply::Failed(Failure::Refused(_))
+                | PendingReply::Probe { .. }
+                | PendingReply::Wrong(_) => {}
             }
         }
         // The taker may have ended between the batches of a request.
@@ -393,19 +396,22 @@ mod tests {
 
     /// The answer to a request that was rejected for lack of room, with these behind it in line. `submitted`: the last
     /// request of which anything was submitted.
-    async fn answer_with_behind(behind: Vec<Turn>, submitted: u64) -> Result<AppendReply, Status> {
+    async fn answer_with_behind(behind: Vec<PendingReply>, submitted: u64) -> Result<AppendReply, Status> {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         let host = crate::served::log_slot::LogSlot::new();
         host.open(log.clone());
         let service = LogspecService::new(host, crate::service::logspec::Limits::default());
-        let (line, turns) = mpsc::channel(9);
-        line.send(Turn::Failed(Failure::Refused(Error::new(ErrorKind::Full, "no room")))).await.unwrap();
-        for turn in behind {
-            line.send(turn).await.unwrap();
+        let (line, pending_replies) = mpsc::channel(9);
+        line.send(PendingReply::Failed(Failure::Refused(Error::new(ErrorKind::Full, "no room"))))
+            .await
+            .unwrap();
+        for pending in behind {
+            line.send(pending).await.unwrap();
         }
         let (taker, submitted) = (tokio::spawn(async move { drop(line) }), Arc::new(submitted.into()));
-        let mut answerer = Answerer { service, log, turns, taker, submitted, settled: 1, over: false };
+        let mut answerer =
+            Answerer { service, log, pending_replies, taker, submitted, settled: 1, over: false };
         let answer = answerer.next().await.unwrap();
         assert!(answerer.next().await.is_none());
         answer
@@ -419,12 +425,16 @@ mod tests {
         let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
         let room = Arc::new(Semaphore::new(1)).acquire_many_owned(1).await.unwrap();
         let _room = (room, memory_budget::Ledger::default().claim().queued());
-        let went_in =
-            Turn::Appended { sequence: 3, count: 1, tickets: vec![log.submit(b"x").unwrap().into()], _room };
-        let refused = || Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, "no room")));
-        let in_part = Turn::Failed(unknown(1, &Error::new(ErrorKind::Busy, "no room")));
+        let went_in = PendingReply::Appended {
+            sequence: 3,
+            count: 1,
+            tickets: vec![log.submit(b"x").unwrap().into()],
+            _room,
+        };
+        let refused = || PendingReply::Failed(Failure::Refused(Error::new(ErrorKind::Busy, "no room")));
+        let in_part = PendingReply::Failed(unknown(1, &Error::new(ErrorKind::Busy, "no room")));
         for (behind, submitted) in [
-            (vec![Turn::Probe { sequence: 2, _held: memory_budget::Held::default() }, went_in], 3),
+            (vec![PendingReply::Probe { sequence: 2, _held: memory_budget::Held::default() }, went_in], 3),
             (vec![in_part], 1),
             (vec![refused()], 2),
         ] {
@@ -435,7 +445,7 @@ mod tests {
         for behind in [
             vec![],
             vec![refused()],
-            vec![Turn::Probe { sequence: 2, _held: memory_budget::Held::default() }],
+            vec![PendingReply::Probe { sequence: 2, _held: memory_budget::Held::default() }],
         ] {
             let reply = answer_with_behind(behind, 1).await.unwrap();
             assert_eq!(reply.reply, Some(Reply::Full(true)));

@@ -3,7 +3,7 @@
 use super::leader::Answered;
 use super::{LogspecService, Replies, about_to_end, within};
 use crate::wire::proto::logspec::InfoReply;
-use crate::wire::proto::logspec::info_reply::{Ok as Stand, Reply};
+use crate::wire::proto::logspec::info_reply::{Ok as LogState, Reply};
 use chiplog::{Index, Log, Reader, Start};
 use futures_util::stream;
 use std::future::poll_fn;
@@ -25,8 +25,8 @@ impl LogspecService {
                 Answered::Full(status) | Answered::Failed(status) => Err(status),
             };
         }
-        let stand = self.stand(log)?;
-        Ok(InfoReply { reply: Some(Reply::Ok(stand)) })
+        let state = self.state(log)?;
+        Ok(InfoReply { reply: Some(Reply::Ok(state)) })
     }
 
     async fn barrier(&self, log: &Log) -> chiplog::Result<Index> {
@@ -36,12 +36,12 @@ impl LogspecService {
     }
 
     /// The state that this server knows.
-    fn stand(&self, log: &Log) -> Result<Stand, Status> {
+    fn state(&self, log: &Log) -> Result<LogState, Status> {
         // A log that is being repaired looks empty, and is not: it rejects readers.
         let reader = log.reader(Start::Next);
         reader.map_err(|error| self.host.status_of(&error))?;
         let status = log.status();
-        Ok(Stand {
+        Ok(LogState {
             first_index: status.first_index.get(),
             last_index: status.last_index.get(),
             bytes_used: status.bytes_used,
@@ -56,14 +56,14 @@ fn free_bytes(log: &Log) -> u64 {
 }
 
 /// Whether a change is reported: byte counts are approximate, and other data on the disk is no change of the log.
-fn is_news(told: &Stand, now: &Stand) -> bool {
-    let range = |stand: &Stand| (stand.first_index, stand.last_index);
-    range(told) != range(now) || told.bytes_used.abs_diff(now.bytes_used) >= NEWS_BYTES
+fn is_news(sent: &LogState, now: &LogState) -> bool {
+    let range = |state: &LogState| (state.first_index, state.last_index);
+    range(sent) != range(now) || sent.bytes_used.abs_diff(now.bytes_used) >= NEWS_BYTES
 }
 
 /// Returns the stream of the log's state: now, and at each change.
 pub(super) fn changes(service: LogspecService, log: Log, stale: bool) -> Replies<InfoReply> {
-    let watch = Watch { service, log, stale, end: None, told: None, over: false };
+    let watch = Watch { service, log, stale, end: None, sent: None, over: false };
     Box::pin(stream::unfold(watch, |mut watch| async { watch.next().await.map(|reply| (reply, watch)) }))
 }
 
@@ -74,7 +74,7 @@ struct Watch {
     /// Waits at the log's end.
     end: Option<Reader>,
     /// The last state that was sent.
-    told: Option<Stand>,
+    sent: Option<LogState>,
     over: bool,
 }
 
@@ -83,7 +83,7 @@ impl Watch {
         if self.over {
             return None;
         }
-        let reply = match &self.told {
+        let reply = match &self.sent {
             None => self.service.info_now(&self.log, self.stale).await,
             Some(_) => {
                 let host = self.service.host.clone();
@@ -95,7 +95,7 @@ impl Watch {
             }
         };
         match &reply {
-            Ok(InfoReply { reply: Some(Reply::Ok(stand)) }) => self.told = Some(*stand),
+            Ok(InfoReply { reply: Some(Reply::Ok(state)) }) => self.sent = Some(*state),
             _ => self.over = true,
         }
         Some(reply)
@@ -105,9 +105,9 @@ impl Watch {
     async fn change(&mut self) -> Result<InfoReply, Status> {
         tokio::time::sleep(self.service.limits.info_interval).await;
         loop {
-            let stand = self.service.stand(&self.log)?;
-            if self.told.is_none_or(|told| is_news(&told, &stand)) {
-                return Ok(InfoReply { reply: Some(Reply::Ok(stand)) });
+            let state = self.service.state(&self.log)?;
+            if self.sent.is_none_or(|sent| is_news(&sent, &state)) {
+                return Ok(InfoReply { reply: Some(Reply::Ok(state)) });
             }
             let more = self.more().await.map_err(|error| self.service.host.status_of(&error))?;
             if more {
@@ -118,9 +118,9 @@ impl Watch {
 
     /// Waits for a new record (true), or for a while.
     async fn more(&mut self) -> chiplog::Result<bool> {
-        let told = Index(self.told.map_or(0, |told| told.last_index));
-        if self.end.as_ref().is_none_or(|end| end.position() != told.next()) {
-            match self.log.reader(Start::Index(told.next())) {
+        let sent = Index(self.sent.map_or(0, |sent| sent.last_index));
+        if self.end.as_ref().is_none_or(|end| end.position() != sent.next()) {
+            match self.log.reader(Start::Index(sent.next())) {
                 Ok(reader) => self.end = Some(reader),
                 Err(_) => return Ok(true), // discarded beyond this position meanwhile
             }

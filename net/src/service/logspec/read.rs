@@ -16,8 +16,8 @@ use super::{Limits, LogspecService, about_to_end};
 use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::UNPACKED_AT_ONCE_MAX;
 use crate::served::gauges::{Counted, Open};
+use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, more};
-use crate::service::turn::in_turn;
 use crate::service::zero_copy::{Answers, Memory, ahead, pay, settle};
 use crate::wire::proto::logspec::ReadRequest;
 use chiplog::{ErrorKind, Index, Log, ReadMode, Reader, RecordBatch, Start, StoredBatch};
@@ -129,7 +129,7 @@ impl Reading {
                 gathering.gather(&mut reader, &limits)
             } else {
                 let limits = limits.clone();
-                let work = in_turn(&self.payer, move || {
+                let work = run_blocking(&self.payer, move || {
                     let gathered = gathering.gather(&mut reader, &limits);
                     (gathered, gathering, reader, ahead)
                 });
@@ -191,7 +191,7 @@ impl Reading {
         if stored.unpacked_bytes() <= UNPACKED_AT_ONCE_MAX {
             return Ok((stored.unpack()?, memory));
         }
-        let work = in_turn(&self.payer, move || stored.unpack().map(|batch| (batch, memory)));
+        let work = run_blocking(&self.payer, move || stored.unpack().map(|batch| (batch, memory)));
         work.await.map_err(gone)?
     }
 
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
     use crate::served::log_slot::LogSlot;
-    use crate::service::turn::tests::leaves_its_turn;
+    use crate::service::blocking_work::tests::frees_its_turn;
     use chiplog::{BatchBuilder, Codec, Options};
     use tokio_stream::StreamExt as _;
 
@@ -345,7 +345,7 @@ mod tests {
         for _ in ["it did not wait yet", "it did"] {
             log.append(b"y").unwrap();
             tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-            leaves_its_turn(&payer, replies.next()).await;
+            frees_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
             let early = tokio::time::timeout(std::time::Duration::from_millis(50), replies.next()).await;
             assert!(early.is_err(), "nothing was written");
@@ -367,7 +367,7 @@ mod tests {
         let request = ReadRequest { next_index: 1 };
         let mut replies = service.replies(&request, payer.clone()).unwrap();
         for _ in ["it is read", "it is decompressed"] {
-            leaves_its_turn(&payer, replies.next()).await;
+            frees_its_turn(&payer, replies.next()).await;
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
         }
     }

@@ -5,7 +5,7 @@
 //! chunks:      [ heads, small records, head of a large one ] [ large record, shared ] [ … ]
 //! ```
 
-use crate::service::zero_copy::{FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim};
+use crate::service::zero_copy::{EncodeFrame, FrameWriter, Memory, SHARED_BYTES_MIN};
 use crate::wire::proto::logspec::read_reply::{Ok as Entries, Reply as Arm};
 use crate::wire::proto::logspec::{Entry, ReadReply};
 use bytes::Bytes;
@@ -72,7 +72,7 @@ fn entry_bytes(index: u64, data: usize) -> usize {
     uint64::encoded_len(field::entry::INDEX, &index) + data
 }
 
-impl Verbatim for Reply {
+impl EncodeFrame for Reply {
     fn encode(&self, chunks: &mut VecDeque<Bytes>) {
         let (parts, memory, is_in_memory) = match self {
             Self::Entries { parts, memory, is_in_memory } => (parts, memory, *is_in_memory),

@@ -77,13 +77,13 @@ impl Caller {
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     OVER.store(true, Ordering::Release);
     let Some(Caller { handle, ended, .. }) = Caller::current() else { return Ok(()) };
-    let (tell, told) = oneshot::channel::<()>();
+    let (done, called) = oneshot::channel::<()>();
     // Behind all that were woken before.
     handle.spawn(async move {
         ended.store(true, Ordering::Release);
-        drop(tell);
+        drop(done);
     });
-    wait::to_the_end(py, None, told).map(drop)
+    wait::to_the_end(py, None, called).map(drop)
 }
 
 /// Calls `function(ticket)` on the callbacks' thread once `settled` is ready. It is polled there, within `runtime`

@@ -4,7 +4,7 @@ use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, host_port};
-use crate::connect::cluster_view::Survey;
+use crate::connect::cluster_status::ClusterQuery;
 use chiplog::ErrorKind;
 use chiplog_net::wire::proto::v1::member_change::Change;
 use chiplog_net::wire::proto::v1::{
@@ -217,7 +217,7 @@ fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()>
     if !status.log_id.is_empty() {
         return Ok(()); // it knows itself which cluster it belongs to
     }
-    let found = asker.wait(Survey::new(asker.dialler().clone(), &others).round(PATIENCE));
+    let found = asker.wait(ClusterQuery::new(asker.dialler().clone(), &others).round(PATIENCE));
     let (Some(member), Some(log)) = (found.member_at(server, &status), found.log_id()) else { return Ok(()) };
     let node = member.node;
     let what = format!(
@@ -266,7 +266,7 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let votes = promote || known.is_some_and(|m| m.voter);
     let part = if votes { "votes" } else { "is a learner" };
     let shown = json!({ "node": node, "directory": place.directory, "voter": votes });
-    tell(&asker, of, leader.node, shown, &format!("node {node} at {server} {part}"), ui)
+    print_members(&asker, of, leader.node, shown, &format!("node {node} at {server} {part}"), ui)
 }
 
 /// The voters after a change.
@@ -280,8 +280,8 @@ impl Outcome {
     fn of(leader: &StatusResponse) -> Self {
         let voters: Vec<u64> =
             leader.members.iter().filter(|m| m.voter && !m.leaving).map(|m| m.node).collect();
-        let is_heard = |node| node == leader.node || leader.peers.iter().any(|p| p.node == node && p.active);
-        let silent = voters.iter().copied().filter(|node| !is_heard(*node)).collect();
+        let is_active = |node| node == leader.node || leader.peers.iter().any(|p| p.node == node && p.active);
+        let silent = voters.iter().copied().filter(|node| !is_active(*node)).collect();
         Self { voters, silent }
     }
 
@@ -307,7 +307,7 @@ impl Outcome {
 }
 
 /// Prints the result of a change. `led`: the node that led before it.
-fn tell(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui) -> Result<()> {
+fn print_members(asker: &Asker, of: &Of, led: u64, mut shown: Value, done: &str, ui: &Ui) -> Result<()> {
     let begun = Instant::now();
     let outcome = loop {
         let Ok((_, leader)) = asker.leader(&of.cluster) else { break None };
@@ -375,7 +375,7 @@ fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> R
             _ => failure,
         })?;
     }
-    tell(&asker, of, leader.node, json!({ "node": node }), &format!("node {node} {words}"), ui)
+    print_members(&asker, of, leader.node, json!({ "node": node }), &format!("node {node} {words}"), ui)
 }
 
 fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {

@@ -318,23 +318,23 @@ fn remote(
         .map(|(option, value)| WireOption { name: option.name().to_owned(), value: *value })
         .collect();
     let timeout_millis = args.timeout * 1000;
-    let told = asker.ask_leader(servers, patience, |mut admin| {
+    let current = asker.ask_leader(servers, patience, |mut admin| {
         let changes = wire.clone();
         async move {
             if changes.is_empty() {
-                let told = admin.log_options(LogOptionsRequest::default()).await?;
-                return Ok(told.into_inner().options);
+                let current = admin.log_options(LogOptionsRequest::default()).await?;
+                return Ok(current.into_inner().options);
             }
             let request = SetLogOptionsRequest { changes, timeout_millis, ..Default::default() };
             Ok(admin.set_log_options(request).await?.into_inner().options)
         }
     });
-    let told = told.map_err(|failure| refused(failure, args))?;
+    let current = current.map_err(|failure| refused(failure, args))?;
     if let Some(loss) = loss {
         ui.say(&loss);
     }
     let mut options = LogOptions::default();
-    for WireOption { name, value } in told {
+    for WireOption { name, value } in current {
         let option = LogOption::from_name(&name).ok_or_else(|| {
             Failure::new(
                 ErrorKind::Unsupported,
@@ -386,9 +386,9 @@ mod tests {
     fn size_limit_warns_about_discarded_records() {
         let held = Held { bytes: 10 << 20, records: 700, times: [None; 2], now: Timestamp(0) };
         let of = |value| loss(&[(LogOption::RetentionBytes, value)], &held);
-        let told = of(Some(8 << 20)).unwrap();
+        let text = of(Some(8 << 20)).unwrap();
         for word in ["700 records", "10.0 MiB", "about 140 of the oldest (2.0 MiB)"] {
-            assert!(told.contains(word), "{told}");
+            assert!(text.contains(word), "{text}");
         }
         for harmless in [Some(10 << 20), Some(u64::MAX)] {
             assert_eq!(of(harmless), None);
@@ -407,31 +407,31 @@ mod tests {
         let held = |times| Held { bytes: 10 << 20, records: 700, times, now: day(30) };
         let of = |seconds: u64, held| loss(&[(LogOption::RetentionAge, Some(seconds * 1000))], &held);
         let times = [Some(day(10)), Some(day(29))];
-        let told = of(7 * 86_400, held(times)).unwrap();
+        let text = of(7 * 86_400, held(times)).unwrap();
         for words in ["700 records", "the oldest of 1970-01-11T00:00:00.000Z:", "7 days", "at once, for good"]
         {
-            assert!(told.contains(words), "{words}: {told}");
+            assert!(text.contains(words), "{words}: {text}");
         }
-        let told = of(1, held(times)).unwrap();
-        assert!(told.contains("and the newest of 1970-01-30"), "{told}");
-        let told = of(1, held([None; 2])).unwrap();
-        assert!(told.contains("of an unknown time"), "{told}");
+        let text = of(1, held(times)).unwrap();
+        assert!(text.contains("and the newest of 1970-01-30"), "{text}");
+        let text = of(1, held([None; 2])).unwrap();
+        assert!(text.contains("of an unknown time"), "{text}");
         assert_eq!(of(20 * 86_400, held(times)), None);
         assert_eq!(loss(&[(LogOption::RetentionAge, Some(u64::MAX))], &held(times)), None);
         assert_eq!(of(1, Held { records: 0, ..held([None; 2]) }), None);
         let both = [(LogOption::RetentionAge, Some(1000)), (LogOption::RetentionBytes, Some(8 << 20))];
-        let told = loss(&both, &held(times)).unwrap();
-        assert!(told.contains("retention_bytes of") && told.contains("retention_seconds of"), "{told}");
+        let text = loss(&both, &held(times)).unwrap();
+        assert!(text.contains("retention_bytes of") && text.contains("retention_seconds of"), "{text}");
     }
 
     #[test]
     fn limits_below_the_minimum_are_refused_locally() {
-        for (option, value, told) in [
+        for (option, value, text) in [
             (LogOption::RetentionBytes, 1, "retention_bytes is 1; it has to be at least 128.0 KiB (131072)"),
             (LogOption::RetentionAge, 0, "retention_seconds is 0; it has to be at least 1"),
         ] {
             let failure = check_bounds(&[(option, Some(value))]).unwrap_err();
-            assert!(failure.to_string().starts_with(told), "{failure}");
+            assert!(failure.to_string().starts_with(text), "{failure}");
             check_bounds(&[(option, Some(u64::MAX)), (option, None)]).unwrap();
         }
     }

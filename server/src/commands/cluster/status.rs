@@ -6,7 +6,7 @@ use crate::common::failure::Result;
 use crate::common::format;
 use crate::common::output::Ui;
 use crate::connect::cluster::{Asker, Connect, host_port};
-use crate::connect::cluster_view::{Found, Silent, Survey, role_name};
+use crate::connect::cluster_status::{ClusterQuery, Found, Silent, role_name};
 use crate::connect::health;
 use crate::connect::health::{Judged, Place, State};
 use chiplog_net::wire::proto::v1::{Member, Role, StatusResponse};
@@ -260,14 +260,14 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
-    let mut found = asker.wait(survey.round(PATIENCE));
+    let mut query = ClusterQuery::new(asker.dialler().clone(), &args.servers);
+    let mut found = asker.wait(query.round(PATIENCE));
     for _ in 0..LOOKS {
         if !health::may_pass(&found, &health::judge(&found, args.lag_max)) {
             break;
         }
         std::thread::sleep(BETWEEN_LOOKS);
-        found = asker.wait(survey.round(PATIENCE));
+        found = asker.wait(query.round(PATIENCE));
     }
     if found.silent.iter().any(|s| s.refuses) {
         found = found.somebody()?; // there is nothing to show, and waiting does not help

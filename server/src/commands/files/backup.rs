@@ -86,7 +86,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
-struct Told {
+struct BackupSummary {
     log_id: String,
     first: u64,
     last: u64,
@@ -99,7 +99,7 @@ struct Told {
     seconds: f64,
 }
 
-impl Told {
+impl BackupSummary {
     fn new(info: &BackupInfo, unproven: u64, time: Duration) -> Self {
         let written = Some(info.last_timestamp).filter(|time| *time > Timestamp(0));
         Self {
@@ -149,8 +149,8 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
         Target::Directory(dir) => directory(dir, args, ui)?,
         Target::Servers(list) => (servers(list, args, ui)?, 0),
     };
-    let told = Told::new(&backup.info(), left, started.elapsed());
-    ui.result(&told, |told| told.words(&args.dest))?;
+    let summary = BackupSummary::new(&backup.info(), left, started.elapsed());
+    ui.result(&summary, |summary| summary.words(&args.dest))?;
     Ok(Exit::Ok)
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct Restore {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct RestoreSummary {
     log_id: String,
     first: u64,
     last: u64,
@@ -101,7 +101,7 @@ struct Checked {
     made: u64,
 }
 
-impl Told {
+impl RestoreSummary {
     fn new(log: &Restored, time: Duration) -> Self {
         let written = Some(log.last_timestamp).filter(|time| *time > Timestamp(0));
         Self {
@@ -147,13 +147,13 @@ fn restore(backup: &Backup, dir: &Path, args: &Restore, started: Instant, ui: &U
             None => error.into(),
         })?;
     bar.finish_and_clear();
-    let told = Told::new(&restored, started.elapsed());
-    ui.result(&told, |told| {
+    let summary = RestoreSummary::new(&restored, started.elapsed());
+    ui.result(&summary, |summary| {
         format!(
             "restored {} as log {}: {}, in {}",
             dir.display(),
-            told.log_id,
-            records(told.first, told.last),
+            summary.log_id,
+            records(summary.first, summary.last),
             format::duration(started.elapsed())
         )
     })?;
@@ -172,7 +172,7 @@ fn check(backup: &Backup, started: Instant, ui: &Ui) -> Result<()> {
     let BackupInfo { log_id, first, last, last_timestamp, made, files, bytes, .. } = backup.info();
     let time = started.elapsed();
     let written = Some(last_timestamp).filter(|time| *time > Timestamp(0));
-    let told = Told {
+    let summary = RestoreSummary {
         log_id: to_hex(log_id.get()),
         first: first.get(),
         last: last.get(),
@@ -182,12 +182,12 @@ fn check(backup: &Backup, started: Instant, ui: &Ui) -> Result<()> {
         seconds: time.as_secs_f64(),
         checked: Some(Checked { files, bytes, made: made.get() }),
     };
-    ui.result(&told, |told| {
+    ui.result(&summary, |summary| {
         format!(
             "sound: a backup of log {} of {}: {}; {} in {}, read in {}",
-            told.log_id,
+            summary.log_id,
             format::time(made),
-            records(told.first, told.last),
+            records(summary.first, summary.last),
             format::bytes(bytes),
             format::many(files, "file", "files"),
             format::duration(time)

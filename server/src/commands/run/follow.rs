@@ -207,13 +207,13 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     let follower = begin(args, servers, &options, ui)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
-    tell(ui, &opened(&follower, server.as_ref()))?;
-    let told = tell_events(&follower, ui);
+    print_event(ui, &opened(&follower, server.as_ref()))?;
+    let printed = print_events(&follower, ui);
     if let Some(server) = server {
         server.shutdown();
     }
     let closed = follower.close();
-    told?;
+    printed?;
     closed?;
     Ok(Exit::Ok)
 }
@@ -222,7 +222,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
 /// each reason why there is none once.
 fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
     let (begun, patience) = (Instant::now(), options.open_timeout);
-    let (mut told, mut each) = (BTreeSet::new(), FIRST_PATIENCE);
+    let (mut reported, mut each) = (BTreeSet::new(), FIRST_PATIENCE);
     loop {
         let mut options = options.clone();
         options.open_timeout = each;
@@ -236,9 +236,9 @@ fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) 
             }
             Err(error) => return Err(remote::unreachable(error, servers, &args.connect, ui)),
         };
-        if told.insert(error.to_string()) {
+        if reported.insert(error.to_string()) {
             let event = FollowerEvent::Failed { server: None, error };
-            value(&event).map_or(Ok(()), |event| tell(ui, &event))?;
+            value(&event).map_or(Ok(()), |event| print_event(ui, &event))?;
         }
     }
 }
@@ -249,15 +249,15 @@ fn passes(error: &chiplog::Error) -> bool {
 }
 
 /// Prints events until the follower is closed or ends by itself.
-fn tell_events(follower: &Follower, ui: &Ui) -> Result<()> {
+fn print_events(follower: &Follower, ui: &Ui) -> Result<()> {
     loop {
         let event = match follower.next_event(Duration::MAX) {
             Ok(FollowerEvent::Stopped { error }) => return Err(stopped(error)),
             Ok(event) => event,
             Err(_) => return Ok(()),
         };
-        if let Some(told) = value(&event) {
-            tell(ui, &told)?;
+        if let Some(shown) = value(&event) {
+            print_event(ui, &shown)?;
         }
     }
 }
@@ -300,17 +300,17 @@ fn value(event: &FollowerEvent) -> Option<Value> {
     })
 }
 
-fn tell(ui: &Ui, told: &Value) -> Result<()> {
-    ui.result(told, words)
+fn print_event(ui: &Ui, event: &Value) -> Result<()> {
+    ui.result(event, words)
 }
 
-fn words(told: &Value) -> String {
-    let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
-    let number = |key: &str| format::count(told[key].as_u64().unwrap_or(0));
-    match told["event"].as_str().unwrap_or_default() {
+fn words(event: &Value) -> String {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    let number = |key: &str| format::count(event[key].as_u64().unwrap_or(0));
+    match event["event"].as_str().unwrap_or_default() {
         "opened" => {
-            let listen = told["listen"].as_str().map_or(String::new(), |at| format!("; serving at {at}"));
-            let (first, last) = (told["first"].as_u64().unwrap_or(1), told["last"].as_u64().unwrap_or(0));
+            let listen = event["listen"].as_str().map_or(String::new(), |at| format!("; serving at {at}"));
+            let (first, last) = (event["first"].as_u64().unwrap_or(1), event["last"].as_u64().unwrap_or(0));
             let records = match first <= last {
                 true => format!("records {} to {}", number("first"), number("last")),
                 false => format!("no records yet, the next index is {}", number("first")),
@@ -322,11 +322,11 @@ fn words(told: &Value) -> String {
         "jumped" => format!(
             "records {} to {} are missing: they were discarded before they arrived",
             number("from"),
-            format::count(told["to"].as_u64().unwrap_or(0).saturating_sub(1)),
+            format::count(event["to"].as_u64().unwrap_or(0).saturating_sub(1)),
         ),
         "discarded" => format!("records below {} were discarded", number("first")),
         "failed" => {
-            format!("looking for another server: {}", told["error"]["message"].as_str().unwrap_or_default())
+            format!("looking for another server: {}", event["error"]["message"].as_str().unwrap_or_default())
         }
         _ => format!("{} events were missed", number("events")),
     }

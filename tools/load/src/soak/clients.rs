@@ -116,7 +116,7 @@ pub(crate) fn read_parts(shared: &Shared, mut random: fastrand::Rng) -> Result<(
             Ok(read) => _ = shared.parts.fetch_add(read, Ordering::Relaxed),
             Err(error) => {
                 // Discarded, or no server available just now; an error in a record is reported to the judge.
-                tell(&error);
+                print_note(&error);
                 shared.failures.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -125,7 +125,7 @@ pub(crate) fn read_parts(shared: &Shared, mut random: fastrand::Rng) -> Result<(
     Ok(())
 }
 
-fn tell(error: &anyhow::Error) {
+fn print_note(error: &anyhow::Error) {
     eprintln!("note: {error:#}");
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn discard(shared: &Shared, copied: &AtomicU64) -> Result<()> {
         if read > KEPT
             && let Err(error) = client.discard(Index(read - KEPT))
         {
-            tell(&error.into());
+            print_note(&error.into());
             shared.failures.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -149,38 +149,38 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
-    fn told(tell: impl FnOnce(&Judge)) -> Option<String> {
+    fn verdict_of(act: impl FnOnce(&Judge)) -> Option<String> {
         let judge = Judge::default();
         judge.read(Index(1), &record(7, 1));
         judge.acknowledged(7, 1, Index(1));
         judge.acknowledged(7, 2, Index(2));
-        tell(&judge);
+        act(&judge);
         judge.broken()
     }
 
     #[test]
     fn lost_doubled_and_moved_records_are_found() {
-        let sound = told(|judge| {
+        let sound = verdict_of(|judge| {
             judge.read(Index(2), &record(7, 2));
             judge.finish(&[(7, 2)]);
         });
         assert_eq!(sound, None);
-        let lost = told(|judge| judge.finish(&[(7, 2)]));
+        let lost = verdict_of(|judge| judge.finish(&[(7, 2)]));
         assert!(lost.unwrap().contains("Acknowledged"));
-        let elsewhere = told(|judge| judge.read(Index(2), &record(8, 1)));
+        let elsewhere = verdict_of(|judge| judge.read(Index(2), &record(8, 1)));
         assert_eq!(elsewhere, None);
-        let moved = told(|judge| {
+        let moved = verdict_of(|judge| {
             judge.read(Index(2), &record(8, 1));
             judge.read(Index(3), &record(7, 2));
         });
         assert!(moved.unwrap().contains("was read at 3"));
-        let doubled = told(|judge| judge.read(Index(2), &record(7, 1)));
+        let doubled = verdict_of(|judge| judge.read(Index(2), &record(7, 1)));
         assert!(doubled.unwrap().contains("1 at 2 follows 1"));
-        let skipped = told(|judge| judge.read(Index(3), &record(7, 2)));
+        let skipped = verdict_of(|judge| judge.read(Index(3), &record(7, 2)));
         assert!(skipped.unwrap().contains("where 2 was due"));
-        let foreign = told(|judge| judge.read(Index(2), b"nobody's"));
+        let foreign = verdict_of(|judge| judge.read(Index(2), b"nobody's"));
         assert!(foreign.unwrap().contains("was never sent"));
-        let unread = told(|judge| {
+        let unread = verdict_of(|judge| {
             judge.read(Index(2), &record(7, 2));
             judge.read(Index(3), &record(7, 3));
             judge.finish(&[(7, 3)]);

@@ -71,7 +71,7 @@ impl<N> Watch<N> for Stopwatch {
 }
 
 /// The node that is driven, or its stub in the models.
-pub(crate) trait Steered {
+pub(crate) trait DrivenNode {
     /// A sync. Any thread may run it, without the node lock.
     type Job;
     /// Runs a sync. Blocks on the device.
@@ -117,7 +117,7 @@ pub(crate) trait Steered {
 }
 
 /// The state that a node's threads share.
-pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
+pub(crate) struct Driver<N: DrivenNode = Node, W = Stopwatch> {
     /// The number of threads: in a replica one continues while the other syncs.
     threads: usize,
     queue: Arc<ProposalQueue>,
@@ -134,25 +134,30 @@ pub(crate) struct Guarded<N> {
     /// A sync is running on a thread that does not hold the lock.
     syncing: bool,
     /// The log is closed.
-    ending: Option<Ending>,
+    close_deadline: Option<CloseDeadline>,
     pub(crate) ended: Option<Result<()>>,
     /// All waiting callers were informed of the end.
     silent: bool,
 }
 
-/// The end of a closed log. It continues while appends that were submitted before the close get committed.
+/// When a closed log stops. It continues while appends that were submitted before the close get committed.
 #[derive(Clone, Copy, Debug)]
-struct Ending {
+struct CloseDeadline {
     committed: EntryIndex,
     /// The deadline, unless more is committed by then.
     until: Moment,
 }
 
-impl Ending {
+impl CloseDeadline {
     /// Moves the deadline to `wait_limit` from now if more is committed than before. The first call sets it.
-    fn note(ending: &mut Option<Self>, committed: EntryIndex, now: Moment, wait_limit: Duration) -> Self {
-        let before = ending.filter(|e| committed <= e.committed);
-        *ending.insert(before.unwrap_or(Self { committed, until: now.plus(wait_limit) }))
+    fn note(
+        close_deadline: &mut Option<Self>,
+        committed: EntryIndex,
+        now: Moment,
+        wait_limit: Duration,
+    ) -> Self {
+        let before = close_deadline.filter(|e| committed <= e.committed);
+        *close_deadline.insert(before.unwrap_or(Self { committed, until: now.plus(wait_limit) }))
     }
 }
 
@@ -165,11 +170,11 @@ pub(crate) enum Next<J> {
     End,
 }
 
-impl<N: Steered, W: Watch<N>> Driver<N, W> {
+impl<N: DrivenNode, W: Watch<N>> Driver<N, W> {
     pub(crate) fn new(node: N, cluster: ClusterOptions, watch: W, replicated: bool) -> Self {
         let threads = if replicated { 2 } else { 1 };
         let queue = node.queue().clone();
-        let guarded = Guarded { node, syncing: false, ending: None, ended: None, silent: false };
+        let guarded = Guarded { node, syncing: false, close_deadline: None, ended: None, silent: false };
         Self { threads, queue, cluster, watch, guarded: Mutex::new(guarded), synced: Mutex::new(None) }
     }
 
@@ -243,7 +248,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         self.collect_sync(guarded)?;
         let now = self.watch.now();
         if guarded.syncing
-            && guarded.ending.is_some_and(|e| now >= e.until || !guarded.node.awaits_commit(now))
+            && guarded.close_deadline.is_some_and(|e| now >= e.until || !guarded.node.awaits_commit(now))
         {
             return Ok(Next::Pause);
         }
@@ -264,9 +269,9 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         }
         if closed {
             let (committed, wait_limit) = (guarded.node.committed(), self.cluster.election_timeout * 2);
-            let ending = Ending::note(&mut guarded.ending, committed, now, wait_limit);
+            let close_deadline = CloseDeadline::note(&mut guarded.close_deadline, committed, now, wait_limit);
             // No other replica could lead a log on its own, so it waits for its disk as any append does.
-            let may_go_on = (now < ending.until || guarded.node.is_alone()) && !planted!(60);
+            let may_go_on = (now < close_deadline.until || guarded.node.is_alone()) && !planted!(60);
             if guarded.syncing || (guarded.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
             }
@@ -390,9 +395,9 @@ mod tests {
     fn close_continues_while_appends_are_committed() {
         let wait_limit = Duration::from_secs(2);
         let after = |seconds| Moment::default().plus(Duration::from_secs(seconds));
-        let mut ending = None;
+        let mut close_deadline = None;
         let mut until = |seconds, committed| {
-            Ending::note(&mut ending, EntryIndex(committed), after(seconds), wait_limit).until
+            CloseDeadline::note(&mut close_deadline, EntryIndex(committed), after(seconds), wait_limit).until
         };
         assert_eq!(until(1, 5), after(3));
         assert_eq!(until(2, 5), after(3), "nothing was committed");

@@ -37,7 +37,7 @@ struct Stub {
     answered: u64,
 }
 
-impl Steered for Stub {
+impl DrivenNode for Stub {
     /// The number of written appends that it covers, and whether it fails.
     type Job = (usize, bool);
 

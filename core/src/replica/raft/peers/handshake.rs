@@ -116,9 +116,9 @@ impl Replica {
     /// A member of the newest known membership: the one that others reported, the one in force, or the last one in the
     /// log.
     pub(crate) fn member(&self, node: NodeId) -> Option<&Member> {
-        let told = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
+        let newer = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
         let here = || self.membership.get(node).or_else(|| self.sequencer.membership_at_end().get(node));
-        told.and_then(|(_, newer)| newer.get(node)).or_else(here)
+        newer.and_then(|(_, newer)| newer.get(node)).or_else(here)
     }
 
     /// The entry that a leader's commit index has to cover for the leader to know whether this replica was removed: the
@@ -132,19 +132,19 @@ impl Replica {
         let committed = is_it(&self.membership).then(|| self.committed());
         let pending =
             self.sequencer.pending_membership().filter(|_| is_it(self.sequencer.membership_at_end()));
-        let told = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
-        let told = told.filter(|(_, newer)| is_it(newer)).map(|(at, _)| *at);
-        let newest = [committed, pending, told].into_iter().flatten().max()?;
+        let newer = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
+        let newer = newer.filter(|(_, newer)| is_it(newer)).map(|(at, _)| *at);
+        let newest = [committed, pending, newer].into_iter().flatten().max()?;
         Some(newest.max(self.committed()))
     }
 
     /// All known members, including those that others reported.
     pub(crate) fn all_members(&self) -> Vec<Member> {
-        let told = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
-        let told = told.into_iter().flat_map(|(_, newer)| newer.members());
+        let newer = self.introduction.as_ref().and_then(|i| i.newer.as_ref());
+        let newer = newer.into_iter().flat_map(|(_, newer)| newer.members());
         let mut all: Vec<Member> = Vec::new();
         for member in
-            told.chain(self.membership.members()).chain(self.sequencer.membership_at_end().members())
+            newer.chain(self.membership.members()).chain(self.sequencer.membership_at_end().members())
         {
             if all.iter().all(|m| m.node != member.node) {
                 all.push(member.clone());
@@ -196,7 +196,7 @@ impl Replica {
     }
 
     /// A learner requests no votes. If it hears no leader for long, it asks whether it is still a member.
-    pub(crate) fn ask_whether_removed(&mut self) {
+    pub(crate) fn query_membership(&mut self) {
         let silence = self.raw.raft.election_elapsed;
         let is_learner = self.membership.get(self.node()).is_some_and(|m| !m.is_voter());
         if is_learner && silence > 0 && silence.is_multiple_of(self.ticks.election) {
@@ -214,7 +214,7 @@ impl Replica {
     }
 
     /// Records how far another replica's durable state reaches.
-    pub(crate) fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
+    pub(crate) fn record_extent(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
         // A pre-vote carries a term that the candidate has not begun yet.
         if is_aside(message) || message.term == 0 || self.membership.get(from).is_none() {
             return;
@@ -228,7 +228,7 @@ impl Replica {
     }
 
     /// Receives a greeting: a replica has started, or hears no leader. Sends it what is known of it.
-    pub(crate) fn greeted(
+    pub(crate) fn on_hello(
         &mut self,
         from: NodeId,
         directory: DirectoryId,
@@ -236,7 +236,7 @@ impl Replica {
     ) -> Result<(), Malformed> {
         Extent::parse(body)?;
         if self.member(from).is_none() && self.is_leader() {
-            self.tell_removed(from, directory);
+            self.send_removed(from, directory);
             return Err("greeting from a node that is no member");
         }
         let committed = self.sequencer.committed();
@@ -253,7 +253,7 @@ impl Replica {
     }
 
     /// Receives another replica's answer: what it knows of this replica, and the membership.
-    pub(crate) fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn on_known(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let (known, news) = body.split_at_checked(Extent::BYTES).ok_or("introduction is cut off")?;
         let (at, membership) = news.split_at_checked(8).ok_or("introduction is cut off")?;
         let (known, at) = (Extent::parse(known)?, EntryIndex(u64_at(at, 0)));
@@ -285,7 +285,7 @@ impl Replica {
         }
         if at > introduction.newer.as_ref().map_or(committed, |(at, _)| *at) {
             introduction.newer = Some((at, membership));
-            self.tell_transport();
+            self.update_transport();
         }
         self.weigh_answers();
         Ok(())

@@ -59,7 +59,7 @@ impl Replica {
         let is_member = known.is_some();
         let stranger = !is_member && self.membership.get(self.node()).is_some();
         if is_impostor {
-            self.tell_impostor(from, from_directory, &head);
+            self.notify_impostor(from, from_directory, &head);
             return Err("the sender's directory is not the one that the cluster knows");
         }
         if to_directory.0 != 0 && !planted!(16) {
@@ -71,26 +71,26 @@ impl Replica {
         let (kind, body) = raft_message::parse_head(&head)?;
         match kind {
             HeadKind::Raft => {}
-            HeadKind::Removed => return self.told_removed(&body, stranger).map(|()| None),
-            HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
-            HeadKind::Known => return self.introduced(from, &body).map(|()| None),
+            HeadKind::Removed => return self.on_removed(&body, stranger).map(|()| None),
+            HeadKind::Hello => return self.on_hello(from, from_directory, &body).map(|()| None),
+            HeadKind::Known => return self.on_known(from, &body).map(|()| None),
             // A leader that is no member any more leads until the others know this.
-            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::DamagedLog
+            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::DamagedEntry
                 if !is_member && from.0 != self.raw.raft.leader_id =>
             {
                 return Err("repair message from a node that is no member");
             }
             HeadKind::Fetch | HeadKind::FetchCommitted => {
-                return self.lend(from, kind, &body, now).map(|()| None);
+                return self.on_fetch(from, kind, &body, now).map(|()| None);
             }
-            HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
-            HeadKind::DamagedLog => return self.has_it_damaged(from, &body).map(|()| None),
+            HeadKind::Blocks => return self.on_blocks(&body, bodies).map(|()| None),
+            HeadKind::DamagedEntry => return self.on_damaged(from, &body).map(|()| None),
             HeadKind::Gone => return Ok(None), // the damaged entries will soon be discarded here as well
             HeadKind::Committed => return Ok(None), // the answer to a request of an offline repair
-            HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
-            HeadKind::HasRoom => return self.told_of_room(from, &body).map(|()| None),
-            HeadKind::Version => return self.asked_for_version(from, &body).map(|()| None),
-            HeadKind::ReadsVersion => return self.told_version(from, &body).map(|()| None),
+            HeadKind::Room => return self.on_room_request(from, &body).map(|()| None),
+            HeadKind::HasRoom => return self.on_has_room(from, &body).map(|()| None),
+            HeadKind::Version => return self.on_version_request(from, &body).map(|()| None),
+            HeadKind::ReadsVersion => return self.on_version(from, &body).map(|()| None),
         }
         let (message, arrived) = raft_message::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -100,7 +100,7 @@ impl Replica {
         if is_member || from.0 == self.raw.raft.leader_id {
             self.peers.heard_at.insert(from, now);
         }
-        self.hear(from, from_directory, &message);
+        self.record_extent(from, from_directory, &message);
         if !self.is_introduced_to(from) {
             self.greet(from);
             return Err("the sender has not answered yet what it remembers of this directory");
@@ -115,7 +115,7 @@ impl Replica {
         // A leader knows all members. Any other replica may lack the entry that added the candidate, and its vote may
         // be needed for a majority.
         if stranger && is_candidates(&message) && self.is_leader() {
-            self.tell_removed(from, from_directory);
+            self.send_removed(from, from_directory);
             return Err("vote request from a node that is no member");
         }
         Ok(Some((message, arrived)))
@@ -154,12 +154,12 @@ impl Replica {
 
     /// Notifies a node, whose directory the cluster no longer knows, that it can stop. Such a node requests votes, or
     /// greets while it repairs its log.
-    fn tell_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
+    fn notify_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
         let there = |m: &Member| m.directory == directory;
         let may_come = self.sequencer.membership_at_end().get(from).is_some_and(there);
         let greets = raft_message::parse_head(head).is_ok_and(|(kind, _)| kind == HeadKind::Hello);
         if !may_come && (greets || raft_message(head).is_some_and(|m| is_candidates(&m))) {
-            self.tell_removed(from, directory);
+            self.send_removed(from, directory);
         }
     }
 
@@ -240,7 +240,7 @@ impl Replica {
     }
 
     /// Notifies a node that is no member that it can stop. Only a leader does so.
-    pub(super) fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
+    pub(super) fn send_removed(&mut self, to: NodeId, directory: DirectoryId) {
         if self.raw.raft.state != StateRole::Leader {
             return;
         }
@@ -259,7 +259,7 @@ impl Replica {
         });
     }
 
-    fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
+    fn on_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
         let committed =
             body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("removal notice is cut off")?;
         // The term in which the sender leads. Earlier versions do not send it.
@@ -299,25 +299,25 @@ impl Replica {
 
     /// Whether this replica leads and has lately heard a majority, so that its proposals can still be committed.
     pub(crate) fn can_commit(&self, now: Moment) -> bool {
-        let heard = self.heard_within(self.cluster.heartbeat * HEARTBEATS_OF_SILENCE, now);
+        let heard = self.active_within(self.cluster.heartbeat * HEARTBEATS_OF_SILENCE, now);
         self.is_leader() && self.membership.is_majority(&heard)
     }
 
     /// The nodes that were heard within `silence`, and this one.
-    fn heard_within(&self, silence: Duration, now: Moment) -> BTreeSet<NodeId> {
+    fn active_within(&self, silence: Duration, now: Moment) -> BTreeSet<NodeId> {
         let lately = |at: &Moment| now.since(*at) <= silence;
         let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
         heard.chain([self.node()]).collect()
     }
 
     /// The nodes that were heard within the last election timeout, and this one.
-    pub(super) fn heard_lately(&self, now: Moment) -> BTreeSet<NodeId> {
-        self.heard_within(self.cluster.election_timeout, now)
+    pub(super) fn recently_active(&self, now: Moment) -> BTreeSet<NodeId> {
+        self.active_within(self.cluster.election_timeout, now)
     }
 
     /// Whether another replica was heard within the last election timeout. Raft's own record is reset in every election
     /// timeout.
-    pub(super) fn is_heard(&self, node: NodeId, now: Moment) -> bool {
+    pub(super) fn is_active(&self, node: NodeId, now: Moment) -> bool {
         let at = self.peers.heard_at.get(&node);
         at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout)
     }
@@ -334,7 +334,7 @@ impl Replica {
                 node: member.node,
                 matched: EntryIndex(progress.matched),
                 lag: last.saturating_sub(progress.matched),
-                active: self.is_heard(member.node, now),
+                active: self.is_active(member.node, now),
             })
         };
         let node = self.node();

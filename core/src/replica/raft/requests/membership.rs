@@ -34,7 +34,7 @@ impl Replica {
                     continue;
                 }
                 if let (None, None, Err(refusal)) =
-                    (pending.at, self.lagging(&pending.changes), self.check_heard(&pending, now))
+                    (pending.at, self.lagging(&pending.changes), self.check_active(&pending, now))
                 {
                     pending.completer.answer(Outcome::Failed(refusal));
                     continue;
@@ -77,7 +77,7 @@ impl Replica {
         }
     }
 
-    /// The first change that can be proposed now. A change that [`Self::check_heard`] refuses is answered only after
+    /// The first change that can be proposed now. A change that [`Self::check_active`] refuses is answered only after
     /// the unheard voters had time to answer.
     fn next_change(&mut self, now: Moment) -> Option<usize> {
         let mut n = 0;
@@ -87,7 +87,7 @@ impl Replica {
                 n += 1;
                 continue;
             }
-            match self.check_heard(pending, now) {
+            match self.check_active(pending, now) {
                 Ok(()) => return Some(n),
                 Err(refusal) if pending.heard_until <= now => {
                     self.requests.changes.remove(n).completer.answer(Outcome::Failed(refusal));
@@ -102,14 +102,14 @@ impl Replica {
     ///
     /// # Errors
     /// `Membership`: names the voters that are not heard.
-    fn check_heard(&self, pending: &Pending, now: Moment) -> Result<()> {
+    fn check_active(&self, pending: &Pending, now: Moment) -> Result<()> {
         let Ok(next) = self.membership.after(&pending.changes) else { return Ok(()) }; // refused when it is proposed
         let (voters, present) = (next.voters(), self.membership.voters());
         if pending.forced || voters == present {
             return Ok(());
         }
-        let heard = self.heard_lately(now);
-        let is_heard = |node: &u64| heard.contains(&NodeId(*node));
+        let heard = self.recently_active(now);
+        let is_active = |node: &u64| heard.contains(&NodeId(*node));
         let list = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let pick = |nodes: &[u64], wanted: &dyn Fn(&u64) -> bool| -> Vec<u64> {
             nodes.iter().filter(|node| wanted(node)).copied().collect()
@@ -119,12 +119,12 @@ impl Replica {
                 "the voters would be {}, and nothing is heard of {}: without a majority of them there would be no leader, \
                  perhaps for good. Nothing was changed: start the silent nodes, or remove them first, or force the change",
                 list(&voters),
-                list(&pick(&voters, &|node| !is_heard(node)))
+                list(&pick(&voters, &|node| !is_active(node)))
             );
             return Err(Error::new(ErrorKind::Membership, what));
         }
-        let taken = pick(&present, &|node| is_heard(node) && !voters.contains(node));
-        let silent = pick(&present, &|node| !is_heard(node) && voters.contains(node));
+        let taken = pick(&present, &|node| is_active(node) && !voters.contains(node));
+        let silent = pick(&present, &|node| !is_active(node) && voters.contains(node));
         if taken.is_empty() || silent.is_empty() {
             return Ok(());
         }

@@ -38,7 +38,7 @@ impl Replica {
     }
 
     /// Transfers leadership to another voter. No caller waits for it.
-    pub(crate) fn step_aside(&mut self) {
+    pub(crate) fn transfer_from_slow_disk(&mut self) {
         if let Some(successor) = self.successor() {
             tracing::warn!(node = %self.node(), to = %successor, "transfers leadership: its disk is slow");
             self.raw.transfer_leader(successor.0);

@@ -53,7 +53,9 @@ fn asked_for(node: &mut Node, changes: Vec<Change>, forced: bool) -> Ticket {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::Change(changes, forced);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
+    node.replica
+        .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
+        .unwrap();
     ticket
 }
 

@@ -254,9 +254,9 @@ fn received_repair_entries_are_taken_once() {
     let head = encode_blocks(HeadKind::Blocks, found.iter().map(|(header, _)| header));
     let bodies = found.iter().map(|(_, body)| body.clone()).filter(|b| !b.is_empty()).collect();
     give(&mut node, Envelope { bodies, ..from_leader(head) });
-    let brought: Vec<_> = node.replica.take_brought().iter().map(|(h, _)| h.raft_index.0).collect();
-    assert_eq!(brought, [1, 2, 3]);
-    assert!(node.replica.take_brought().is_empty());
+    let received: Vec<_> = node.replica.take_received().iter().map(|(h, _)| h.raft_index.0).collect();
+    assert_eq!(received, [1, 2, 3]);
+    assert!(node.replica.take_received().is_empty());
 }
 
 /// A node that joins does not know the members yet.

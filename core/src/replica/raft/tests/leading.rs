@@ -254,7 +254,13 @@ fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
     let ticket = completer.ticket(0, 0, 0);
     let wait_limit = Duration::from_secs(60);
     node.replica
-        .ask(AdminRequest::Transfer(LEADER), wait_limit, completer, Moment::START, &mut node.writer.plan)
+        .handle_request(
+            AdminRequest::Transfer(LEADER),
+            wait_limit,
+            completer,
+            Moment::START,
+            &mut node.writer.plan,
+        )
         .unwrap();
     if let Some(from) = leads {
         give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
@@ -283,7 +289,9 @@ fn learner_is_promoted_once_it_has_answered() {
     let change = |node: &mut Node, change| {
         let wait_limit = Duration::from_secs(60);
         let ask = AdminRequest::Change(vec![change], false);
-        node.replica.ask(ask, wait_limit, Completer::new(), Moment::START, &mut node.writer.plan).unwrap();
+        node.replica
+            .handle_request(ask, wait_limit, Completer::new(), Moment::START, &mut node.writer.plan)
+            .unwrap();
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
         node.replica.raw.raft.raft_log.last_index()
@@ -313,7 +321,7 @@ fn change_that_times_out_names_what_it_waits_for() {
         let (directory, address) = (DirectoryId(u128::from(learner)), String::new());
         let change = Change::AddLearner { node: NodeId(learner), directory, address };
         let ask = AdminRequest::Change(vec![change], false);
-        node.replica.ask(ask, second, completer, Moment::START, &mut node.writer.plan).unwrap();
+        node.replica.handle_request(ask, second, completer, Moment::START, &mut node.writer.plan).unwrap();
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
         ticket
@@ -364,7 +372,9 @@ fn change_is_answered_when_its_leader_is_deposed() {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::Change(vec![Change::Remove(LEADER)], false);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
+    node.replica
+        .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
+        .unwrap();
     assert!(ticket.poll().is_none());
     step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);

@@ -16,7 +16,7 @@ use crate::disk::sim::SimDisk;
 use crate::error::ErrorKind;
 use crate::options::Options;
 use crate::replica::node::Node;
-use crate::replica::node::driver::Steered as _;
+use crate::replica::node::driver::DrivenNode as _;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::open;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
@@ -401,7 +401,13 @@ fn barriers_are_bounded() {
         let completer = Completer::new();
         let ticket = completer.ticket(0, 0, 0);
         node.replica
-            .ask(AdminRequest::Barrier, wait_limit, completer, Moment::START, &mut node.writer.plan)
+            .handle_request(
+                AdminRequest::Barrier,
+                wait_limit,
+                completer,
+                Moment::START,
+                &mut node.writer.plan,
+            )
             .unwrap();
         if let Some(outcome) = ticket.poll() {
             assert_eq!(outcome.map(drop).unwrap_err().kind(), ErrorKind::Busy);

@@ -22,7 +22,9 @@ fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::Change(vec![change], false);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
+    node.replica
+        .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
+        .unwrap();
     for _ in 0..3 {
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -56,12 +58,12 @@ fn held_sole_voter_keeps_no_messages() {
     let wait_limit = Duration::from_secs(60);
     let now = Moment::START;
     node.replica
-        .ask(AdminRequest::Barrier, wait_limit, Completer::new(), now, &mut node.writer.plan)
+        .handle_request(AdminRequest::Barrier, wait_limit, Completer::new(), now, &mut node.writer.plan)
         .unwrap();
     node.replica.short = Some(Some(Error::new(ErrorKind::Full, "no room")));
     for n in 0..200 {
         node.replica.tick();
-        node.replica.ask_again(Moment::START.plus(Duration::from_millis(100 * n)));
+        node.replica.retry_barriers(Moment::START.plus(Duration::from_millis(100 * n)));
     }
     assert_eq!(waits(&node), before);
 }
@@ -71,7 +73,9 @@ fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::SetOptions(vec![(option, Some(value))]);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
+    node.replica
+        .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
+        .unwrap();
     for _ in 0..3 {
         node.step(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -99,7 +103,9 @@ fn change_of_options_waits_for_the_file_of_a_ready() {
     let completer = Completer::new();
     let ticket = completer.ticket(0, 0, 0);
     let ask = AdminRequest::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
-    node.replica.ask(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan).unwrap();
+    node.replica
+        .handle_request(ask, Duration::from_secs(60), completer, Moment::START, &mut node.writer.plan)
+        .unwrap();
     assert!(ticket.poll().is_none());
     node.replica.short = None;
     for _ in 0..3 {

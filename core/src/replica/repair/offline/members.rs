@@ -25,7 +25,7 @@ pub(super) struct Members {
     pub(super) in_log: (Membership, EntryIndex),
     /// The newest membership that others reported, and the committed entry as of which it holds. It can be older than
     /// the one in the log, whose last change need not be committed.
-    pub(super) told: Option<(Membership, EntryIndex)>,
+    pub(super) reported: Option<(Membership, EntryIndex)>,
     /// Nodes that sent something and are in neither membership.
     talkers: BTreeSet<NodeId>,
     /// The newest voters that each of the others reported, and the committed entry as of which they hold.
@@ -43,26 +43,26 @@ impl Members {
     /// The members in sound blocks, as of an entry.
     pub(super) fn new(node: NodeId, in_log: (Membership, EntryIndex)) -> Self {
         let (talkers, voters, gone) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Self { node, in_log, told: None, talkers, voters, gone }
+        Self { node, in_log, reported: None, talkers, voters, gone }
     }
 
     /// The newest known membership, and its entry; empty if none is known.
     pub(super) fn newest(&self) -> &(Membership, EntryIndex) {
-        self.told.as_ref().filter(|(_, at)| *at > self.in_log.1).unwrap_or(&self.in_log)
+        self.reported.as_ref().filter(|(_, at)| *at > self.in_log.1).unwrap_or(&self.in_log)
     }
 
     /// A member of the newest membership that names it.
     pub(super) fn get(&self, node: NodeId) -> Option<&Member> {
-        let told = || self.told.as_ref().and_then(|(told, _)| told.get(node));
-        self.newest().0.get(node).or_else(|| self.in_log.0.get(node)).or_else(told)
+        let reported = || self.reported.as_ref().and_then(|(reported, _)| reported.get(node));
+        self.newest().0.get(node).or_else(|| self.in_log.0.get(node)).or_else(reported)
     }
 
     /// All possible members: those of the newest membership, and also the reported ones if the log's membership is
     /// newer, because that one need not be committed.
     pub(super) fn possible(&self) -> impl Iterator<Item = &Member> {
         let newest = &self.newest().0;
-        let told = self.told.iter().flat_map(|(told, _)| told.members());
-        newest.members().chain(told.filter(|member| newest.get(member.node).is_none()))
+        let reported = self.reported.iter().flat_map(|(reported, _)| reported.members());
+        newest.members().chain(reported.filter(|member| newest.get(member.node).is_none()))
     }
 
     /// The replicas to ask.
@@ -76,7 +76,7 @@ impl Members {
     ///
     /// # Errors
     /// The message has to be dropped.
-    pub(super) fn hear_from(
+    pub(super) fn record_sender(
         &mut self,
         node: NodeId,
         directory: DirectoryId,
@@ -97,14 +97,14 @@ impl Members {
 
     /// Receives the membership that another replica reports as of a committed entry. A replica that repairs its own log
     /// reports entry 0. Returns whether it is new.
-    pub(super) fn hear_of(&mut self, from: NodeId, at: EntryIndex, membership: Membership) -> bool {
+    pub(super) fn record_membership(&mut self, from: NodeId, at: EntryIndex, membership: Membership) -> bool {
         if self.voters.get(&from).is_none_or(|(before, _)| *before <= at) {
             self.voters.insert(from, (at, voters_of(&membership)));
         }
-        let before = self.told.as_ref().map_or(EntryIndex(0), |(_, at)| *at);
+        let before = self.reported.as_ref().map_or(EntryIndex(0), |(_, at)| *at);
         let is_news = at > before && membership.members().next().is_some();
         if is_news {
-            self.told = Some((membership, at));
+            self.reported = Some((membership, at));
         }
         is_news
     }
@@ -155,8 +155,8 @@ impl Members {
             (*voters == BTreeSet::from([other.0, self.node.0])).then_some((*other, voters))
         });
         let Some((other, voters)) = known else { return Ok(None) };
-        let told = self.told.as_ref().is_none_or(|(told, _)| voters_of(told) == *voters);
-        let is_other = told && log()?.is_some_and(|log| voters_of(&log) == *voters);
+        let reported = self.reported.as_ref().is_none_or(|(reported, _)| voters_of(reported) == *voters);
+        let is_other = reported && log()?.is_some_and(|log| voters_of(&log) == *voters);
         Ok(is_other.then_some(other))
     }
 }

@@ -38,7 +38,7 @@ use crate::sync::clock::Moment;
 use crate::types::{DirectoryId, EntryIndex, Index, NodeId, Term};
 use bytes::Bytes;
 use members::Members;
-use superseded::{Doubt, go_on_before};
+use superseded::{Doubt, replace_from_gap};
 use terms::{Terms, binding, with_state};
 use treatment::Treatment;
 
@@ -69,7 +69,7 @@ enum Settled {
 /// The start of a repair.
 pub(crate) enum Begun {
     /// The log was repaired without the others.
-    RecoveredLog(Box<RecoveredLog>),
+    Repaired(Box<RecoveredLog>),
     Repairing(Box<Repairing>),
 }
 
@@ -85,7 +85,7 @@ impl Repairing {
             return Err(damaged.why);
         }
         let treatment = match diagnose(&mut damaged)? {
-            Diagnosis::RecoveredLog(opened) => return Ok(Begun::RecoveredLog(opened)),
+            Diagnosis::Repaired(opened) => return Ok(Begun::Repaired(opened)),
             Diagnosis::Found(finding) => Treatment::of(*finding, &damaged),
         };
         tracing::error!(
@@ -208,7 +208,7 @@ impl Repairing {
                 continue;
             }
             let others = self.members.others();
-            if let Some((peer, fetch)) = self.treatment.fetcher.ask(now, &others) {
+            if let Some((peer, fetch)) = self.treatment.fetcher.next_request(now, &others) {
                 self.post(peer, fetch.encode());
             }
             if let Some(entry) = self.treatment.fetcher.missing() {
@@ -257,7 +257,7 @@ impl Repairing {
         }
         self.members.in_log = membership_on(&self.damaged)?;
         match diagnose(&mut self.damaged)? {
-            Diagnosis::RecoveredLog(opened) => return Ok(Some(*opened)),
+            Diagnosis::Repaired(opened) => return Ok(Some(*opened)),
             Diagnosis::Found(finding) => self.treatment = Treatment::of(*finding, &self.damaged),
         }
         let gap = &self.treatment.fetcher.gap;
@@ -283,7 +283,7 @@ impl Repairing {
         let others = self.members.others();
         let Some(doubt) = &mut self.treatment.doubt else { return Ok(Settled::Unfounded) };
         if !doubt.is_settled() {
-            let (question, lacks) = (doubt.rivals.ask(now, &others), doubt.rivals.missing());
+            let (question, lacks) = (doubt.rivals.next_request(now, &others), doubt.rivals.missing());
             if let Some((peer, fetch)) = question {
                 self.post(peer, fetch.encode_committed());
             }
@@ -315,7 +315,7 @@ impl Repairing {
                         remove this node from the cluster, and add a new one with an empty directory";
             return Err(Error::corrupt(&gap.path(&*self.damaged.disk), gap.from as u64, what));
         }
-        go_on_before(&self.damaged, gap, gap.applier(doubt.rivals.spares()), state)?;
+        replace_from_gap(&self.damaged, gap, gap.entries_after_gap(doubt.rivals.spares()), state)?;
         self.repaired += 1;
         tracing::warn!(
             file = %gap.path(&*self.damaged.disk).display(), offset = gap.from,
@@ -400,7 +400,7 @@ impl Repairing {
         if to_directory.0 != 0 && to_directory != identity.directory {
             return Err("message is for another directory: this node's disk was emptied or replaced");
         }
-        self.members.hear_from(from, from_directory)?;
+        self.members.record_sender(from, from_directory)?;
         let (kind, body) = raft_message::parse_head(&head)?;
         match kind {
             // It answers that it remembers nothing of the others, like a replica that has just started. A sender that
@@ -426,20 +426,24 @@ impl Repairing {
             HeadKind::Known if body.len() >= Extent::BYTES => {
                 self.terms.remember(Extent::parse(&body[..Extent::BYTES])?.term);
                 if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode)
-                    && self.members.hear_of(from, EntryIndex(u64_at(&body, Extent::BYTES)), membership)
+                    && self.members.record_membership(
+                        from,
+                        EntryIndex(u64_at(&body, Extent::BYTES)),
+                        membership,
+                    )
                 {
                     let all: Vec<_> = self.members.possible().cloned().collect();
                     self.damaged.cluster.transport.members(&all);
                 }
             }
-            HeadKind::Removed => self.told_removed(from, &body)?,
+            HeadKind::Removed => self.on_removed(from, &body)?,
             HeadKind::Version if body.is_empty() => {
                 self.post(from, raft_message::reads_version(self.damaged.options.segment_bytes));
             }
             HeadKind::Raft => {
                 let (message, _) = raft_message::decode_message(&body, bodies)?;
                 if message.from == from.0 && message.to == to.0 {
-                    self.terms.hear(from, message.get_msg_type(), Term(message.term), now);
+                    self.terms.on_message(from, message.get_msg_type(), Term(message.term), now);
                 }
             }
             _ => {}
@@ -449,7 +453,7 @@ impl Repairing {
 
     /// Receives a leader's notice that this replica is no member any more. As in a running replica, a sender that knows
     /// less of the log cannot know this. Neither can a leader that was deposed before the last term of this replica.
-    fn told_removed(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+    fn on_removed(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let notice = body.first_chunk::<16>().ok_or("removal notice is cut off")?;
         let (committed, term) = (EntryIndex(u64_at(notice, 0)), Term(u64_at(notice, 8)));
         let node = self.damaged.cluster.node;

@@ -68,7 +68,7 @@ impl Doubt {
 /// # Errors
 /// `Io`; `Corrupt`: the state before the gap cannot be determined, the committed entries are not consecutive, or
 /// there is no room for them.
-pub(super) fn go_on_before(
+pub(super) fn replace_from_gap(
     damaged: &DamagedLog,
     gap: &Gap,
     committed: &[BlockCopy],

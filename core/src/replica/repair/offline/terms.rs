@@ -103,7 +103,7 @@ impl Terms {
     }
 
     /// A raft message has arrived.
-    pub(super) fn hear(&mut self, from: NodeId, kind: MessageType, term: Term, now: Moment) {
+    pub(super) fn on_message(&mut self, from: NodeId, kind: MessageType, term: Term, now: Moment) {
         let term = match kind {
             // It carries the term after the sender's own, which has not begun.
             MessageType::MsgRequestPreVote => {

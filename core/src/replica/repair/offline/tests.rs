@@ -78,7 +78,7 @@ fn begun(disk: &SimDisk) -> Result<Begun> {
 fn opened(disk: &SimDisk) -> Box<Repairing> {
     match begun(disk).unwrap() {
         Begun::Repairing(repairing) => repairing,
-        Begun::RecoveredLog(_) => panic!("it was repaired without the others"),
+        Begun::Repaired(_) => panic!("it was repaired without the others"),
     }
 }
 
@@ -493,7 +493,7 @@ fn change_to(raft: u64, nodes: &[NodeId]) -> BlockCopy {
 fn voters_follow_from_the_committed_entries_of_a_superseded_end() {
     let two = [LEADER, ME];
     let three = [LEADER, ME, THIRD];
-    let repairing = |members: &[NodeId], committed: Vec<BlockCopy>, told: &[NodeId]| {
+    let repairing = |members: &[NodeId], committed: Vec<BlockCopy>, reported: &[NodeId]| {
         let disk = disk_of(members.len(), |node| {
             step(node, &append(members.len() as u64 + 1, vec![entry_at(members.len() as u64 + 2)]));
             step(node, &append(members.len() as u64 + 2, vec![entry_at(members.len() as u64 + 3)]));
@@ -504,11 +504,12 @@ fn voters_follow_from_the_committed_entries_of_a_superseded_end() {
         repairing.doubt(None);
         let doubt = repairing.treatment.doubt.as_mut().unwrap();
         doubt.rivals.take(std::iter::once(no_op(lost.0 - 1, 1)).chain(committed));
-        repairing.members.voters.insert(LEADER, (EntryIndex(9), voters_of(&voters(told))));
+        repairing.members.voters.insert(LEADER, (EntryIndex(9), voters_of(&voters(reported))));
         repairing
     };
-    let other =
-        |members: &[_], committed, told: &[_]| repairing(members, committed, told).other_of_two().unwrap();
+    let other = |members: &[_], committed, reported: &[_]| {
+        repairing(members, committed, reported).other_of_two().unwrap()
+    };
     assert_eq!(other(&two, vec![], &two), Some(LEADER));
     assert_eq!(other(&two, vec![change_to(4, &three)], &two), None);
     assert_eq!(other(&three, vec![], &two), None);
@@ -522,7 +523,7 @@ fn voters_follow_from_the_committed_entries_of_a_superseded_end() {
     }
     // Another node reports other voters since.
     let mut repairing = repairing(&two, vec![], &two);
-    repairing.members.told = Some((voters(&three), EntryIndex(12)));
+    repairing.members.reported = Some((voters(&three), EntryIndex(12)));
     assert_eq!(repairing.other_of_two().unwrap(), None);
 }
 
@@ -548,15 +549,16 @@ fn committed_entries_follow_only_a_committed_entry() {
     let gap = Gap::of_entries((EntryIndex(9), Term(2)), (EntryIndex(13), Term(3)));
     let question = Fetcher::new(gap.rivals(), Duration::from_secs(1), 1 << 20);
     assert_eq!(question.missing(), Some(EntryIndex(9)));
-    let applier =
-        |committed: &[BlockCopy]| gap.applier(committed).iter().map(|(h, _)| h.raft_index.0).collect();
+    let entries_after_gap = |committed: &[BlockCopy]| {
+        gap.entries_after_gap(committed).iter().map(|(h, _)| h.raft_index.0).collect()
+    };
     let none: Vec<u64> = Vec::new();
-    let its_own: Vec<u64> = applier(&[no_op(9, 2), no_op(10, 4), no_op(11, 4)]);
+    let its_own: Vec<u64> = entries_after_gap(&[no_op(9, 2), no_op(10, 4), no_op(11, 4)]);
     assert_eq!(its_own, [10, 11]);
-    assert_eq!(applier(&[no_op(9, 1), no_op(10, 4)]), none);
-    assert_eq!(applier(&[no_op(10, 4)]), none, "it is not known which one is committed");
+    assert_eq!(entries_after_gap(&[no_op(9, 1), no_op(10, 4)]), none);
+    assert_eq!(entries_after_gap(&[no_op(10, 4)]), none, "it is not known which one is committed");
     let first = Gap::of_entries((EntryIndex(0), Term(1)), (EntryIndex(3), Term(1)));
-    assert_eq!(first.applier(&[no_op(1, 4)]).len(), 1, "there is none before the first entry");
+    assert_eq!(first.entries_after_gap(&[no_op(1, 4)]).len(), 1, "there is none before the first entry");
 }
 
 fn no_op(raft: u64, term: u64) -> BlockCopy {

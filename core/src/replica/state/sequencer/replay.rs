@@ -259,7 +259,7 @@ impl Learn for Replayed<'_> {
         self.sequencer.known_committed()
     }
 
-    fn again(&self) -> Box<dyn Learn + '_> {
+    fn fresh_learner(&self) -> Box<dyn Learn + '_> {
         let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
         Box::new(Replayed { sequencer, options: self.options })
     }

@@ -111,7 +111,7 @@ impl Probe {
     }
 
     /// Checks the same position again after a repair.
-    pub(crate) fn again(&mut self) {
+    pub(crate) fn recheck(&mut self) {
         self.scanner.refresh();
         self.forgotten = self.at;
     }

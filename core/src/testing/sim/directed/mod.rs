@@ -94,7 +94,7 @@ impl Stage {
         Ok(())
     }
 
-    fn pass(&mut self, time: Duration) -> Check {
+    fn advance(&mut self, time: Duration) -> Check {
         let end = self.world.now().plus(time);
         while self.world.now() < end && self.world.step()? {}
         Ok(())
@@ -115,7 +115,7 @@ impl Stage {
         let leader = self.leader()?;
         let batch = self.batch(0)?;
         let before = self.world.oracle.last();
-        self.world.ask(Asker::Probe, leader, Request::Append(batch), LONG);
+        self.world.submit(Asker::Probe, leader, Request::Append(batch), LONG);
         self.until("the append is committed", |w| w.oracle.last() > before)
     }
 
@@ -127,7 +127,7 @@ impl Stage {
     fn append_one(&mut self, size: u64) -> Check<Option<ErrorKind>> {
         let leader = self.leader()?;
         let batch = self.batch(size)?;
-        self.ask(leader, Request::Append(batch))
+        self.submit(leader, Request::Append(batch))
     }
 
     /// A batch of the next record, with the size bit `LARGE` or 0.
@@ -151,7 +151,7 @@ impl Stage {
     }
 
     /// Sends a request to a node, and waits for the answer. Returns the error if there is one.
-    fn ask(&mut self, node: NodeId, request: Request) -> Check<Option<ErrorKind>> {
+    fn submit(&mut self, node: NodeId, request: Request) -> Check<Option<ErrorKind>> {
         let ticket = self.world.hand(node, request)?;
         self.until("there is an answer", |_| ticket.poll().is_some())?;
         Ok(ticket.poll().and_then(|outcome| outcome.err().map(|e| e.kind())))
@@ -191,7 +191,7 @@ impl Stage {
             if self.world.now() > limit {
                 return Err(format!("no append is accepted: {}", self.world.ails()));
             }
-            self.pass(ELECTION_TIMEOUT / 4)?;
+            self.advance(ELECTION_TIMEOUT / 4)?;
         }
     }
 
@@ -202,15 +202,15 @@ impl Stage {
 
     /// The leader of two voters removes itself. The other voter has the change durably, and gets no more messages of
     /// the leader.
-    fn remove_leader_unheard(&mut self) -> Check<(NodeId, NodeId)> {
+    fn remove_leader_unnoticed(&mut self) -> Check<(NodeId, NodeId)> {
         let leader = self.leader()?;
         let other = self.other(&[leader])?;
-        self.pass(ELECTION_TIMEOUT)?;
-        let before = self.world.machine(leader).map(|m| m.glance().last_raft);
+        self.advance(ELECTION_TIMEOUT)?;
+        let before = self.world.machine(leader).map(|m| m.summary().last_raft);
         self.world.order(Task::Remove(leader));
         self.until("the other has the change durably", |w| {
-            let glance = w.machine(other).map(|m| m.glance());
-            glance.is_some_and(|g| Some(g.last_raft) > before && g.durable_raft == g.last_raft)
+            let summary = w.machine(other).map(|m| m.summary());
+            summary.is_some_and(|g| Some(g.last_raft) > before && g.durable_raft == g.last_raft)
         })?;
         self.world.network.wall(leader, other);
         Ok((leader, other))
@@ -225,7 +225,7 @@ impl Stage {
         }
         self.world.start(node)?;
         self.until("the others have introduced themselves", |w| {
-            w.machine(node).is_some_and(|m| m.is_introduced() || m.glance().role == Role::Removed)
+            w.machine(node).is_some_and(|m| m.is_introduced() || m.summary().role == Role::Removed)
         })
     }
 
@@ -266,7 +266,7 @@ impl Stage {
 fn set_back_disk_stays_out() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append()?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     let first = stage.leader()?;
     let old: Vec<_> = stage.world.hosts.iter().map(|(node, host)| (*node, host.disk.state())).collect();
     stage.isolate(first);
@@ -274,15 +274,15 @@ fn set_back_disk_stays_out() -> Check {
     let second = stage.leader()?;
     let third = stage.other(&[first, second])?;
     stage.append()?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     stage.cut_power(third)?;
     let Some((_, old)) = old.into_iter().find(|(node, _)| *node == third) else { return Ok(()) };
     // A leader's commit index would reveal the loss. So there must be no leader when the replica starts.
-    stage.pass(ELECTION_TIMEOUT * 3)?;
+    stage.advance(ELECTION_TIMEOUT * 3)?;
     stage.start_set_back(third, old)?;
     stage.world.network.open();
     stage.isolate(second);
-    stage.pass(ELECTION_TIMEOUT * 10)
+    stage.advance(ELECTION_TIMEOUT * 10)
 }
 
 /// The same for a leader's disk. A leader acknowledges nothing, so the others know its durable index from its
@@ -290,27 +290,27 @@ fn set_back_disk_stays_out() -> Check {
 fn set_back_disk_of_a_leader_stays_out() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append()?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     let first = stage.leader()?;
     let second = stage.other(&[first])?;
     let third = stage.other(&[first, second])?;
     let Some(old) = stage.world.hosts.get(&first).map(|host| host.disk.state()) else { return Ok(()) };
     stage.isolate(third);
     stage.append()?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     stage.cut_power(first)?;
     stage.start_set_back(first, old)?;
     stage.world.network.open();
     stage.isolate(second);
-    stage.pass(ELECTION_TIMEOUT * 10)
+    stage.advance(ELECTION_TIMEOUT * 10)
 }
 
 /// The leader of two voters removes itself, and the other voter does not learn that this is committed. If the leader
 /// reported its removal and were taken away, the other voter would wait for its vote for ever.
 fn leader_waits_until_its_removal_is_known() -> Check {
     let mut stage = Stage::new(2, 0)?;
-    let (leader, other) = stage.remove_leader_unheard()?;
-    stage.pass(ELECTION_TIMEOUT / 2)?;
+    let (leader, other) = stage.remove_leader_unnoticed()?;
+    stage.advance(ELECTION_TIMEOUT / 2)?;
     if !stage.world.admin.is_idle() {
         stage.world.network.open();
         stage.until("the change is in force", |w| w.admin.is_idle())?;
@@ -324,8 +324,8 @@ fn leader_waits_until_its_removal_is_known() -> Check {
 /// to report the commit to the other voter.
 fn removed_leader_reports_the_last_commit() -> Check {
     let mut stage = Stage::new(2, 0)?;
-    let (_, other) = stage.remove_leader_unheard()?;
-    stage.pass(ELECTION_TIMEOUT * 4)?;
+    let (_, other) = stage.remove_leader_unnoticed()?;
+    stage.advance(ELECTION_TIMEOUT * 4)?;
     stage.world.network.open();
     stage.until("the last voter leads, alone", |w| {
         let alone = w.machine(other).is_some_and(|m| m.voters() == (vec![other], Vec::new()));
@@ -338,12 +338,12 @@ fn last_voter_remembers_that_it_is_alone() -> Check {
     let mut stage = Stage::new(2, 0)?;
     let leader = stage.leader()?;
     let other = stage.other(&[leader])?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     stage.world.order(Task::Remove(other));
     stage.until("the change is in force", |w| {
         w.machine(leader).is_some_and(|m| m.voters() == (vec![leader], Vec::new()))
     })?;
-    stage.pass(Duration::from_millis(4))?; // long enough for a sync, too short for the proof of an idle tail
+    stage.advance(Duration::from_millis(4))?; // long enough for a sync, too short for the proof of an idle tail
     stage.cut_power(leader)?;
     stage.world.retire(other)?;
     stage.world.start(leader)?;
@@ -362,10 +362,10 @@ fn second_change_carries_the_commit_of_the_first() -> Check {
     stage.world.order(Task::Add(fresh));
     stage.world.order(Task::Promote(fresh));
     stage.until("both changes are in force", |w| w.admin.is_idle())?;
-    let last = stage.world.machine(leader).map(|m| m.glance().last_raft);
+    let last = stage.world.machine(leader).map(|m| m.summary().last_raft);
     stage.world.network.open();
     stage.until("the follower has both durably", |w| {
-        w.machine(behind).is_some_and(|m| Some(m.glance().durable_raft) >= last)
+        w.machine(behind).is_some_and(|m| Some(m.summary().durable_raft) >= last)
     })?;
     stage.cut_power(behind)?;
     stage.world.start(behind)
@@ -383,9 +383,9 @@ fn sole_voter_sends_after_its_term_is_durable() -> Check {
     // It elects itself, without a transfer and without another vote.
     stage.isolate(leader);
     stage.until("the last voter leads", |w| {
-        w.machine(other).is_some_and(|m| m.glance().role == Role::Leader)
+        w.machine(other).is_some_and(|m| m.summary().role == Role::Leader)
     })?;
-    stage.pass(ELECTION_TIMEOUT)
+    stage.advance(ELECTION_TIMEOUT)
 }
 
 /// All disks are full, and all files except the reserve. A discard finds room, and frees space.
@@ -395,7 +395,7 @@ fn full_cluster_accepts_a_discard() -> Check {
     stage.fill_up()?;
     let leader = stage.leader()?;
     let first = Index(stage.world.oracle.last().0 / 2);
-    if let Some(error) = stage.ask(leader, Request::Discard(first))? {
+    if let Some(error) = stage.submit(leader, Request::Discard(first))? {
         return Err(format!("a discard on full disks is refused: {error:?}"));
     }
     stage.takes_appends()
@@ -414,12 +414,12 @@ fn replica_without_room_is_silent_and_recovers() -> Check {
             let other = stage.other(&[leader])?;
             drop(stage.world.hand(leader, Request::Transfer(other))?);
         }
-        stage.pass(ELECTION_TIMEOUT)?;
+        stage.advance(ELECTION_TIMEOUT)?;
     }
     if stage.world.counts.of(Fault::NoRoomForTerms) == 0 {
         return Err("there was room for 200 terms".to_owned());
     }
-    stage.pass(ELECTION_TIMEOUT * 4)?;
+    stage.advance(ELECTION_TIMEOUT * 4)?;
     for host in stage.world.hosts.values() {
         host.disk.limit_space(None);
     }
@@ -437,7 +437,7 @@ fn follower_on_a_slow_link_gets_nothing_twice() -> Check {
     stage.append_many(APPENDED)?;
     // A new leader first probes the follower's position, and sends one message at a time until it knows it.
     let leader = stage.other(&[first, behind])?;
-    if let Some(error) = stage.ask(first, Request::Transfer(leader))? {
+    if let Some(error) = stage.submit(first, Request::Transfer(leader))? {
         return Err(format!("leadership was not transferred to node {leader}: {error:?}"));
     }
     stage.world.network.slow(leader, behind, 20_000);
@@ -458,8 +458,8 @@ fn follower_on_a_slow_link_gets_nothing_twice() -> Check {
     }
     stage.world.hurry()?;
     stage.until("the follower has all entries", |w| {
-        let last = w.machine(leader).map(|m| m.glance().last_raft);
-        w.machine(behind).map(|m| m.glance().last_raft) == last
+        let last = w.machine(leader).map(|m| m.summary().last_raft);
+        w.machine(behind).map(|m| m.summary().last_raft) == last
     })
 }
 
@@ -471,7 +471,7 @@ fn segment_before_a_gap_in_the_numbers_is_repaired() -> Check {
     stage.append_many(100)?;
     let cut_off = stage.cut_off_entries(60, 100)?;
     stage.append_many(100)?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     stage.cut_power(cut_off)?;
     let Some(host) = stage.world.hosts.get_mut(&cut_off) else { return Ok(()) };
     let names: Vec<String> = host.disk.visible().names().map(str::to_owned).collect();
@@ -492,7 +492,7 @@ fn opening_after_a_truncation_is_repaired_for_that_index() -> Check {
     stage.append_many(5)?;
     let cut_off = stage.cut_off_entries(6, 10)?;
     stage.append_many(3)?;
-    stage.pass(ELECTION_TIMEOUT)?;
+    stage.advance(ELECTION_TIMEOUT)?;
     stage.cut_power(cut_off)?;
     let Some(host) = stage.world.hosts.get(&cut_off) else { return Ok(()) };
     let image = host.disk.visible();

@@ -70,7 +70,7 @@ impl Follower {
     }
 
     /// Delivers a message of raft, and does everything that follows.
-    fn hears(&mut self, message: &Message, directory: DirectoryId) -> Check {
+    fn deliver(&mut self, message: &Message, directory: DirectoryId) -> Check {
         self.gets(raft_message::encode_message(message).map_err(str::to_owned)?, directory)
     }
 
@@ -81,7 +81,7 @@ impl Follower {
     }
 
     /// Delivers a message of node 3.
-    fn hears_third(&mut self, message: Message) -> Check {
+    fn deliver_from_third(&mut self, message: Message) -> Check {
         let message = Message { from: THIRD.0, ..message };
         let head = raft_message::encode_message(&message).map_err(str::to_owned)?;
         self.0.deliver(envelope(THIRD, DIRECTORY_OF_THIRD, head));
@@ -100,7 +100,7 @@ impl Follower {
             Entry { data, ..change_at(n as u64 + 2, 1) }
         };
         let changes = voters.iter().enumerate().map(changed);
-        self.hears(&append(0, [entry(1)].into_iter().chain(changes).collect()), DIRECTORY)
+        self.deliver(&append(0, [entry(1)].into_iter().chain(changes).collect()), DIRECTORY)
     }
 
     fn steps(&mut self) -> Check {
@@ -144,9 +144,9 @@ fn change_at(index: u64, term: u64) -> Entry {
 /// right after the jump was never a state of the log.
 pub(super) fn barrier_is_retried_after_a_jump() -> Check {
     let mut follower = Follower::new()?;
-    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
+    follower.deliver(&append(0, vec![entry(1)]), DIRECTORY)?;
     let asked =
-        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("the barrier is refused: {e}"))?;
+        follower.0.submit(Request::Barrier, LONG, 0).map_err(|e| format!("the barrier is refused: {e}"))?;
     follower.steps()?;
     let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
         let (kind, body) = raft_message::parse_head(&envelope.head).ok()?;
@@ -157,10 +157,10 @@ pub(super) fn barrier_is_retried_after_a_jump() -> Check {
     let mut answer = message(MessageType::MsgReadIndexResp);
     answer.index = 20;
     answer.set_entries(question.get_entries().to_vec().into());
-    follower.hears(&answer, DIRECTORY)?;
-    follower.hears(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
-    if follower.0.glance().committed_raft != EntryIndex(50) {
-        return Err(format!("the replica does not jump: {:?}", follower.0.glance()));
+    follower.deliver(&answer, DIRECTORY)?;
+    follower.deliver(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
+    if follower.0.summary().committed_raft != EntryIndex(50) {
+        return Err(format!("the replica does not jump: {:?}", follower.0.summary()));
     }
     match asked.poll() {
         None => Ok(()),
@@ -171,7 +171,7 @@ pub(super) fn barrier_is_retried_after_a_jump() -> Check {
 /// Another leader has replaced the entry since: the new body must not be sent with the old header.
 pub(super) fn body_of_another_term_is_not_sent() -> Check {
     let mut follower = Follower::new()?;
-    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
+    follower.deliver(&append(0, vec![entry(1)]), DIRECTORY)?;
     if follower.0.body_of(EntryIndex(1), Term(1)).is_err() {
         return Err("the entry does not exist".to_owned());
     }
@@ -185,16 +185,16 @@ pub(super) fn body_of_another_term_is_not_sent() -> Check {
 pub(super) fn message_from_another_directory_is_dropped() -> Check {
     let mut follower = Follower::new()?;
     follower.votes_beside(&[])?;
-    follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
-    if follower.0.glance().last_raft != EntryIndex(3) {
+    follower.deliver(&append(3, vec![entry(4)]), DirectoryId(12))?;
+    if follower.0.summary().last_raft != EntryIndex(3) {
         return Err(format!(
             "the replica accepted an entry from a directory that is no member's: {:?}",
-            follower.0.glance()
+            follower.0.summary()
         ));
     }
-    follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
-    if follower.0.glance().last_raft != EntryIndex(4) {
-        return Err(format!("the replica did not accept its leader's entry: {:?}", follower.0.glance()));
+    follower.deliver(&append(3, vec![entry(4)]), DIRECTORY)?;
+    if follower.0.summary().last_raft != EntryIndex(4) {
+        return Err(format!("the replica did not accept its leader's entry: {:?}", follower.0.summary()));
     }
     Ok(())
 }
@@ -203,7 +203,7 @@ pub(super) fn message_from_another_directory_is_dropped() -> Check {
 pub(super) fn only_committed_entries_are_sent_as_committed() -> Check {
     let mut follower = Follower::new()?;
     let entries = (1..=5).map(entry).collect();
-    follower.hears(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
+    follower.deliver(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
     let anchor = (EntryIndex(5), Term(1));
     let fetch = Fetch { first: EntryIndex(2), last: EntryIndex(5), anchor, bytes_max: 1 << 20 };
     follower.gets(fetch.encode_committed(), DIRECTORY)?;
@@ -228,12 +228,12 @@ pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
     follower.votes_beside(&[Member::voter(THIRD, DIRECTORY_OF_THIRD, "")])?;
     let mut candidacy = Message { term: 9, index: 9, log_term: 1, ..message(MessageType::MsgRequestVote) };
     candidacy.context = Bytes::from_static(b"CampaignTransfer");
-    follower.hears_third(candidacy)?;
+    follower.deliver_from_third(candidacy)?;
     let of_nine =
         |(after, term), entry| Message { term: 9, log_term: term, commit: 4, ..append(after, vec![entry]) };
-    follower.hears_third(of_nine((4, 1), entry(5)))?;
-    follower.hears_third(of_nine((5, 1), change_at(6, 9)))?;
-    follower.hears_third(of_nine((6, 9), Entry { term: 9, ..entry(7) }))?;
+    follower.deliver_from_third(of_nine((4, 1), entry(5)))?;
+    follower.deliver_from_third(of_nine((5, 1), change_at(6, 9)))?;
+    follower.deliver_from_third(of_nine((6, 9), Entry { term: 9, ..entry(7) }))?;
     let fifth = follower.0.entry(EntryIndex(5)).ok().flatten();
     let Some(fifth) = fifth else { return Err("entry 5 does not exist".to_owned()) };
     drop(follower);
@@ -272,9 +272,11 @@ pub(super) fn vote_on_the_disk_is_not_cast_again() -> Check {
         opened = patient.step(later).map_err(fails)?;
     }
     let Some(opened) = opened else { return Err("the log is not repaired".to_owned()) };
-    let glance = patient.recover(opened, later).map_err(fails)?.glance();
-    if (glance.term, NodeId(glance.vote)) != (Term(9), THIRD) {
-        return Err(format!("the replica voted for node {THIRD} in term 9 and has forgotten it: {glance:?}"));
+    let summary = patient.recover(opened, later).map_err(fails)?.summary();
+    if (summary.term, NodeId(summary.vote)) != (Term(9), THIRD) {
+        return Err(format!(
+            "the replica voted for node {THIRD} in term 9 and has forgotten it: {summary:?}"
+        ));
     }
     Ok(())
 }

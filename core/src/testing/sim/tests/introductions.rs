@@ -15,7 +15,7 @@ fn absent_while_all_voters_change(absent: u64) -> Stage {
         stage.change(4, &[Change::Remove(NodeId(node))]);
         stage.stop(node);
     }
-    stage.pass(LONG);
+    stage.advance(LONG);
     stage.restart(absent);
     stage
 }
@@ -25,12 +25,12 @@ fn absent_while_all_voters_change(absent: u64) -> Stage {
 #[test]
 fn returning_voter_that_remembers_no_voter_follows_again() {
     let mut stage = absent_while_all_voters_change(3);
-    stage.pass(LONG);
+    stage.advance(LONG);
     let leader = stage.leader_of(&[4, 5]);
     let ticket = stage.append(leader, "to all");
     let last = stage.answer(&ticket).unwrap();
-    stage.pass(3);
-    assert_eq!(stage.committed(3), last, "{}", stage.glances());
+    stage.advance(3);
+    assert_eq!(stage.committed(3), last, "{}", stage.summaries());
     // It votes as well: without it there is no majority.
     let other = if leader == 4 { 5 } else { 4 };
     stage.stop(leader);
@@ -41,12 +41,12 @@ fn returning_voter_that_remembers_no_voter_follows_again() {
 #[test]
 fn returning_learner_that_remembers_no_voter_follows_again() {
     let mut stage = absent_while_all_voters_change(6);
-    stage.pass(LONG);
+    stage.advance(LONG);
     let leader = stage.leader_of(&[4, 5]);
     let ticket = stage.append(leader, "to all");
     let last = stage.answer(&ticket).unwrap();
-    stage.pass(3);
-    assert_eq!(stage.committed(6), last, "{}", stage.glances());
+    stage.advance(3);
+    assert_eq!(stage.committed(6), last, "{}", stage.summaries());
 }
 
 /// The replica remembers none of the current members, not even as a learner.
@@ -72,8 +72,8 @@ fn returning_voter_that_remembers_no_member_follows_again() {
     let leader = stage.leader_of(&[3, 4, 5]);
     let ticket = stage.append(leader, "to all");
     let last = stage.answer(&ticket).unwrap();
-    stage.pass(LONG);
-    assert_eq!([3, 4, 5].map(|n| stage.committed(n)), [last; 3], "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!([3, 4, 5].map(|n| stage.committed(n)), [last; 3], "{}", stage.summaries());
 }
 
 /// A removed replica that restarted never learnt of its removal, because it was missing from its own membership.
@@ -82,12 +82,12 @@ fn removed_replica_that_restarts_learns_of_its_removal() {
     let mut stage = Stage::new(3, 3);
     stage.hand_over(1);
     stage.change(1, &[Change::Remove(NodeId(3))]);
-    stage.pass(LONG);
-    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.summaries());
     stage.stop(3);
     stage.restart(3);
-    stage.pass(LONG);
-    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.summaries());
 }
 
 /// A leader that had restarted only greeted a node whose disk was emptied, and waited for its answer.
@@ -102,8 +102,8 @@ fn restarted_leader_tells_an_emptied_node_of_its_loss() {
     stage.restart(2);
     stage.leader_of(&[1, 2]);
     stage.start(3, Bootstrap::Join(stage.log.unwrap()));
-    stage.pass(LONG);
-    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.summaries());
 }
 
 /// Voters 1, 2, 3; 2 leads, and its last acknowledged record is on 2 and 3. Then the disk of 3 is set back to before
@@ -113,12 +113,12 @@ fn set_back_where_one_voter_lacks_the_end() -> (Stage, Index) {
     stage.hand_over(2);
     let ticket = stage.append(2, "on all");
     stage.answer(&ticket).unwrap();
-    stage.pass(LONG);
+    stage.advance(LONG);
     let old = stage.disks[&3].state();
     stage.cut_off(1);
     let ticket = stage.append(2, "on 2 and 3");
     let last = stage.answer(&ticket).unwrap();
-    stage.pass(1);
+    stage.advance(1);
     assert_eq!(stage.committed(3), last);
     stage.stop(3);
     stage.disks.insert(3, SimDisk::resume(old));
@@ -132,12 +132,12 @@ fn set_back_voter_waits_for_every_voter_that_can_be_reached() {
     let (mut stage, last) = set_back_where_one_voter_lacks_the_end();
     stage.heal();
     stage.cut.extend([(1, 2), (2, 1), (2, 3)]);
-    stage.pass(LONG); // node 1 asks for votes again every few beats
+    stage.advance(LONG); // node 1 asks for votes again every few beats
     stage.restart(3);
-    stage.pass(8);
+    stage.advance(8);
     stage.cut.remove(&(2, 3));
-    stage.pass(LONG);
-    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.summaries());
     // No other record was acknowledged at this index, and the record is there.
     stage.heal();
     let leader = stage.leader_of(&[1, 2]);
@@ -160,8 +160,8 @@ fn voter_whose_committed_entries_were_replaced_takes_no_part() {
         stage.answer(&ticket).unwrap();
     }
     stage.heal();
-    stage.pass(LONG);
-    assert_eq!(stage.role(2), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!(stage.role(2), Role::Removed, "{}", stage.summaries());
     assert_eq!(&stage.machines[&2].read(last).unwrap()[..], b"on 2 and 3");
     // The set-back replica has voted. It learns of its loss too late, and two stopped replicas would leave no
     // majority.
@@ -178,17 +178,17 @@ fn set_back_disk_of_a_leader_is_detected() {
     stage.hand_over(1);
     let ticket = stage.append(1, "on all");
     stage.answer(&ticket).unwrap();
-    stage.pass(LONG);
+    stage.advance(LONG);
     let old = stage.disks[&1].state();
     stage.cut_off(2);
     let ticket = stage.append(1, "on 1 and 3");
     let last = stage.answer(&ticket).unwrap();
-    stage.pass(2);
+    stage.advance(2);
     stage.stop(1);
     stage.disks.insert(1, SimDisk::resume(old));
     stage.restart(1);
-    stage.pass(LONG);
-    assert_eq!(stage.role(1), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert_eq!(stage.role(1), Role::Removed, "{}", stage.summaries());
     // The others have all records.
     stage.heal();
     assert_eq!(stage.leader_of(&[2, 3]), 3);

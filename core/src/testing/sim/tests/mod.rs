@@ -111,7 +111,7 @@ impl Stage {
     }
 
     /// Lets time pass, one heartbeat after another, and processes all events.
-    fn pass(&mut self, beats: usize) {
+    fn advance(&mut self, beats: usize) {
         for _ in 0..beats {
             self.now = self.now.plus(HEARTBEAT);
             self.clock.show(self.now, 0);
@@ -200,14 +200,14 @@ impl Stage {
         self.cut.clear();
     }
 
-    fn ask(&self, node: u64, request: Request) -> Ticket {
-        self.machines[&node].ask(request, PATIENCE, 60_000).unwrap()
+    fn submit(&self, node: u64, request: Request) -> Ticket {
+        self.machines[&node].submit(request, PATIENCE, 60_000).unwrap()
     }
 
     fn append(&self, node: u64, text: &str) -> Ticket {
         let mut batch = BatchBuilder::new();
         batch.push(text.as_bytes()).unwrap();
-        self.ask(node, Request::Append(batch.build().unwrap()))
+        self.submit(node, Request::Append(batch.build().unwrap()))
     }
 
     /// Lets time pass until the ticket is answered.
@@ -216,23 +216,23 @@ impl Stage {
             if let Some(outcome) = ticket.poll() {
                 return outcome.map(|appended| appended.first);
             }
-            self.pass(1);
+            self.advance(1);
         }
-        panic!("no answer; {}", self.glances());
+        panic!("no answer; {}", self.summaries());
     }
 
     fn change(&mut self, leader: u64, changes: &[Change]) {
-        let ticket = self.ask(leader, Request::Change(changes.to_vec()));
+        let ticket = self.submit(leader, Request::Change(changes.to_vec()));
         self.answer(&ticket).unwrap();
     }
 
     fn role(&self, node: u64) -> Role {
-        self.machines[&node].glance().role
+        self.machines[&node].summary().role
     }
 
     fn leader(&self) -> Option<u64> {
         let leads = |n: &&u64| self.role(**n) == Role::Leader;
-        self.machines.keys().filter(leads).max_by_key(|n| self.machines[*n].glance().term).copied()
+        self.machines.keys().filter(leads).max_by_key(|n| self.machines[*n].summary().term).copied()
     }
 
     /// Waits for a leader among these nodes.
@@ -241,26 +241,26 @@ impl Stage {
             if let Some(leader) = self.leader().filter(|l| nodes.contains(l)) {
                 return leader;
             }
-            self.pass(1);
+            self.advance(1);
         }
-        panic!("no leader; {}", self.glances());
+        panic!("no leader; {}", self.summaries());
     }
 
     fn hand_over(&mut self, to: u64) {
         let leader = self.leader().unwrap();
         if leader != to {
-            let ticket = self.ask(leader, Request::Transfer(NodeId(to)));
+            let ticket = self.submit(leader, Request::Transfer(NodeId(to)));
             self.answer(&ticket).unwrap();
-            self.pass(5);
+            self.advance(5);
         }
     }
 
     fn committed(&self, node: u64) -> Index {
-        self.machines[&node].glance().committed
+        self.machines[&node].summary().committed
     }
 
-    fn glances(&self) -> String {
-        let each = |(node, machine): (&u64, &Machine)| format!("{node}: {:?}", machine.glance());
+    fn summaries(&self) -> String {
+        let each = |(node, machine): (&u64, &Machine)| format!("{node}: {:?}", machine.summary());
         self.machines.iter().map(each).collect::<Vec<_>>().join("\n")
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 fn removal_is_answered_once_the_leader_knows_it_durably() {
     let mut stage = Stage::new(2, 2);
     stage.hand_over(1);
-    let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(2))]));
+    let ticket = stage.submit(1, Request::Change(vec![Change::Remove(NodeId(2))]));
     // One step at a time, so that the power can fail right after the answer.
     for _ in 0..10_000 {
         if ticket.poll().is_some() {
@@ -31,19 +31,19 @@ fn removal_is_answered_once_the_leader_knows_it_durably() {
 fn removal_is_answered_once_a_majority_knows_it_durably() {
     let mut stage = Stage::new(4, 4);
     stage.hand_over(1);
-    stage.pass(LONG);
-    let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(4))]));
-    let change = stage.machines[&1].glance().last_raft.next();
+    stage.advance(LONG);
+    let ticket = stage.submit(1, Request::Change(vec![Change::Remove(NodeId(4))]));
+    let change = stage.machines[&1].summary().last_raft.next();
     let mut answered_at_once = false;
     for _ in 0..2_000 {
         stage.creep();
-        if stage.machines[&1].glance().committed_raft >= change {
+        if stage.machines[&1].summary().committed_raft >= change {
             // Entries that the others write from now on stay in their memory, and they keep sending messages.
             stage.held.extend([2, 3]);
         }
         answered_at_once |= ticket.poll().is_some();
     }
-    assert!(stage.held.len() == 2 && !answered_at_once, "{}", stage.glances());
+    assert!(stage.held.len() == 2 && !answered_at_once, "{}", stage.summaries());
     stage.held.clear();
     for _ in 0..2_000 {
         if ticket.poll().is_some() {
@@ -75,22 +75,22 @@ fn removal_is_answered_once_a_majority_knows_it_durably() {
 fn voter_left_by_a_removed_leader_can_commit() {
     let mut stage = Stage::new(2, 2);
     stage.hand_over(1);
-    let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(1))]));
-    let change = stage.machines[&1].glance().last_raft.next();
+    let ticket = stage.submit(1, Request::Change(vec![Change::Remove(NodeId(1))]));
+    let change = stage.machines[&1].summary().last_raft.next();
     for _ in 0..2_000 {
-        if stage.machines[&2].glance().last_raft >= change {
+        if stage.machines[&2].summary().last_raft >= change {
             stage.cut.insert((1, 2)); // the entry arrives, but not that it is committed
         }
         stage.creep();
     }
-    let committed = [1, 2].map(|n| stage.machines[&n].glance().committed_raft >= change);
-    assert_eq!(committed, [true, false], "{}", stage.glances());
+    let committed = [1, 2].map(|n| stage.machines[&n].summary().committed_raft >= change);
+    assert_eq!(committed, [true, false], "{}", stage.summaries());
     stage.cut_off(1);
-    stage.pass(LONG);
-    assert!(ticket.poll().is_some_and(|answer| answer.is_err()), "{}", stage.glances());
-    assert_eq!(stage.role(1), Role::Removed, "{}", stage.glances());
+    stage.advance(LONG);
+    assert!(ticket.poll().is_some_and(|answer| answer.is_err()), "{}", stage.summaries());
+    assert_eq!(stage.role(1), Role::Removed, "{}", stage.summaries());
     stage.heal();
-    stage.pass(LONG);
+    stage.advance(LONG);
     assert_eq!(stage.leader_of(&[2]), 2);
     let ticket = stage.append(2, "alone");
     stage.answer(&ticket).unwrap();

@@ -166,7 +166,7 @@ impl World {
         if let Task::Remove(out) = task {
             self.admin.voted = self.is_voter(out);
         }
-        match self.ask(Asker::Admin, leader, request, PATIENCE) {
+        match self.submit(Asker::Admin, leader, request, PATIENCE) {
             Some(Ok(attempt)) => {
                 self.admin.attempt = Some(attempt);
                 Ok(())
@@ -247,7 +247,7 @@ impl World {
         })
     }
 
-    pub(in crate::testing::sim) fn admin_hears(
+    pub(in crate::testing::sim) fn on_admin_result(
         &mut self,
         attempt: u64,
         result: Option<LogResult<Appended>>,
@@ -263,14 +263,14 @@ impl World {
                 if !holds && !matches!(task, Task::Transfer(_)) {
                     let now = self.now();
                     self.story
-                        .tell(now, || format!("{task:?} was answered; the leader does not know of it yet"));
+                        .note(now, || format!("{task:?} was answered; the leader does not know of it yet"));
                 }
                 self.task_over(true)
             }
             Some(Err(error)) => {
                 let now = self.now();
                 let task = self.admin.tasks.front().cloned();
-                self.story.tell(now, || format!("{task:?} failed: {error}"));
+                self.story.note(now, || format!("{task:?} failed: {error}"));
                 self.admin_retries()
             }
             None => self.admin_retries(),
@@ -286,7 +286,7 @@ impl World {
                 if self.nemesis.rng.permille(500) {
                     let now = self.now();
                     self.story
-                        .tell(now, || format!("TROUBLE node {last}, the only voter now, loses its power"));
+                        .note(now, || format!("TROUBLE node {last}, the only voter now, loses its power"));
                     self.retire(out)?;
                     self.cut_power(last, RETRY_DELAY)?;
                 }
@@ -300,7 +300,7 @@ impl World {
         self.admin.tries = 0;
         let Some(task) = self.admin.tasks.pop_front() else { return Ok(()) };
         let now = self.now();
-        self.story.tell(now, || format!("{task:?}: {}", if done { "done" } else { "given up" }));
+        self.story.note(now, || format!("{task:?}: {}", if done { "done" } else { "given up" }));
         self.story.mix(&[4, now.0, u64::from(done)]);
         if done {
             if let Some(fault) = task.fault() {
@@ -310,7 +310,7 @@ impl World {
                 self.nemesis.left(*out);
                 self.left.insert(*out);
                 self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
-                self.watch.told();
+                self.watch.on_change_in_force();
                 if matches!(task, Task::Remove(_)) && std::mem::take(&mut self.admin.voted) {
                     self.has_left(*out)?;
                 }

@@ -15,7 +15,7 @@ use crate::record::compression::Codec;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Appended;
 use crate::testing::sim::fault::Fault;
-use crate::testing::sim::history::{LARGE, Seen, Told, What, number_of, record_of};
+use crate::testing::sim::history::{LARGE, Reply, Seen, What, number_of, record_of};
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::plan::Plan;
 use crate::types::{Index, NodeId, Sequence, SessionId};
@@ -310,8 +310,8 @@ impl World {
         let node = self.choose_target(n);
         let call = self.invoke(n, What::Read { index, linear: false });
         match self.read_at(node, index)? {
-            Some(seen) => self.tell(call, Told::Read(seen)),
-            None => self.tell(call, Told::Nothing),
+            Some(seen) => self.record_reply(call, Reply::Read(seen)),
+            None => self.record_reply(call, Reply::Nothing),
         }
         Ok(())
     }
@@ -331,9 +331,9 @@ impl World {
         }))
     }
 
-    fn tell(&mut self, call: usize, told: Told) {
+    fn record_reply(&mut self, call: usize, reply: Reply) {
         let now = self.now();
-        self.history.answer(now, call, told);
+        self.history.answer(now, call, reply);
     }
 
     /// Mostly the replica of the last request, sometimes another one.
@@ -358,12 +358,12 @@ impl World {
             Want::Close(id) => Request::CloseSession(*id),
         };
         let wait_limit = Duration::from_millis(self.clients[n].rng.between(300, 3000));
-        match self.ask(Asker::Client(n), node, request, wait_limit) {
+        match self.submit(Asker::Client(n), node, request, wait_limit) {
             Some(Ok(attempt)) => {
                 self.clients[n].ops[place].attempt = Some(attempt);
                 Ok(())
             }
-            Some(Err(error)) => self.hears_at(n, place, Some((node, Err(error)))),
+            Some(Err(error)) => self.on_result_at(n, place, Some((node, Err(error)))),
             None => {
                 self.look_elsewhere(n);
                 self.later(n, place);
@@ -393,14 +393,14 @@ impl World {
     fn look_elsewhere(&mut self, n: usize) {
         let up = self.up();
         let target = self.clients[n].target;
-        let hint = self.machine(target).and_then(|m| m.glance().leader);
+        let hint = self.machine(target).and_then(|m| m.summary().leader);
         let client = &mut self.clients[n];
         let any = client.rng.pick(&up).copied();
         let hint = hint.filter(|h| *h != target && client.rng.permille(800));
         client.target = hint.or(any).unwrap_or(target);
     }
 
-    pub(in crate::testing::sim) fn client_hears(
+    pub(in crate::testing::sim) fn on_client_result(
         &mut self,
         n: usize,
         attempt: u64,
@@ -408,11 +408,16 @@ impl World {
     ) -> Check {
         let Some(place) = self.clients[n].op_of(attempt) else { return Ok(()) };
         self.clients[n].ops[place].attempt = None;
-        self.hears_at(n, place, result)
+        self.on_result_at(n, place, result)
     }
 
     /// The answer to an attempt; `None`: no answer came in time.
-    fn hears_at(&mut self, n: usize, place: usize, result: Option<(NodeId, LogResult<Appended>)>) -> Check {
+    fn on_result_at(
+        &mut self,
+        n: usize,
+        place: usize,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check {
         let (node, result) = match result {
             Some((node, Ok(appended))) => return self.succeeded(n, place, node, appended),
             Some((node, Err(error))) => (node, Some(error)),
@@ -430,7 +435,7 @@ impl World {
             return self.session_gone(n, result.map_or_else(String::new, |e| e.to_string()));
         }
         match kind.map_or(Verdict::Unknown, verdict) {
-            Verdict::Done => return self.finish(n, place, Told::Appended(None)),
+            Verdict::Done => return self.finish(n, place, Reply::Appended(None)),
             Verdict::Wrong => {
                 return Err(format!("node {node} answered client {n} {:?} with {result:?}", op.want));
             }
@@ -445,8 +450,8 @@ impl World {
             self.later(n, place);
             return Ok(());
         }
-        let told = if self.clients[n].ops[place].in_doubt { Told::Nothing } else { Told::Refused };
-        self.finish(n, place, told)
+        let reply = if self.clients[n].ops[place].in_doubt { Reply::Nothing } else { Reply::Refused };
+        self.finish(n, place, reply)
     }
 
     /// The oldest append without an answer comes right after acknowledged ones: there is no gap before it.
@@ -475,11 +480,11 @@ impl World {
         let crowded = self.plan.sessions_max.is_some() && active.is_none();
         self.counts.add(if crowded { Fault::SessionEvicted } else { Fault::SessionExpired });
         while let Some(op) = self.clients[n].ops.front() {
-            let told = if op.in_doubt || op.attempt.is_some() { Told::Nothing } else { Told::Refused };
+            let reply = if op.in_doubt || op.attempt.is_some() { Reply::Nothing } else { Reply::Refused };
             if let Some(attempt) = op.attempt {
                 self.forget(attempt);
             }
-            self.finish(n, 0, told)?;
+            self.finish(n, 0, reply)?;
         }
         Ok(())
     }
@@ -493,28 +498,28 @@ impl World {
                     session.active = session.active.max(Some(since));
                 }
                 self.clients[n].target = node;
-                self.finish(n, place, Told::Appended(Some(appended.first)))
+                self.finish(n, place, Reply::Appended(Some(appended.first)))
             }
             Want::Look { index } => {
-                let Some(machine) = self.machine(node) else { return self.finish(n, place, Told::Nothing) };
+                let Some(machine) = self.machine(node) else { return self.finish(n, place, Reply::Nothing) };
                 let (first, last) = machine.range();
                 if last < appended.first {
                     let barrier = appended.first;
                     return Err(format!("node {node}: after a barrier at {barrier} its log ends at {last}"));
                 }
-                let told = match index {
-                    None => Told::Info(first, last),
-                    Some(index) => self.read_at(node, index)?.map_or(Told::Nothing, Told::Read),
+                let reply = match index {
+                    None => Reply::Info(first, last),
+                    Some(index) => self.read_at(node, index)?.map_or(Reply::Nothing, Reply::Read),
                 };
-                self.finish(n, place, told)
+                self.finish(n, place, reply)
             }
-            Want::Discard(_) => self.finish(n, place, Told::Discarded),
+            Want::Discard(_) => self.finish(n, place, Reply::Discarded),
             Want::Open => {
                 self.clients[n].session =
                     Some(Session { id: SessionId(appended.first.0), next: 1, active: None });
-                self.finish(n, place, Told::Nothing)
+                self.finish(n, place, Reply::Nothing)
             }
-            Want::Close(_) => self.finish(n, place, Told::Nothing),
+            Want::Close(_) => self.finish(n, place, Reply::Nothing),
         }
     }
 
@@ -526,7 +531,7 @@ impl World {
         records: &[u64],
     ) -> Check {
         let now = self.now();
-        self.story.tell(now, || {
+        self.story.note(now, || {
             format!("node {node}: acknowledges {} records from {}", records.len(), appended.first)
         });
         self.oracle.acknowledged(node, appended, records)?;
@@ -534,9 +539,9 @@ impl World {
         self.oracle.is_durable(appended.last(), leader, &self.hosts, &self.plan)
     }
 
-    fn finish(&mut self, n: usize, place: usize, told: Told) -> Check {
+    fn finish(&mut self, n: usize, place: usize, reply: Reply) -> Check {
         if let Some(call) = self.clients[n].ops.remove(place).and_then(|op| op.call) {
-            self.tell(call, told);
+            self.record_reply(call, reply);
         }
         Ok(())
     }

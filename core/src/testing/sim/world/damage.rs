@@ -75,7 +75,7 @@ impl World {
             self.nemesis.hold(node, now);
         }
         self.counts.add(harm.kind);
-        self.story.tell(now, || format!("TROUBLE {} at node {node}: {harm:?}", harm.kind));
+        self.story.note(now, || format!("TROUBLE {} at node {node}: {harm:?}", harm.kind));
     }
 
     /// Removes, truncates or changes a file that is followed by others.
@@ -103,7 +103,7 @@ impl World {
         self.nemesis.maimed.insert(node);
         self.counts.add(Fault::Damage);
         let now = self.now();
-        self.story.tell(now, || format!("TROUBLE damage of kind {dice} to {name} of node {node}"));
+        self.story.note(now, || format!("TROUBLE damage of kind {dice} to {name} of node {node}"));
     }
 
     fn full_segments(&self, node: NodeId) -> Vec<String> {
@@ -140,7 +140,7 @@ impl World {
                 Ok(())
             }
             Ok(Some(opened)) => {
-                self.story.tell(now, || format!("node {node}: has repaired {repaired} places"));
+                self.story.note(now, || format!("node {node}: has repaired {repaired} places"));
                 self.counts.add(Fault::Repair);
                 if let Err(error) = host.recovers(opened, now) {
                     return self.refused_to_start(node, &error);
@@ -149,7 +149,7 @@ impl World {
             }
             // No replica can help, and the error says so: an operator replaces the replica.
             Err(error) if error.kind() == ErrorKind::Corrupt && (nobody_has_it || is_superseded) => {
-                self.story.tell(now, || format!("node {node}: cannot be repaired: {error}"));
+                self.story.note(now, || format!("node {node}: cannot be repaired: {error}"));
                 self.oracle.excuse(if nobody_has_it { excuse::DISCARDED } else { excuse::SUPERSEDED });
                 let unanswered = self.hosts.get_mut(&node).map(Host::retire).unwrap_or_default();
                 self.lost(unanswered)?;
@@ -167,8 +167,8 @@ impl World {
 
     /// Whether no running replica has this entry because it was discarded. A new and empty replica does not count.
     fn has_nobody(&self, entry: EntryIndex) -> bool {
-        let mut glances = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::glance);
-        glances.all(|g| g.base_raft >= entry || g.last_raft == EntryIndex(0))
+        let mut summaries = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::summary);
+        summaries.all(|g| g.base_raft >= entry || g.last_raft == EntryIndex(0))
     }
 
     /// A replica with a damaged file takes part. It was repaired, or it has not noticed the damage and is replaced.

@@ -12,7 +12,7 @@ use crate::sync::completion::Appended;
 use crate::testing::sim::failover::FailOver;
 use crate::testing::sim::fault::Fault;
 use crate::testing::sim::history::What;
-use crate::testing::sim::history::{Told, record_of};
+use crate::testing::sim::history::{Reply, record_of};
 use crate::testing::sim::machine::Request;
 use crate::testing::sim::network::REPLAY_DELAY_MAX;
 use crate::types::NodeId;
@@ -41,9 +41,9 @@ impl World {
         if self.voters().len() < 3 || !fit || self.drill.is_some() {
             return Ok(());
         }
-        self.mend_all()?;
+        self.heal_all()?;
         let since = self.now();
-        self.story.tell(since, || "DRILL: all faults end, then the leader is lost".to_owned());
+        self.story.note(since, || "DRILL: all faults end, then the leader is lost".to_owned());
         self.drill = Some(Drill { since, killed: None, settled: None, attempt: None });
         self.schedule.after(PROBE_INTERVAL, Event::Probe);
         Ok(())
@@ -53,13 +53,13 @@ impl World {
     pub(in crate::testing::sim) fn is_settled(&mut self) -> Option<NodeId> {
         let leader = self.leader()?;
         let voters = self.voters();
-        let glance = self.machine(leader)?.glance();
+        let summary = self.machine(leader)?.summary();
         let learners = self.machine(leader)?.learners();
         for node in voters.into_iter().chain(learners) {
-            let other = self.machine(node)?.glance();
+            let other = self.machine(node)?.summary();
             if other.leader != Some(leader)
-                || other.term != glance.term
-                || other.durable_raft.0 + 8 < glance.last_raft.0
+                || other.term != summary.term
+                || other.durable_raft.0 + 8 < summary.last_raft.0
             {
                 return None;
             }
@@ -86,13 +86,13 @@ impl World {
             let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
             self.oracle.proposed(&[record]);
             let call = self.history.invoke(now, PROBE, What::Append { records: vec![record], session: None });
-            match self.ask(Asker::Probe, leader, Request::Append(batch), self.plan.election_timeout) {
+            match self.submit(Asker::Probe, leader, Request::Append(batch), self.plan.election_timeout) {
                 Some(Ok(attempt)) => {
                     if let Some(drill) = &mut self.drill {
                         drill.attempt = Some((attempt, call));
                     }
                 }
-                _ => self.history.answer(now, call, Told::Refused),
+                _ => self.history.answer(now, call, Reply::Refused),
             }
         }
         self.schedule.after(PROBE_INTERVAL, Event::Probe);
@@ -103,7 +103,7 @@ impl World {
         let now = self.now();
         self.schedule.after(PROBE_INTERVAL * 10, Event::Probe);
         if now.since(since) > SETTLE_MAX {
-            self.story.tell(now, || "DRILL: given up, the cluster did not settle".to_owned());
+            self.story.note(now, || "DRILL: given up, the cluster did not settle".to_owned());
             self.drill = None;
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl World {
             return Ok(());
         }
         self.counts.add(Fault::LeaderKilled);
-        self.story.tell(now, || format!("DRILL: node {leader} leads and loses its power"));
+        self.story.note(now, || format!("DRILL: node {leader} leads and loses its power"));
         if let Some(drill) = &mut self.drill {
             drill.killed = Some((leader, now));
         }
@@ -131,7 +131,7 @@ impl World {
         u64::from(PROBE) << 20 | self.next_probe
     }
 
-    pub(in crate::testing::sim) fn probe_hears(
+    pub(in crate::testing::sim) fn on_probe_result(
         &mut self,
         attempt: u64,
         result: Option<(NodeId, LogResult<Appended>)>,
@@ -141,10 +141,10 @@ impl World {
         let Some((_, call)) = drill.attempt.take_if(|(a, _)| *a == attempt) else { return Ok(()) };
         let killed = drill.killed;
         let Some((node, Ok(appended))) = result else {
-            self.history.answer(now, call, Told::Nothing);
+            self.history.answer(now, call, Reply::Nothing);
             return Ok(());
         };
-        self.history.answer(now, call, Told::Appended(Some(appended.first)));
+        self.history.answer(now, call, Reply::Appended(Some(appended.first)));
         if let What::Append { records, .. } = self.history.calls[call].what.clone() {
             self.acknowledged(node, appended, &records)?;
         }
@@ -152,7 +152,7 @@ impl World {
             let took = now.since(at);
             let election_timeout = self.plan.election_timeout;
             self.story
-                .tell(now, || format!("DRILL: node {node} acknowledges, {took:?} after node {old} was lost"));
+                .note(now, || format!("DRILL: node {node} acknowledges, {took:?} after node {old} was lost"));
             self.failovers.push(FailOver { took, election_timeout });
         }
         self.drill = None;

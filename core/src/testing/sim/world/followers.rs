@@ -222,7 +222,7 @@ impl World {
         }
         if let Err(error) = outcome {
             let node = follower.node;
-            self.story.tell(now, || format!("follower {node}: ends: {error}"));
+            self.story.note(now, || format!("follower {node}: ends: {error}"));
             if !follower.may_fail() {
                 return Err(format!("follower {node} ended although its disk is sound: {error:?}"));
             }
@@ -249,7 +249,7 @@ impl World {
             if power { follower.disk.crash_randomly(&mut self.rng) } else { follower.disk.kill() };
         follower.disk.heal();
         if !power && follower.copy.is_none() {
-            self.story.tell(now, || format!("follower {node}: ended"));
+            self.story.note(now, || format!("follower {node}: ended"));
         }
         self.schedule.after(back, Event::Follower(n, FollowerEvent::Start));
         Ok(())
@@ -276,7 +276,7 @@ impl World {
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !follower.made => {}
             Err(error) if follower.may_fail() => {
-                self.story.tell(now, || format!("follower {node}: does not start: {error}"));
+                self.story.note(now, || format!("follower {node}: does not start: {error}"));
                 follower.disk.limit_space(None);
                 self.schedule.after(Duration::from_millis(500), Event::Follower(n, FollowerEvent::Start));
                 return Ok(());
@@ -286,7 +286,7 @@ impl World {
             }
         }
         follower.up = true;
-        self.story.tell(now, || format!("follower {node}: starts"));
+        self.story.note(now, || format!("follower {node}: starts"));
         self.follower_did(n, Ok(()))?;
         self.follower_looks_after(n, Duration::from_millis(1));
         Ok(())
@@ -328,7 +328,7 @@ impl World {
             self.counts.add(Fault::FollowerChain);
         }
         follower.stream = Some(Stream { number, source, feed, sent: 0, heard: 0 });
-        self.story.tell(now, || format!("follower {node}: is fed by {source:?} from {want:?}"));
+        self.story.note(now, || format!("follower {node}: is fed by {source:?} from {want:?}"));
         let delay = self.plan.delay * 2;
         self.schedule.after(delay, Event::Follower(n, FollowerEvent::Deliver { stream: number }));
         Ok(())
@@ -344,7 +344,7 @@ impl World {
     fn source_failed(&mut self, n: usize, source: Source, error: &Error) -> Check {
         let now = self.now();
         let node = self.followers[n].node;
-        self.story.tell(now, || format!("follower {node}: {source:?} stops feeding: {error}"));
+        self.story.note(now, || format!("follower {node}: {source:?} stops feeding: {error}"));
         let faulty = match source {
             Source::Replica(node, _) => self.hosts.get(&node).is_none_or(|h| {
                 h.maimed.is_some() || h.cramped || h.disk.faults_fired() > 0 || h.disk.is_off()
@@ -462,7 +462,7 @@ impl World {
                 Ok(())
             }
             Ok(Err(refusal)) => {
-                self.story.tell(now, || format!("follower {node}: refuses: {refusal}"));
+                self.story.note(now, || format!("follower {node}: refuses: {refusal}"));
                 let full = refusal.kind() == ErrorKind::Full && follower.cramped;
                 if full {
                     self.counts.add(Fault::FollowerFull);
@@ -483,7 +483,7 @@ impl World {
         let up: Vec<usize> = (0..self.followers.len()).filter(|n| self.followers[*n].up).collect();
         let Some(n) = self.nemesis.rng.pick(&up).copied() else { return Ok(()) };
         let (now, node) = (self.now(), self.followers[n].node);
-        self.story.tell(now, || format!("TROUBLE {kind} at follower {node}"));
+        self.story.note(now, || format!("TROUBLE {kind} at follower {node}"));
         if kind == Fault::FollowerFull {
             // Counted when it refuses an item.
             let more = self.nemesis.rng.between(0, 50_000);

@@ -107,7 +107,7 @@ impl World {
         ];
         for (fault, _) in begun.into_iter().filter(|(_, begun)| *begun) {
             self.counts.add(fault);
-            self.story.tell(now, || format!("node {node}: {fault}"));
+            self.story.note(now, || format!("node {node}: {fault}"));
         }
     }
 }

@@ -221,8 +221,8 @@ impl World {
     /// The host that reports to lead in the highest term.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let leaders = self.hosts.values().filter(|h| h.is_up());
-        let glances = leaders.filter_map(|h| h.machine.as_ref().map(|m| (h.node, m.glance())));
-        glances.filter(|(_, g)| g.role == Role::Leader).max_by_key(|(_, g)| g.term).map(|(node, _)| node)
+        let summaries = leaders.filter_map(|h| h.machine.as_ref().map(|m| (h.node, m.summary())));
+        summaries.filter(|(_, g)| g.role == Role::Leader).max_by_key(|(_, g)| g.term).map(|(node, _)| node)
     }
 
     /// Starts the process of a host that is down.
@@ -235,7 +235,7 @@ impl World {
         let outcome = host.start(now, &self.plan);
         if host.disk.is_off() {
             self.counts.add(Fault::PowerCutInRecovery);
-            self.story.tell(now, || format!("node {node}: the power failed while it recovered"));
+            self.story.note(now, || format!("node {node}: the power failed while it recovered"));
             let unanswered = host.cut_power(&mut self.rng);
             self.lost(unanswered)?;
             self.schedule.after(Duration::from_millis(300), Event::Start(node));
@@ -245,9 +245,9 @@ impl World {
         match outcome {
             Ok(()) => {
                 let (life, patient) = (host.life, host.patient.is_some());
-                self.story.tell(now, || format!("node {node}: starts (life {life})"));
+                self.story.note(now, || format!("node {node}: starts (life {life})"));
                 if patient {
-                    self.story.tell(now, || format!("node {node}: is damaged and repairs its log"));
+                    self.story.note(now, || format!("node {node}: is damaged and repairs its log"));
                     if self.hosts.get(&node).is_some_and(|h| h.maimed.is_none()) {
                         return Err(format!("node {node} finds its log damaged although its disk is sound"));
                     }
@@ -352,7 +352,7 @@ impl World {
             host.deliver(envelope);
         }
         let now = self.schedule.now();
-        self.story.tell(now, || format!("node {node}: resumes after a pause"));
+        self.story.note(now, || format!("node {node}: resumes after a pause"));
         self.wake_all(node);
         Ok(())
     }
@@ -371,8 +371,8 @@ impl World {
         if self.story.is_loud() {
             let (kept, machine) = (&host.kept, host.machine.as_ref());
             if let Some(m) = machine {
-                let (g, voters) = (m.glance(), m.voters());
-                self.story.tell(now, || {
+                let (g, voters) = (m.summary(), m.voters());
+                self.story.note(now, || {
                     format!(
                         "  node {node}: {:?} in term {}, entries {}..{}, committed {}, records to {}, durable to {}, voters {:?}",
                         g.role, g.term, g.base_raft, g.last_raft, g.committed_raft, g.committed, kept.last, voters
@@ -380,17 +380,17 @@ impl World {
                 });
             }
         }
-        if let Some(glance) = host.machine.as_ref().map(Machine::glance) {
-            let before = std::mem::replace(&mut host.last_raft, glance.last_raft);
-            if glance.base_raft > before {
+        if let Some(summary) = host.machine.as_ref().map(Machine::summary) {
+            let before = std::mem::replace(&mut host.last_raft, summary.last_raft);
+            if summary.base_raft > before {
                 self.counts.add(Fault::Jump);
                 self.story
-                    .tell(now, || format!("node {node}: jumps from entry {before} to {}", glance.base_raft));
+                    .note(now, || format!("node {node}: jumps from entry {before} to {}", summary.base_raft));
             }
         }
         let news = self.oracle.look(host, now)?;
         if let Some(line) = news {
-            self.story.tell(now, || format!("node {node}: {line}"));
+            self.story.note(now, || format!("node {node}: {line}"));
         }
         self.collect_answers(node)?;
         if let Some(host) = self.hosts.get_mut(&node) {
@@ -403,7 +403,7 @@ impl World {
     // ---- requests ----
 
     /// Sends a request to a machine. `None`: no process runs; or the error, if it refused at once.
-    pub(super) fn ask(
+    pub(super) fn submit(
         &mut self,
         asker: Asker,
         node: NodeId,
@@ -413,7 +413,7 @@ impl World {
         let now = self.now();
         let idle_max_ms = self.plan.session_idle_max.as_millis() as u64;
         let machine = self.machine(node)?;
-        let ticket = match machine.ask(request, wait_limit, idle_max_ms) {
+        let ticket = match machine.submit(request, wait_limit, idle_max_ms) {
             Ok(ticket) => ticket,
             Err(error) => return Some(Err(error)),
         };
@@ -432,7 +432,7 @@ impl World {
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn hand(&mut self, node: NodeId, request: Request) -> Check<Ticket> {
         let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };
-        let ticket = machine.ask(request, Duration::from_secs(60), u64::MAX);
+        let ticket = machine.submit(request, Duration::from_secs(60), u64::MAX);
         self.wake_called(node);
         ticket.map_err(|e| format!("node {node} refuses at once: {e}"))
     }
@@ -466,8 +466,8 @@ impl World {
                 continue; // an earlier answer made the sender give up this one
             }
             self.forget(attempt);
-            let told = result.as_ref().map_or_else(|e| u64::from(e.kind().code()) << 32, |a| a.first.0);
-            self.story.mix(&[3, self.now().0, node.0, told]);
+            let reply = result.as_ref().map_or_else(|e| u64::from(e.kind().code()) << 32, |a| a.first.0);
+            self.story.mix(&[3, self.now().0, node.0, reply]);
             self.answered_at_the_end(node, asker, &result)?;
             self.answered(asker, attempt, Some((node, result)))?;
         }
@@ -481,14 +481,14 @@ impl World {
         result: Option<(NodeId, LogResult<Appended>)>,
     ) -> Check {
         match asker {
-            Asker::Client(client) => self.client_hears(client, attempt, result),
-            Asker::Admin => self.admin_hears(attempt, result.map(|(_, r)| r)),
-            Asker::Probe => self.probe_hears(attempt, result),
+            Asker::Client(client) => self.on_client_result(client, attempt, result),
+            Asker::Admin => self.on_admin_result(attempt, result.map(|(_, r)| r)),
+            Asker::Probe => self.on_probe_result(attempt, result),
             Asker::Options => {
-                self.options_hear(result.map(|(_, r)| r));
+                self.on_options_result(result.map(|(_, r)| r));
                 Ok(())
             }
-            Asker::Closer => self.closer_hears(attempt, result),
+            Asker::Closer => self.on_closer_result(attempt, result),
         }
     }
 }

@@ -177,7 +177,7 @@ impl World {
         };
         if happened {
             self.counts.add(kind);
-            self.story.tell(now, || format!("TROUBLE {kind} at node {node}"));
+            self.story.note(now, || format!("TROUBLE {kind} at node {node}"));
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl World {
     pub(in crate::testing::sim) fn end_trouble(&mut self, id: u64) -> Check {
         let Some(trouble) = self.nemesis.troubles.remove(&id) else { return Ok(()) };
         let now = self.now();
-        self.story.tell(now, || format!("{trouble:?} is over"));
+        self.story.note(now, || format!("{trouble:?} is over"));
         self.undo(trouble)
     }
 
@@ -228,7 +228,7 @@ impl World {
     }
 
     /// Ends all lasting faults, and starts all hosts.
-    pub(in crate::testing::sim) fn mend_all(&mut self) -> Check {
+    pub(in crate::testing::sim) fn heal_all(&mut self) -> Check {
         for (_, trouble) in std::mem::take(&mut self.nemesis.troubles) {
             self.undo(trouble)?;
         }
@@ -273,7 +273,7 @@ impl World {
         }
         self.network.weather = weather;
         let now = self.now();
-        self.story.tell(now, || format!("TROUBLE {weather:?}"));
+        self.story.note(now, || format!("TROUBLE {weather:?}"));
         self.lasts(Trouble::Weather, 500, 10_000);
         false // losses are counted one by one
     }
@@ -335,7 +335,7 @@ impl World {
             self.nemesis.millis(50, 3_000)
         };
         let now = self.now();
-        self.story.tell(now, || format!("TROUBLE {kind} at node {node}"));
+        self.story.note(now, || format!("TROUBLE {kind} at node {node}"));
         match kind {
             Fault::Kill => {
                 self.counts.add(kind);
@@ -425,7 +425,7 @@ impl World {
     /// lost data.
     pub(super) fn may_maim(&mut self, node: NodeId) -> bool {
         // A paused node, or the next leader, can know of a change already.
-        let committed = |m: &Machine| m.glance().committed_raft;
+        let committed = |m: &Machine| m.summary().committed_raft;
         let most = self.hosts.values().filter_map(|h| h.machine.as_ref().map(committed)).max();
         let leads = self.leader().and_then(|n| self.hosts.get(&n)?.machine.as_ref().map(committed));
         if leads < most {
@@ -449,7 +449,7 @@ impl World {
             return Ok(());
         }
         let now = self.now();
-        self.story.tell(now, || format!("TROUBLE wipe at node {node}"));
+        self.story.note(now, || format!("TROUBLE wipe at node {node}"));
         self.counts.add(Fault::Wipe);
         self.nemesis.maimed.insert(node);
         self.cut_power(node, Duration::from_millis(500))?;
@@ -486,7 +486,7 @@ impl World {
         let disk = SimDisk::new(old.crash(|versions| rng.below(versions)));
         disk.forget_history();
         disk.set_chance(chance);
-        self.story.tell(now, || format!("TROUBLE rollback at node {node}"));
+        self.story.note(now, || format!("TROUBLE rollback at node {node}"));
         self.counts.add(Fault::Rollback);
         self.nemesis.maimed.insert(node);
         self.nemesis.hold(node, now);
@@ -514,7 +514,7 @@ impl World {
             disk.damage(&name, &Damage::FlipBit { bit });
         });
         let now = self.now();
-        self.story.tell(now, || format!("TROUBLE rot at node {node}: bit {bit} of {name}"));
+        self.story.note(now, || format!("TROUBLE rot at node {node}: bit {bit} of {name}"));
         self.counts.add(Fault::Rot);
         self.nemesis.maimed.insert(node);
         if let Some(host) = self.hosts.get_mut(&node) {
@@ -566,7 +566,7 @@ impl World {
         }
         let least = if self.nemesis.rng.permille(500) { 1 } else { 2 };
         let now = self.now();
-        self.story.tell(now, || format!("TROUBLE the cluster shrinks to {least} voters"));
+        self.story.note(now, || format!("TROUBLE the cluster shrinks to {least} voters"));
         while voters.len() > least {
             let out = voters.swap_remove(self.nemesis.rng.below(voters.len()));
             self.order(Task::Remove(out));
@@ -600,7 +600,7 @@ impl World {
         }
         let now = self.now();
         let known = self.nemesis.rng.permille(600);
-        self.story.tell(now, || {
+        self.story.note(now, || {
             format!("TROUBLE long_absence of node {away}, which knows the next voters: {known}")
         });
         let mut next = Vec::new();
@@ -634,7 +634,7 @@ impl World {
     /// A host's log could not be opened.
     pub(in crate::testing::sim) fn refused_to_start(&mut self, node: NodeId, error: &Error) -> Check {
         let now = self.now();
-        self.story.tell(now, || format!("node {node}: does not start: {error}"));
+        self.story.note(now, || format!("node {node}: does not start: {error}"));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let wiped = host.maimed == Some(Maimed::Wiped) && error.kind() == ErrorKind::NotFound;
         let faulty = host.disk.faults_fired() > 0 || host.cramped;
@@ -658,7 +658,7 @@ impl World {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.state != State::Gone) else { return Ok(()) };
         let unanswered = host.retire();
-        self.story.tell(now, || format!("node {node}: removed for good"));
+        self.story.note(now, || format!("node {node}: removed for good"));
         self.lost(unanswered)
     }
 }

@@ -40,9 +40,9 @@ impl World {
                 })
                 .collect();
             let now = self.now();
-            self.story.tell(now, || format!("the log's options are changed at node {leader}: {changes:?}"));
+            self.story.note(now, || format!("the log's options are changed at node {leader}: {changes:?}"));
             // The log shows the outcome.
-            drop(self.ask(Asker::Options, leader, Request::SetOptions(changes), PATIENCE));
+            drop(self.submit(Asker::Options, leader, Request::SetOptions(changes), PATIENCE));
         }
         let next = Duration::from_millis(self.options_rng.between(300, 2_500));
         self.schedule.after(next, Event::Options);
@@ -50,7 +50,7 @@ impl World {
     }
 
     /// A change was answered, or never will be.
-    pub(in crate::testing::sim) fn options_hear(&mut self, result: Option<LogResult<Appended>>) {
+    pub(in crate::testing::sim) fn on_options_result(&mut self, result: Option<LogResult<Appended>>) {
         if let Some(Ok(_)) = result {
             self.counts.add(Fault::SetOptions);
         }

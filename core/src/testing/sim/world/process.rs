@@ -11,7 +11,7 @@ use crate::record::batch::BatchBuilder;
 use crate::sync::clock::Moment;
 use crate::sync::completion::Appended;
 use crate::testing::sim::fault::Fault;
-use crate::testing::sim::history::{Told, What, record_of};
+use crate::testing::sim::history::{Reply, What, record_of};
 use crate::testing::sim::host::{Closing, State};
 use crate::testing::sim::machine::{Machine, Request};
 use crate::testing::sim::threads::{THREADS, Then};
@@ -137,7 +137,7 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         if host.disk.is_off() {
             self.counts.add(Fault::PowerCutInside);
-            self.story.tell(now, || format!("node {node}: the power failed during a call to the disk"));
+            self.story.note(now, || format!("node {node}: the power failed during a call to the disk"));
             let after = self.rng.between(100, 4000);
             return self.cut_power(node, Duration::from_millis(after));
         }
@@ -148,7 +148,7 @@ impl World {
             self.after_step(node)?;
             return if over { self.has_ended(node) } else { Ok(()) };
         };
-        self.story.tell(now, || format!("node {node}: poisoned: {error}"));
+        self.story.note(now, || format!("node {node}: poisoned: {error}"));
         self.oracle.may_fail(host, &error)?;
         host.closing = None;
         self.after_step(node)?;
@@ -169,7 +169,7 @@ impl World {
         }
         let now = self.now();
         let well = self.is_free_of_trouble(node);
-        self.story.tell(now, || {
+        self.story.note(now, || {
             format!("TROUBLE close at node {node}{}", if well { ", the cluster is healthy" } else { "" })
         });
         self.counts.add(Fault::Close);
@@ -192,13 +192,13 @@ impl World {
                 h.is_up() && h.limp == 1 && h.maimed.is_none() && !h.cramped && h.disk.faults_fired() == 0
             })
         };
-        let leads = self.hosts.get(&node).and_then(|h| h.machine.as_ref()).map(Machine::glance);
+        let leads = self.hosts.get(&node).and_then(|h| h.machine.as_ref()).map(Machine::summary);
         let leads = leads.filter(|g| g.role == Role::Leader && g.leader == Some(node));
         // The others follow it.
         let follow = leads.is_some_and(|g| {
             voters.iter().all(|n| {
-                let glance = self.hosts.get(n).and_then(|h| h.machine.as_ref()).map(Machine::glance);
-                glance.is_some_and(|o| o.term == g.term && o.leader == Some(node))
+                let summary = self.hosts.get(n).and_then(|h| h.machine.as_ref()).map(Machine::summary);
+                summary.is_some_and(|o| o.term == g.term && o.leader == Some(node))
             })
         });
         // A log that is closed gives up appends that no majority seems to commit: the others need time to answer
@@ -226,14 +226,14 @@ impl World {
         let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
         self.oracle.proposed(&[record]);
         let call = self.history.invoke(now, CLOSER, What::Append { records: vec![record], session: None });
-        match self.ask(Asker::Closer, node, Request::Append(batch), Duration::from_secs(60)) {
+        match self.submit(Asker::Closer, node, Request::Append(batch), Duration::from_secs(60)) {
             Some(Ok(attempt)) => _ = self.burst.calls.insert(attempt, call),
-            _ => self.history.answer(now, call, Told::Refused),
+            _ => self.history.answer(now, call, Reply::Refused),
         }
         Ok(())
     }
 
-    pub(super) fn closer_hears(
+    pub(super) fn on_closer_result(
         &mut self,
         attempt: u64,
         result: Option<(NodeId, LogResult<Appended>)>,
@@ -241,10 +241,10 @@ impl World {
         let now = self.now();
         let Some(call) = self.burst.calls.remove(&attempt) else { return Ok(()) };
         let Some((node, Ok(appended))) = result else {
-            self.history.answer(now, call, Told::Nothing);
+            self.history.answer(now, call, Reply::Nothing);
             return Ok(());
         };
-        self.history.answer(now, call, Told::Appended(Some(appended.first)));
+        self.history.answer(now, call, Reply::Appended(Some(appended.first)));
         if let What::Append { records, .. } = self.history.calls[call].what.clone() {
             self.acknowledged(node, appended, &records)?;
         }
@@ -290,7 +290,7 @@ impl World {
                 unanswered.len()
             ));
         }
-        self.story.tell(now, || format!("node {node}: closed, after {took:?}"));
+        self.story.note(now, || format!("node {node}: closed, after {took:?}"));
         let back = self.rng.between(50, 5000);
         self.schedule.after(Duration::from_millis(back), Event::Start(node));
         Ok(())

@@ -45,7 +45,7 @@ pub(in crate::testing::sim) struct Watch {
 
 impl Watch {
     /// A change was reported to be in force: earlier memberships no longer count.
-    pub(in crate::testing::sim) fn told(&mut self) {
+    pub(in crate::testing::sim) fn on_change_in_force(&mut self) {
         self.earlier.clear();
     }
 
@@ -91,7 +91,7 @@ impl World {
         }
         let full: BTreeSet<NodeId> = self.nemesis.full().collect();
         for host in self.hosts.values() {
-            let ill = !is_well(host) || full.contains(&host.node);
+            let ill = !is_free_of_faults(host) || full.contains(&host.node);
             let fresh = |(life, _): &(u32, Moment)| *life != host.life;
             if ill {
                 self.watch.well.remove(&host.node);
@@ -108,7 +108,7 @@ impl World {
             }
         }
         let in_force = |m: &Machine| {
-            m.glance().role == Role::Leader
+            m.summary().role == Role::Leader
                 && m.voters() == (config.voters.clone(), config.outgoing.clone())
                 && m.change_is_durable()
         };
@@ -118,7 +118,7 @@ impl World {
             self.watch.earlier.clear();
         }
         let entries = self.oracle.entries();
-        let last = self.leader().and_then(|n| self.machine(n)).map(|m| m.glance().last_raft.0 as usize);
+        let last = self.leader().and_then(|n| self.machine(n)).map(|m| m.summary().last_raft.0 as usize);
         if last.is_some_and(|last| self.watch.commits.0 != entries || last <= entries) {
             self.watch.commits = (entries, now);
         }
@@ -178,7 +178,7 @@ impl World {
         self.watch.judged.1 += 1;
         for node in config.voters.iter().chain(&config.outgoing).chain(&config.learners) {
             let Some(machine) = self.machine(*node).filter(|_| well.contains(node)) else { continue };
-            let has = machine.glance().committed_raft.0 as usize;
+            let has = machine.summary().committed_raft.0 as usize;
             if has < entries {
                 let ails = self.ails();
                 return Err(format!(
@@ -192,7 +192,7 @@ impl World {
 }
 
 /// Whether a host has no fault, as far as this is known outside the nemesis.
-fn is_well(host: &Host) -> bool {
+fn is_free_of_faults(host: &Host) -> bool {
     let slow = host.limp > 1 || host.prepares_late || (host.slow_sync && host.syncing.is_some());
     let poisoned = host.machine.as_ref().is_some_and(Machine::is_poisoned);
     host.state == State::Up && !slow && host.maimed.is_none() && !poisoned && host.closing.is_none()

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 /// The parts of their caps that a caller's accounts hold, in 1/2^64; the largest first. None comes before all others.
-pub(super) type Standing = Option<[Part; TIERS - 1]>;
+pub(super) type HeldParts = Option<[Part; TIERS - 1]>;
 /// The smaller one comes first. The number is the age.
-pub(super) type Rank = (Standing, u64);
+pub(super) type Rank = (HeldParts, u64);
 
 /// The tiers whose accounts order the callers of one token.
 const ORDERING: [Tier; 2] = [Tier::Connection, Tier::Address];
@@ -59,7 +59,7 @@ impl Accounts {
         ask: Ask,
     ) -> Result<(usize, Vec<Arc<Granted>>), usize> {
         if !state.waiting[ask.resource as usize].is_empty() {
-            let rank = (self.standing(state, slots, ask.resource, self.holding(slots, ask)), u64::MAX);
+            let rank = (self.held_parts(state, slots, ask.resource, self.holding(slots, ask)), u64::MAX);
             for (_, slot) in present(slots) {
                 if self.first_in_line(state, slot, ask.resource).is_some_and(|first| first < rank) {
                     return Err(slot);
@@ -77,13 +77,13 @@ impl Accounts {
     }
 
     /// The parts of their caps that the accounts of a caller hold, without its own share; the fullest first.
-    pub(super) fn standing(
+    pub(super) fn held_parts(
         &self,
         state: &State,
         slots: &Slots,
         resource: Resource,
         holding: Option<Holding>,
-    ) -> Standing {
+    ) -> HeldParts {
         let holds = |tier: Tier| {
             let used = |slot: usize| state.accounts[slot].meters[resource as usize].used;
             let except = if tier == Tier::Token { holding.map_or(0, |own| own.size.amount()) } else { 0 };
@@ -113,7 +113,7 @@ impl Accounts {
         }
         let rank = |number: u64| {
             let Caller { slots, holding, .. } = state.waiting[resource as usize].get(&number)?.caller;
-            Some((self.standing(state, &slots, resource, holding), number))
+            Some((self.held_parts(state, &slots, resource, holding), number))
         };
         line.candidates().filter_map(rank).min()
     }
@@ -234,8 +234,8 @@ impl State {
     ) {
         let token = caller.slots[Tier::Token as usize];
         let owns = ORDERING.map(|tier| caller.slots[tier as usize]);
-        let told = owns.iter().position(|own| *own == Some(slot)).unwrap_or(owns.len());
-        for own in owns.into_iter().take(told).flatten() {
+        let end = owns.iter().position(|own| *own == Some(slot)).unwrap_or(owns.len());
+        for own in owns.into_iter().take(end).flatten() {
             let orders = &mut self.meter(own, resource).orders;
             let entry = orders.entry((slot, token)).or_default();
             *entry = count(*entry);

@@ -57,9 +57,10 @@ pub(crate) enum Resource {
     Answers,
     /// Calls.
     Streams,
-    /// Turns to read the disk or to decompress. Taken by [`in_turn`](crate::service::turn::in_turn) alone.
+    /// Turns to read the disk or to decompress. Taken by
+    /// [`run_blocking`](crate::service::blocking_work::run_blocking) alone.
     Turns,
-    /// Places for paced work. Taken by [`paced`](crate::service::turn::paced) alone.
+    /// Places for paced work. Taken by [`run_paced`](crate::service::blocking_work::run_paced) alone.
     Paced,
     /// Connections on which a token is used.
     Connections,

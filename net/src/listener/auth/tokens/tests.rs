@@ -388,7 +388,7 @@ fn first_of_all(accounts: &Accounts, state: &State, slot: usize) -> Option<Rank>
     let rank = |Caller { number, slots, holding, .. }: Caller| {
         let pair = [Tier::Address, Tier::Token].map(|tier| slots[tier as usize]);
         let stands = !(holding.is_some() && oldest.insert(pair, number).is_some());
-        stands.then(|| (accounts.standing(state, &slots, R, holding), number))
+        stands.then(|| (accounts.held_parts(state, &slots, R, holding), number))
     };
     callers().filter_map(rank).min()
 }

@@ -3,8 +3,8 @@
 //! A rate is the growth of a counter between two rounds of queries. The counters of the round before are kept
 //! here; the servers are only read.
 
+mod figures;
 mod screen;
-mod view;
 
 use crate::common::exit::Exit;
 use crate::common::failure::Result;
@@ -12,14 +12,14 @@ use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::common::signals;
 use crate::connect::cluster::{Asker, Connect, host_port};
-use crate::connect::cluster_view::{Found, Survey, role_name};
+use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
 use chiplog_net::wire::proto::v1::StatusResponse;
 use clap::Args;
+use figures::{Figures, Replica};
 use screen::Screen;
 use std::io::IsTerminal;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use view::{Replica, View};
 
 const HELP: &str = "\
 Examples:
@@ -47,7 +47,7 @@ JSON fields, one object per line:
 ///
 /// One server that answers is enough: it names the others, and the command asks them as well.
 ///
-/// On a terminal each view replaces the one before, and the last one stays; a narrow terminal gets fewer
+/// On a terminal each round replaces the one before, and the last one stays; a narrow terminal gets fewer
 /// columns. Elsewhere the views follow each other. q or Ctrl-C ends the command (status 0). Status 5: no
 /// server answered the first query.
 #[derive(Args, Debug)]
@@ -92,7 +92,7 @@ impl Rounds<'_> {
         Some(format::rate(grown, self.passed))
     }
 
-    fn view(&self) -> View {
+    fn figures(&self) -> Figures {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let leader = self.now.leader();
         let last = |found: &Found| found.answers.iter().map(|(_, s)| s.last).max();
@@ -115,7 +115,7 @@ impl Rounds<'_> {
         });
         let mut replicas: Vec<Replica> = answered.chain(others).chain(silent).collect();
         replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
-        View {
+        Figures {
             time,
             log_id: self.now.log_id(),
             leader: leader.map(|l| l.node),
@@ -156,11 +156,11 @@ impl Rounds<'_> {
 /// The destination of the views.
 enum Output {
     Json,
-    /// Views follow each other.
+    /// Rounds follow each other.
     Pages {
         drawn: bool,
     },
-    /// Each view replaces the one before; the last one stays.
+    /// Each round replaces the one before; the last one stays.
     Screen {
         screen: Screen,
         last: String,
@@ -178,21 +178,21 @@ impl Output {
         Ok(Self::Screen { screen: Screen::take()?, last: String::new() })
     }
 
-    fn draw(&mut self, view: &View, ui: &Ui) -> Result<()> {
+    fn draw(&mut self, figures: &Figures, ui: &Ui) -> Result<()> {
         match self {
-            Self::Json => ui.json(view),
+            Self::Json => ui.json(figures),
             Self::Pages { drawn } => {
                 let between = if std::mem::replace(drawn, true) { "\n" } else { "" };
-                print(format!("{between}{}", view.words()).as_bytes())
+                print(format!("{between}{}", figures.words()).as_bytes())
             }
             Self::Screen { screen, last } => {
-                *last = view.narrow_words(screen.width());
+                *last = figures.narrow_words(screen.width());
                 screen.draw(&format!("{last}\nq ends"))
             }
         }
     }
 
-    /// Ends the output in order: leaves the screen and prints the last view.
+    /// Ends the output in order: leaves the screen and prints the last figures.
     fn end(self) -> Result<()> {
         if let Self::Screen { screen, last } = &self {
             screen.leave();
@@ -212,10 +212,10 @@ impl Drop for Output {
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
+    let mut query = ClusterQuery::new(asker.dialler().clone(), &args.servers);
     // Query once before taking the terminal: an error has to be visible on the normal screen.
     let mut began = Instant::now();
-    let mut now = asker.wait(survey.round(PATIENCE)).somebody()?;
+    let mut now = asker.wait(query.round(PATIENCE)).somebody()?;
     let mut output = Output::new(ui)?;
     let (stop, stopped) = mpsc::channel();
     let screen = match &output {
@@ -234,14 +234,14 @@ pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let mut before: Option<(Found, Instant)> = None;
     for n in 1.. {
         let passed = before.as_ref().map_or(Duration::ZERO, |(_, at)| began.duration_since(*at));
-        let view = Rounds { before: before.as_ref().map(|(found, _)| found), now: &now, passed }.view();
-        output.draw(&view, ui)?;
+        let figures = Rounds { before: before.as_ref().map(|(found, _)| found), now: &now, passed }.figures();
+        output.draw(&figures, ui)?;
         if args.count == Some(n) || stopped.recv_timeout(INTERVAL.saturating_sub(began.elapsed())).is_ok() {
             break;
         }
         before = Some((now, began));
         began = Instant::now();
-        now = asker.wait(survey.round(PATIENCE));
+        now = asker.wait(query.round(PATIENCE));
     }
     output.end()?;
     Ok(Exit::Ok)
@@ -260,12 +260,12 @@ mod tests {
     fn rates_are_growth_and_a_restarted_server_has_none() {
         let (first, second) = (round(1000, 10), round(5000, 30));
         let rates = |before: &Found, now: &Found| {
-            let view = Rounds { before: Some(before), now, passed: Duration::from_secs(2) }.view();
-            (view.records_per_second, view.replicas[0].written_bytes_per_second)
+            let figures = Rounds { before: Some(before), now, passed: Duration::from_secs(2) }.figures();
+            (figures.records_per_second, figures.replicas[0].written_bytes_per_second)
         };
         assert_eq!(rates(&first, &second), (Some(10.0), Some(2000.0)));
         assert_eq!(rates(&second, &round(10, 31)), (Some(0.5), None));
-        let view = Rounds { before: None, now: &first, passed: Duration::ZERO }.view();
-        assert_eq!((view.records_per_second, view.replicas[0].records_per_second), (None, None));
+        let figures = Rounds { before: None, now: &first, passed: Duration::ZERO }.figures();
+        assert_eq!((figures.records_per_second, figures.replicas[0].records_per_second), (None, None));
     }
 }

@@ -11,7 +11,7 @@ use crate::common::failure::{Failure, Result};
 use crate::common::format;
 use crate::common::output::{Ui, print};
 use crate::connect::cluster::{Asker, Connect, Dialler, failure};
-use crate::connect::cluster_view::{Found, Survey, role_name};
+use crate::connect::cluster_status::{ClusterQuery, Found, role_name};
 use crate::connect::remote;
 use crate::connect::remote::Remote;
 use chiplog::{ErrorKind, Start};
@@ -67,12 +67,12 @@ struct Verified {
 }
 
 /// A message from a replica, with its position in the list.
-type Told = (usize, Result<ScrubResponse, Failure>);
+type ScrubAnswer = (usize, Result<ScrubResponse, Failure>);
 
 pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(connect, ui)?;
     let started = Instant::now();
-    let found = asker.wait(Survey::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;
+    let found = asker.wait(ClusterQuery::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;
     let mut verified = Verified {
         ok: false,
         log_id: found.log_id(),
@@ -137,19 +137,19 @@ fn replicas(found: &Found) -> Vec<Replica> {
 
 /// Makes every replica check itself, all at the same time.
 async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, ui: &Ui) -> Result<()> {
-    let (tell, mut told) = mpsc::channel::<Told>(16);
+    let (sender, mut answers) = mpsc::channel::<ScrubAnswer>(16);
     for (n, replica) in replicas.iter().enumerate().filter(|(_, r)| r.error.is_none()) {
-        let (dialler, server, tell) = (dialler.clone(), replica.client.clone(), tell.clone());
+        let (dialler, server, sender) = (dialler.clone(), replica.client.clone(), sender.clone());
         tokio::spawn(async move {
-            if let Err(status) = ask(&dialler, &server, n, &tell).await {
-                let _ = tell.send((n, Err(failure(&server, &status)))).await;
+            if let Err(status) = ask(&dialler, &server, n, &sender).await {
+                let _ = sender.send((n, Err(failure(&server, &status)))).await;
             }
         });
     }
-    drop(tell);
+    drop(sender);
     let mut totals = vec![0; replicas.len()];
     let mut done = vec![false; replicas.len()];
-    while let Some((n, response)) = told.recv().await {
+    while let Some((n, response)) = answers.recv().await {
         let replica = &mut replicas[n];
         match response {
             Ok(response) => {
@@ -181,13 +181,18 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
 }
 
 /// Forwards the messages of one replica.
-async fn ask(dialler: &Dialler, server: &str, n: usize, tell: &mpsc::Sender<Told>) -> Result<(), Status> {
+async fn ask(
+    dialler: &Dialler,
+    server: &str,
+    n: usize,
+    sender: &mpsc::Sender<ScrubAnswer>,
+) -> Result<(), Status> {
     let silent = |_| Status::deadline_exceeded(format!("it sent nothing for {SILENCE:?}"));
     let mut admin = AdminClient::new(dialler.dial(server).await?);
     let begun = tokio::time::timeout(SILENCE, admin.scrub(ScrubRequest::default())).await;
     let mut progress = begun.map_err(silent)??.into_inner();
     while let Some(response) = tokio::time::timeout(SILENCE, progress.message()).await.map_err(silent)?? {
-        if tell.send((n, Ok(response))).await.is_err() {
+        if sender.send((n, Ok(response))).await.is_err() {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! View: one moment of a cluster, as figures and as text that fits the terminal.
+//! Figures: one moment of a cluster, as values and as text that fits the terminal.
 
 use crate::commands::cluster::replicas::{complaints, number, or_dash, title};
 use crate::common::format;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 #[derive(Default, Serialize)]
-pub(super) struct View {
+pub(super) struct Figures {
     pub(super) time: u64,
     pub(super) log_id: Option<String>,
     pub(super) leader: Option<u64>,
@@ -61,14 +61,14 @@ const COLUMNS: [Column; 13] = [
     ("DISK", |r| disk(r.disk_bytes, r.disk_free_bytes), 4),
 ];
 
-impl View {
-    /// The whole view as text.
+impl Figures {
+    /// All figures as text.
     pub(super) fn words(&self) -> String {
         let (log, leader) = self.title();
         format!("{}  {log}; {leader}; {}\n{}", self.at(), self.rates(), self.below(&COLUMNS))
     }
 
-    /// The view in lines of at most `width`. Changing values come first, and less important columns are left
+    /// The figures in lines of at most `width`. Changing values come first, and less important columns are left
     /// out.
     pub(super) fn narrow_words(&self, width: usize) -> String {
         let (log, leader) = self.title();
@@ -166,18 +166,19 @@ mod tests {
             ),
             ..Replica::default()
         };
-        let view = View { leader: Some(2), replicas: (1..=3).map(replica).collect(), ..View::default() };
+        let figures =
+            Figures { leader: Some(2), replicas: (1..=3).map(replica).collect(), ..Figures::default() };
         for width in [20, 60, 80, 200] {
-            let words = view.narrow_words(width);
+            let words = figures.narrow_words(width);
             assert!(words.lines().all(|line| line.chars().count() <= width), "{words}");
             assert_eq!(words.lines().count(), 1 + 4 + 3);
         }
-        let words = view.narrow_words(80);
+        let words = figures.narrow_words(80);
         for column in ["NODE", "ROLE", "LAST", "LAG", "RECORDS/S", "SYNC P99"] {
             assert!(words.contains(column), "{words}");
         }
         assert!(!words.contains("FIRST") && words.contains("node 2 leads; "), "{words}");
-        let all = view.narrow_words(200);
-        assert!(all.contains("FIRST") && !all.contains("ZONE") && view.words().contains("ZONE"), "{all}");
+        let all = figures.narrow_words(200);
+        assert!(all.contains("FIRST") && !all.contains("ZONE") && figures.words().contains("ZONE"), "{all}");
     }
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shared by a producer's waiting records and the outcomes of its failed batches.
 #[derive(Debug, Default)]
-pub(crate) struct Untold(Mutex<State>);
+pub(crate) struct Unreported(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -60,7 +60,7 @@ pub(crate) enum Cause {
 /// The records of one batch that are counted as held.
 #[derive(Debug)]
 pub(crate) struct Held {
-    untold: Arc<Untold>,
+    unreported: Arc<Unreported>,
     cause: Cause,
     flushes: u64,
     records: u64,
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-impl Untold {
+impl Unreported {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ impl Untold {
         let flushes = state.flushes;
         drop(state);
         drop(before);
-        (held > 0).then(|| Held { untold: self.clone(), cause, flushes, records: held })
+        (held > 0).then(|| Held { unreported: self.clone(), cause, flushes, records: held })
     }
 
     /// The number of unreported records so far.
@@ -153,27 +153,27 @@ impl Untold {
 
 impl Held {
     /// The results of this number of records were taken.
-    pub(crate) fn heard(&mut self, records: u64) -> Option<Arc<Untold>> {
+    pub(crate) fn reported(&mut self, records: u64) -> Option<Arc<Unreported>> {
         self.settle(records, 0)
     }
 
     /// The deliveries of this number of records were dropped.
-    pub(crate) fn lost(&mut self, records: u64) -> Option<Arc<Untold>> {
+    pub(crate) fn lost(&mut self, records: u64) -> Option<Arc<Unreported>> {
         self.settle(records, records)
     }
 
     /// Some: none of the batch is held any more, and its lost records must be logged, without a lock. Not before: a
     /// program can drop thousands of deliveries one after the other.
-    fn settle(&mut self, records: u64, lost: u64) -> Option<Arc<Untold>> {
+    fn settle(&mut self, records: u64, lost: u64) -> Option<Arc<Unreported>> {
         self.records -= records;
-        let mut state = self.untold.state();
+        let mut state = self.unreported.state();
         if state.flushes == self.flushes && state.closed.is_none() {
             let count = state.count(self.cause);
             count.held -= records;
             count.lost += lost;
         }
         drop(state);
-        (self.records == 0 && records > 0).then(|| self.untold.clone())
+        (self.records == 0 && records > 0).then(|| self.unreported.clone())
     }
 }
 
@@ -184,34 +184,34 @@ mod tests {
     use super::*;
     use chiplog::ErrorKind;
 
-    fn add(untold: &Arc<Untold>, cause: Cause, lost: u64, held: u64) -> Option<Held> {
-        untold.add(cause, lost, held, &Error::new(ErrorKind::Timeout, "planted"))
+    fn add(unreported: &Arc<Unreported>, cause: Cause, lost: u64, held: u64) -> Option<Held> {
+        unreported.add(cause, lost, held, &Error::new(ErrorKind::Timeout, "planted"))
     }
 
-    fn over(untold: &Untold) {
-        untold.dropped();
-        untold.gone();
+    fn over(unreported: &Unreported) {
+        unreported.dropped();
+        unreported.gone();
     }
 
     #[test]
     fn unreported_records_are_logged_once_and_reported_ones_never() {
-        let untold = Arc::<Untold>::default();
-        add(&untold, Failed, 3, 0);
-        untold.flushed();
-        add(&untold, Failed, 2, 0);
-        add(&untold, Left, 5, 0);
-        untold.gone();
-        assert_eq!((untold.so_far(), untold.take().0), (7, 0), "a delivery can still report");
-        untold.dropped();
-        assert_eq!((untold.take().0, untold.take().0), (7, 0));
+        let unreported = Arc::<Unreported>::default();
+        add(&unreported, Failed, 3, 0);
+        unreported.flushed();
+        add(&unreported, Failed, 2, 0);
+        add(&unreported, Left, 5, 0);
+        unreported.gone();
+        assert_eq!((unreported.so_far(), unreported.take().0), (7, 0), "a delivery can still report");
+        unreported.dropped();
+        assert_eq!((unreported.take().0, unreported.take().0), (7, 0));
 
-        let flushed = Arc::<Untold>::default();
+        let flushed = Arc::<Unreported>::default();
         add(&flushed, Left, 2, 0);
         flushed.flushed();
         over(&flushed);
         assert_eq!(flushed.take().0, 0);
 
-        let closed = Arc::<Untold>::default();
+        let closed = Arc::<Unreported>::default();
         add(&closed, Failed, 4, 0);
         assert_eq!((closed.closed(), closed.closed(), closed.so_far()), (4, 4, 0));
         over(&closed);
@@ -220,33 +220,33 @@ mod tests {
 
     #[test]
     fn held_records_count_until_their_result_is_taken() {
-        let untold = Arc::<Untold>::default();
-        let mut held = add(&untold, Failed, 1, 4).unwrap();
-        let mut left = add(&untold, Left, 0, 2).unwrap();
-        assert_eq!(untold.so_far(), 7);
-        assert!(held.heard(1).is_none() && held.lost(2).is_none());
-        assert_eq!(untold.so_far(), 6);
-        over(&untold);
-        assert_eq!(untold.take().0, 3, "it was lost; deliveries can still report the others");
-        assert!(held.heard(1).is_some() && left.lost(2).is_some(), "none of the batch is held");
-        assert_eq!((untold.take().0, untold.take().0, untold.so_far()), (2, 0, 0));
+        let unreported = Arc::<Unreported>::default();
+        let mut held = add(&unreported, Failed, 1, 4).unwrap();
+        let mut left = add(&unreported, Left, 0, 2).unwrap();
+        assert_eq!(unreported.so_far(), 7);
+        assert!(held.reported(1).is_none() && held.lost(2).is_none());
+        assert_eq!(unreported.so_far(), 6);
+        over(&unreported);
+        assert_eq!(unreported.take().0, 3, "it was lost; deliveries can still report the others");
+        assert!(held.reported(1).is_some() && left.lost(2).is_some(), "none of the batch is held");
+        assert_eq!((unreported.take().0, unreported.take().0, unreported.so_far()), (2, 0, 0));
     }
 
     #[test]
     fn records_reported_by_flush_or_close_leave_the_counts() {
-        let untold = Arc::<Untold>::default();
-        let mut told = add(&untold, Failed, 0, 3).unwrap();
-        untold.flushed();
-        let mut later = add(&untold, Failed, 0, 2).unwrap();
-        told.lost(1);
-        told.heard(2);
-        assert_eq!(untold.so_far(), 2);
-        assert_eq!(untold.closed(), 2);
-        later.heard(1);
+        let unreported = Arc::<Unreported>::default();
+        let mut first = add(&unreported, Failed, 0, 3).unwrap();
+        unreported.flushed();
+        let mut later = add(&unreported, Failed, 0, 2).unwrap();
+        first.lost(1);
+        first.reported(2);
+        assert_eq!(unreported.so_far(), 2);
+        assert_eq!(unreported.closed(), 2);
+        later.reported(1);
         later.lost(1);
-        over(&untold);
+        over(&unreported);
         assert_eq!(
-            (untold.closed(), untold.so_far(), untold.take().0),
+            (unreported.closed(), unreported.so_far(), unreported.take().0),
             (2, 0, 0),
             "each close reports the same"
         );

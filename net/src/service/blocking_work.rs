@@ -1,5 +1,5 @@
-//! Turn: work that occupies a thread for a while, such as disk reads or decompression. The number of such jobs at a
-//! time is small.
+//! Blocking work: work that occupies a thread for a while, such as disk reads or decompression. The number of such
+//! jobs at a time is small.
 //!
 //! ```text
 //! body of an answer ── awaits ──> task: a turn ──> thread that may block: the work
@@ -7,7 +7,7 @@
 //!                                   │ leaves the line   until then
 //! ```
 //!
-//! Work that costs a client next to nothing to request is paced ([`paced`]). It takes a place before its turn.
+//! Work that costs a client next to nothing to request is paced ([`run_paced`]). It takes a place before its turn.
 //! Afterwards the place stays taken for three times as long as the work took. So the paced jobs use at most a quarter
 //! of the time of as many processors as there are places. Only one job of each connection waits for a place at a time:
 //! connections alternate, however many streams they have.
@@ -44,7 +44,7 @@ impl<T> Drop for Task<T> {
 ///
 /// # Errors
 /// The runtime is shutting down, or the work has panicked.
-pub(crate) async fn in_turn<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     payer: &Arc<Payer>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -61,11 +61,12 @@ pub(crate) async fn in_turn<T: Send + 'static>(
     (&mut task.0).await?
 }
 
-/// As [`in_turn`], in a place that rests for [`RESTS`] times as long as the work takes, also if the caller is gone.
+/// As [`run_blocking`], in a place that rests for [`RESTS`] times as long as the work takes, also if the caller is
+/// gone.
 ///
 /// # Errors
 /// The runtime is shutting down, or the work has panicked.
-pub(crate) async fn paced<T: Send + 'static>(
+pub(crate) async fn run_paced<T: Send + 'static>(
     payer: &Arc<Payer>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -75,7 +76,7 @@ pub(crate) async fn paced<T: Send + 'static>(
         let place = payer.take(Resource::Paced, 1).await;
         drop(first);
         let runtime = tokio::runtime::Handle::current();
-        let working = in_turn(&payer, move || {
+        let working = run_blocking(&payer, move || {
             let start = Instant::now();
             let done = work();
             runtime.spawn(rest(place, (start.elapsed() * RESTS).min(REST_MAX)));
@@ -100,7 +101,7 @@ pub(crate) mod tests {
     use tokio::time::timeout;
 
     /// Polls this once while others have all turns, and not again when they are free: the others get all of them again.
-    pub(crate) async fn leaves_its_turn(payer: &Arc<Payer>, asking: impl Future) {
+    pub(crate) async fn frees_its_turn(payer: &Arc<Payer>, asking: impl Future) {
         const ALL: usize = 1 << 20; // more than exist counts as all
         let others = payer.take(Resource::Turns, ALL).await;
         let mut asking = pin!(asking);
@@ -120,7 +121,7 @@ pub(crate) mod tests {
         for is_given_up in [false, true] {
             let (begin, begun) = tokio::sync::oneshot::channel();
             let (end, ended) = std::sync::mpsc::channel::<()>();
-            let mut work = Box::pin(paced(&payer, move || {
+            let mut work = Box::pin(run_paced(&payer, move || {
                 let _ = begin.send(());
                 let _ = ended.recv();
             }));
@@ -151,7 +152,7 @@ pub(crate) mod tests {
         let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
         for (n, connection) in [&busy, &busy, &busy, &other].into_iter().enumerate() {
             let (payer, done) = (connection.for_call(None), done.clone());
-            tokio::spawn(async move { paced(&payer, move || done.send(n)).await });
+            tokio::spawn(async move { run_paced(&payer, move || done.send(n)).await });
             tokio::task::yield_now().await;
         }
         while accounts.waiting(Resource::Paced) < 2 {

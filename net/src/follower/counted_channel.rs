@@ -1,5 +1,5 @@
-//! Heard: counts the bytes of answers as they arrive. A message can take long on a slow connection: a server is silent
-//! when no byte arrives, not when no message is complete.
+//! Counted channel: counts the bytes of answers as they arrive. A message can take long on a slow connection: a
+//! server is silent when no byte arrives, not when no message is complete.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -15,12 +15,12 @@ use tonic::codegen::http::{Request, Response};
 
 /// A connection whose answers are counted.
 #[derive(Clone, Debug)]
-pub(super) struct Heard<S> {
+pub(super) struct CountedChannel<S> {
     channel: S,
     bytes: Arc<AtomicU64>,
 }
 
-impl<S> Heard<S> {
+impl<S> CountedChannel<S> {
     pub(super) fn new(channel: S) -> Self {
         Self { channel, bytes: Arc::default() }
     }
@@ -31,7 +31,7 @@ impl<S> Heard<S> {
     }
 }
 
-impl<S, B> Service<Request<Body>> for Heard<S>
+impl<S, B> Service<Request<Body>> for CountedChannel<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,

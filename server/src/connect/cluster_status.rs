@@ -1,4 +1,4 @@
-//! Survey: a whole cluster as its servers see it. Queries all known servers at once, and then the servers
+//! Cluster status: a whole cluster as its servers see it. Queries all known servers at once, and then the servers
 //! that they name.
 //!
 //! Invariants:
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 /// The queries to a cluster. Keeps connections from one round to the next.
-pub(crate) struct Survey {
+pub(crate) struct ClusterQuery {
     dialler: Dialler,
     seeds: Vec<String>,
     channels: HashMap<String, Dialled>,
@@ -200,13 +200,13 @@ fn stands_at(member: &Member, server: &str, answer: &StatusResponse) -> bool {
         || (known(&member.peer_address) && member.peer_address == answer.peer_address)
 }
 
-impl Survey {
-    /// A survey of the cluster of these servers.
+impl ClusterQuery {
+    /// The queries to the cluster of these servers.
     pub(crate) fn new(dialler: Dialler, seeds: &[String]) -> Self {
         Self { dialler, seeds: seeds.to_vec(), channels: HashMap::new(), members: Vec::new(), grace: None }
     }
 
-    /// A survey that looks for the leader: once a leader has answered, the other servers have `grace` to
+    /// Queries that look for the leader: once a leader has answered, the other servers have `grace` to
     /// contradict.
     pub(crate) fn for_leader(dialler: Dialler, seeds: &[String], grace: Duration) -> Self {
         Self { grace: Some(grace), ..Self::new(dialler, seeds) }

@@ -1,4 +1,4 @@
-//! Say: reports to the program when an exception cannot be raised: another one is being raised, or the program
+//! Unraised: reports to the program when an exception cannot be raised: another one is being raised, or the program
 //! ends.
 
 use crate::runtime::wait;
@@ -7,21 +7,21 @@ use pyo3::prelude::*;
 
 /// The way of a report.
 #[derive(Clone, Copy)]
-pub(crate) enum Say {
+pub(crate) enum ReportBy {
     /// By a `ResourceWarning`.
     Warn,
     /// On stderr, and by a `ResourceWarning`.
-    Tell,
+    Print,
     /// For a handler of `logging` that hangs: on stderr.
     Hung,
 }
 
 /// Calls `chiplog._ending`, which writes the report.
-pub(crate) fn say(py: Python<'_>, how: Say, what: &str) {
+pub(crate) fn report_unraised(py: Python<'_>, how: ReportBy, what: &str) {
     let how = match how {
-        Say::Warn => "warn",
-        Say::Tell => "tell",
-        Say::Hung => "hung",
+        ReportBy::Warn => "warn",
+        ReportBy::Print => "print_and_warn",
+        ReportBy::Hung => "hung",
     };
     let said = py.import("chiplog._ending").and_then(|ending| ending.call_method1(how, (what,)));
     if let Err(error) = said {
