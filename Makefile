@@ -74,7 +74,7 @@ test: ## all tests
 	  $(MAKE) --no-print-directory $$part || exit 1; echo "== $$part took $$(($$(date +%s) - from)) s"; done
 	@$(MAKE) --no-print-directory unit
 
-TESTED := --workspace --features chiplog/sim
+TESTED := --workspace --features chiplog/testing
 unit: ## the tests in Rust, C, Go and Java alone, without the wheel's
 	CARGO=$(CARGO) $(PYTHON) tools/run_tests.py $(TESTED)
 
@@ -146,7 +146,7 @@ sim: ## simulated clusters: SEED=n shows the story of one run (SIM_FLAGS="--step
 	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
 
 sim-bugs: ## plants one bug after the other into the log: the simulator must find each
-	$(CARGO) build --quiet --workspace --features chiplog-sim/planted-bugs --test architecture --bin chiplog-sim
+	$(BUILT) chiplog-sim
 	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS)
 
 # Exhaustive within its bounds. MODEL_FLAGS instead of SIZE sets other bounds: MODEL_FLAGS="--voters 2 --without word".
@@ -260,7 +260,7 @@ static: ## the server as one static program, for any Linux of this processor: ta
 
 check: ## format, lints, licences: run it before the tests
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features chiplog/testing -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
 
 third-party: ## writes THIRD-PARTY.txt, after dependencies have changed
@@ -270,7 +270,7 @@ fmt:
 	$(CARGO) fmt --all
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/sim
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/testing
 
 # Licences, sources and duplicates of all dependencies, and known advisories if their list can be fetched.
 deny: export PATH := $(TOOLS)/bin:$(PATH)

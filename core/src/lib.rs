@@ -76,10 +76,10 @@ pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
 pub use sync::completion::{Answer, Appended, Ticket};
 pub use sync::event_fd::Signal;
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use testing::fuzzing;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 pub use testing::sim;
 pub use types::{
     DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
