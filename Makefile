@@ -30,7 +30,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -188,7 +188,7 @@ mutants: ## small changes of the consensus state machine, one at a time: a test 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs even if another one fails.
-NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-fuzz mutants attacks soak
+NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
@@ -196,6 +196,9 @@ nightly: ## all that takes too long for `make test`, one after the other
 
 nightly-sim:
 	@$(MAKE) --no-print-directory sim SEED= SEEDS=0..10000
+
+nightly-crash:
+	CHIPLOG_CRASH_STATES=1000000 $(CARGO) test $(TESTED) --test crash -- --nocapture
 
 nightly-fuzz:
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=600
