@@ -28,7 +28,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests use the development profile, whose dependencies `make unit` has built; the release wheel uses another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars pictures check fmt deny fuzz fuzz-short loom loom-short miri doc clean
+.PHONY: help all lib install install-lib install-server deb static wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-crash nightly-fuzz bench bars pictures check fmt deny fuzz fuzz-short loom loom-short miri doc clean
 
 help: ## this list
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -59,7 +59,7 @@ test: ## all tests
 	  $(MAKE) --no-print-directory $$part || exit 1; echo "== $$part took $$(($$(date +%s) - from)) s"; done
 	@$(MAKE) --no-print-directory unit
 
-TESTED := --workspace --features chiplog/sim
+TESTED := --workspace --features chiplog/testing
 unit: ## the tests in Rust, C, Go and Java alone, without the wheel's
 	CARGO=$(CARGO) $(PYTHON) tools/run_tests.py $(TESTED)
 
@@ -131,7 +131,7 @@ sim: ## simulated clusters: SEED=n shows the story of one run (SIM_FLAGS="--step
 	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
 
 sim-bugs: ## plants one bug after the other into the log: the simulator must find each
-	$(CARGO) build --quiet --workspace --features chiplog-sim/planted-bugs --test architecture --bin chiplog-sim
+	$(BUILT) chiplog-sim
 	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS)
 
 # Exhaustive within its bounds. MODEL_FLAGS instead of SIZE sets other bounds: MODEL_FLAGS="--voters 2 --without word".
@@ -173,7 +173,7 @@ mutants: ## small changes of the consensus state machine, one at a time: a test 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs even if another one fails.
-NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-fuzz mutants attacks soak
+NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-crash nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
@@ -181,6 +181,9 @@ nightly: ## all that takes too long for `make test`, one after the other
 
 nightly-sim:
 	@$(MAKE) --no-print-directory sim SEED= SEEDS=0..10000
+
+nightly-crash:
+	CHIPLOG_CRASH_STATES=1000000 $(CARGO) test $(TESTED) --test crash -- --nocapture
 
 nightly-fuzz:
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=600
@@ -253,7 +256,7 @@ static: ## the server as one static program, for any Linux of this processor: ta
 
 check: ## format, lints, licences: run it before the tests
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features chiplog/testing -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
 
 third-party: ## writes THIRD-PARTY.txt, after dependencies have changed
@@ -263,7 +266,7 @@ fmt:
 	$(CARGO) fmt --all
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/sim
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/testing
 
 # Licences, sources and duplicates of all dependencies, and known advisories if their list can be fetched.
 deny: export PATH := $(TOOLS)/bin:$(PATH)

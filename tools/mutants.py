@@ -243,7 +243,7 @@ def woven(mutants: dict[int, Mutant]) -> Lines:
 def built() -> tuple[dict[str, Path], list[dict[str, Any]]]:
     """The test binaries by their names, or the errors."""
     tests = sorted({judge.binary for judge in JUDGES} - {"chiplog"})
-    command = [CARGO, "test", "--package", "chiplog", "--features", "sim", "--profile", "mutants", "--no-run", "--lib"]
+    command = [CARGO, "test", "--package", "chiplog", "--features", "testing", "--profile", "mutants", "--no-run", "--lib"]
     command += [part for name in tests for part in ("--test", name)] + ["--message-format", "json"]
     environment = os.environ | {"CARGO_TARGET_DIR": str(BUILD)}
     run = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 pub(crate) mod linux;
 pub(crate) mod mmap;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 pub mod sim;
 
 pub use linux::device_writes_zeroes;

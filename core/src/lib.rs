@@ -71,10 +71,10 @@ pub use record::compression::Codec;
 pub use store::segment::ReadMode;
 pub use sync::completion::{Appended, Ticket, TicketValue};
 pub use sync::event_fd::Signal;
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use testing::fuzzing;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 pub use testing::sim;
 pub use types::{
     DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,

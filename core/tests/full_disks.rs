@@ -1,5 +1,5 @@
 //! Full disks: a leader without room transfers leadership to a voter with room, if that helps.
-#![cfg(feature = "sim")]
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};

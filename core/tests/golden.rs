@@ -2,7 +2,7 @@
 //!
 //! The files in `golden/` were made once; those of blocks, header and footer by a program that shares no code with
 //! this crate. **Never make them again**: if one of these tests fails, the format has changed.
-#![cfg(feature = "sim")] // opens the decoders
+#![cfg(feature = "testing")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{

@@ -358,7 +358,7 @@ fn status_of_an_idle_log_includes_its_last_append() {
 
 /// A follower accepted data with the file that is reserved for discards. Then it found no file at all and was
 /// poisoned. Opened again it met the same entry before the discard that would have made room.
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 #[test]
 fn follower_without_room_waits_for_it() {
     use chiplog::disk::sim::SimDisk;
@@ -403,7 +403,7 @@ fn follower_without_room_waits_for_it() {
 }
 
 /// A follower whose segments are too small for a block was poisoned by it, each time it was opened.
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 #[test]
 fn follower_with_small_segments_is_not_poisoned_by_a_large_block() {
     let trio = Trio::new(2);
@@ -558,7 +558,7 @@ fn standalone_log_opens_as_node_1_only() {
 
 /// A discard that made no room used the last file on a full disk, and records filled it: the next discard had no
 /// room.
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 #[test]
 fn records_leave_the_last_file_to_discards() {
     use chiplog::disk::sim::SimDisk;

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 /// How many seeds the tests run by default.
-const SEEDS: u64 = 1200;
+const SEEDS: u64 = 600;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect(variable))

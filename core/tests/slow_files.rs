@@ -1,6 +1,6 @@
 //! A file whose preparation takes long: zeros are written at the disk's pace. A thread that has to send or answer
 //! heartbeats does not wait for it, or a busy leader would count as dead.
-#![cfg(feature = "sim")]
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "support/hooked.rs"]

@@ -1,6 +1,6 @@
 //! Syncs that take long, or fail after a long time. A replica has two threads: one of them syncs, and the other one
 //! processes messages, orders, writes and answers meanwhile.
-#![cfg(feature = "sim")]
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "support/hooked.rs"]

@@ -1,7 +1,7 @@
 //! The header: cbindgen's output equals the committed file, and its functions are those of the manifest of
 //! operations.
 //!
-//! `UPDATE_HEADER=1 cargo test --workspace --features chiplog/sim --test header` writes it.
+//! `UPDATE_HEADER=1 cargo test --workspace --features chiplog/testing --test header` writes it.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,7 +1,7 @@
 //! `chiplog-sim`: simulations of chiplog clusters from the command line.
 //!
 //! `run 7` prints the story of seed 7; `range 0..2000` runs many and prints figures; `export 0..50 DIR` writes their
-//! histories for other checkers; `bugs 0..300` checks that each planted bug is found (feature `planted-bugs`).
+//! histories for other checkers; `bugs 0..300` checks that each planted bug is found.
 
 mod figures;
 mod many;
@@ -177,13 +177,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[cfg(not(feature = "planted-bugs"))]
-fn bugs(_: Range<u64>, _: Option<u32>) -> Result<ExitCode> {
-    bail!("built without the feature planted-bugs")
-}
-
 /// Plants one bug after the other.
-#[cfg(feature = "planted-bugs")]
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     use chiplog::sim::bugs::{BUGS, play};
     let mut missed = 0;
@@ -218,7 +212,6 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
 }
 
 /// The result of the runs while this bug is planted.
-#[cfg(feature = "planted-bugs")]
 fn planted<T>(number: u32, run: impl FnOnce() -> T) -> T {
     use chiplog::sim::bugs::plant;
     plant(number);

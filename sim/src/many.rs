@@ -33,7 +33,6 @@ pub(crate) fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Repor
 }
 
 /// Runs seeds until `found` returns something for one; returns the lowest such seed.
-#[cfg(feature = "planted-bugs")]
 pub(crate) fn first<T>(
     seeds: Range<u64>,
     threads: usize,

@@ -500,7 +500,7 @@ impl Applier {
     }
 
     /// Does the work of a helper thread.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn help(&self) {
         self.writer.store.allocator.help();
     }

@@ -92,7 +92,7 @@ impl DamagedLog {
     }
 }
 
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 /// Opens or creates the log on `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLog> {
     match open_or_find_damage(disk, options)? {

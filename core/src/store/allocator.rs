@@ -283,20 +283,20 @@ impl Allocator {
 
     /// Switches to work without a helper thread: everything runs on the caller's thread, so the same calls make the
     /// same files in the same order. For code that drives the log without threads.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn go_unaided(&self) {
         self.lock().unaided = true;
     }
 
     /// Without a helper thread: makes files late, when [`Self::help`] is called or a caller has to wait for one. Until
     /// then they are reported as being made.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn go_late(&self, late: bool) {
         self.lock().late = late;
     }
 
     /// Does all waiting work, unless it is to be done late.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn help_in_time(&self) {
         if !self.lock().late {
             self.help();
@@ -304,7 +304,7 @@ impl Allocator {
     }
 
     /// Whether any work waits.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn has_work(&self) -> bool {
         let state = self.lock();
         state.wants_file() || !(state.seal.is_empty() && state.dropped.is_empty() && state.jobs.is_empty())

@@ -128,7 +128,7 @@ impl SyncJob {
     }
 
     /// The name of the file that it syncs, for a simulated disk.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn file_name(&self) -> Option<&str> {
         self.path.file_name()?.to_str()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Nanoseconds since the start of a simulation or a process.
 ///
 /// ```
-/// # #[cfg(feature = "sim")] {
+/// # #[cfg(feature = "testing")] {
 /// use chiplog::sim::Moment;
 /// use std::time::Duration;
 /// let later = Moment::START.plus(Duration::from_millis(1500));
@@ -17,12 +17,12 @@ use std::time::Duration;
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(not(feature = "sim"), expect(unreachable_pub, reason = "only the simulator shows it"))]
+#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "only the simulator shows it"))]
 pub struct Moment(pub u64);
 
-#[cfg_attr(not(feature = "sim"), expect(unreachable_pub, reason = "only the simulator shows it"))]
+#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "only the simulator shows it"))]
 impl Moment {
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     /// The start.
     pub const START: Self = Self(0);
 

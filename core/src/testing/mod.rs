@@ -3,7 +3,7 @@
 #[macro_use]
 pub(crate) mod planted_bugs;
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 pub mod fuzzing;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 pub mod sim;

@@ -1,10 +1,10 @@
 //! Planted bugs: mistakes that can be switched on one at a time, to see that the simulator finds each. Without the
-//! feature `planted-bugs`, `planted!` is `false` and the program holds none of this code.
+//! feature `testing`, `planted!` is `false` and the program holds none of this code.
 //!
 //! Must not know: anything.
 
 /// Whether this mistake is being made.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(feature = "testing"))]
 macro_rules! planted {
     ($number:literal) => {
         false
@@ -12,17 +12,17 @@ macro_rules! planted {
 }
 
 /// Whether this mistake is being made.
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "testing")]
 macro_rules! planted {
     ($number:literal) => {
         crate::testing::planted_bugs::is_planted($number)
     };
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "testing")]
 pub(crate) use chosen::{is_planted, plant};
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "testing")]
 mod chosen {
     use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -281,7 +281,7 @@ impl Node {
     }
 
     /// Whether appends wait for a file that is being prepared.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn awaits_file(&self) -> bool {
         self.awaits_file
     }

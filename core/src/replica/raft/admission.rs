@@ -248,7 +248,7 @@ impl Replica {
     }
 
     /// Whether messages wait for a file.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn holds_messages(&self) -> bool {
         !self.admission.held.is_empty()
     }
@@ -317,14 +317,14 @@ fn makes_room(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
         && matches!(command(), Some(Command::Discard { .. } | Command::SetOptions(_)))
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 impl Admission {
     pub(super) fn set_short(&mut self, is_short: bool) {
         self.short = is_short.then(|| Error::new(crate::error::ErrorKind::Full, "no room"));
     }
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 mod tests {
     use super::*;
     use crate::store::format::block::BLOCK_HEADER_BYTES;

@@ -24,7 +24,7 @@
 
 mod admission;
 mod election;
-#[cfg(any(test, feature = "planted-bugs"))]
+#[cfg(any(test, feature = "testing"))]
 mod fixtures;
 mod leader_transfer;
 mod membership_change;
@@ -54,7 +54,7 @@ use crate::types::{EntryIndex, NodeId, Term, Timestamp};
 use admission::Admission;
 use bytes::Bytes;
 use election::Ticks;
-#[cfg(any(test, feature = "planted-bugs"))]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use fixtures::snapshot_of;
 use leader_transfer::RoomRequests;
 use options::{Newcomers, OptionChanges};
@@ -269,7 +269,7 @@ impl Replica {
     }
 
     /// The part of an entry that is in memory, for checks.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn in_memory(
         &self,
         raft: EntryIndex,
@@ -278,13 +278,13 @@ impl Replica {
     }
 
     /// The number of committed entries that are not in force yet.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn changes_not_in_force(&self) -> usize {
         self.unapplied.len()
     }
 
     /// The node that raft has voted for in its term; 0: none.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn vote(&self) -> u64 {
         self.raw.raft.vote
     }
@@ -293,7 +293,7 @@ impl Replica {
     ///
     /// # Errors
     /// The log has no such entry of this term, or it cannot be read.
-    #[cfg(any(test, feature = "planted-bugs"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         self.raw.store().body(raft, term)
     }
@@ -416,5 +416,5 @@ impl slog::Drain for ToTracing {
     }
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 pub(crate) mod tests;

@@ -291,7 +291,7 @@ impl Replica {
     }
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -171,7 +171,7 @@ impl Entries {
     }
 
     /// The part of an entry that is in memory, for checks.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn in_memory(&self, raft: EntryIndex) -> Option<(BlockHeader, Option<Vec<Bytes>>)> {
         let Recent { header, body } = self.recent(raft).filter(|r| r.header.length > 0)?;
         Some((*header, body.clone()))

@@ -106,7 +106,7 @@ impl Fetcher {
     }
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 mod tests {
     use super::*;
     use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};

@@ -94,7 +94,7 @@ impl HeadKind {
 }
 
 /// The offset of the kind in a head.
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) const KIND_AT: usize = 4;
 
 /// A head with these contents, and its checksum.

@@ -51,7 +51,7 @@ impl SyncOnce {
     }
 
     /// The name of the file that it syncs, for a simulated disk.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn file_name(&self) -> Option<&str> {
         self.job.file_name()
     }

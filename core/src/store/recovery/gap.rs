@@ -139,7 +139,7 @@ impl Point {
 
 impl Gap {
     /// A gap after entry `before`, just before the entry `anchor`.
-    #[cfg(all(test, feature = "sim", not(loom)))]
+    #[cfg(all(test, feature = "testing", not(loom)))]
     pub(crate) fn of_entries(before: (EntryIndex, Term), anchor: (EntryIndex, Term)) -> Self {
         let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
         let next = Index(7);

@@ -185,5 +185,5 @@ fn put_in_place(
     disk.sync_dir()
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 mod tests;

@@ -309,7 +309,6 @@ impl Host {
     }
 
     /// Cuts the power in the worst case: everything that was not synced is lost.
-    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn cut_power_at_worst(&mut self) -> Vec<u64> {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.crash(|_| 0);

@@ -180,7 +180,6 @@ impl Machine {
     ///
     /// # Errors
     /// Those of `Log::open`.
-    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn open(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Self> {
         let outbox = Arc::new(Outbox::new(setup.queue_bytes_max));
         let options = options_of(setup, outbox.clone());
@@ -317,7 +316,6 @@ impl Machine {
     }
 
     /// All messages that it sent since the last call, also those that its queues have dropped.
-    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn take_outgoing(&self) -> Vec<Envelope> {
         self.outbox.take()
     }
@@ -438,13 +436,11 @@ impl Machine {
     ///
     /// # Errors
     /// There is no such entry of this term.
-    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn body_of(&self, raft: EntryIndex, term: Term) -> Result<Vec<Bytes>> {
         self.lock().node.replica.body_of(raft, term)
     }
 
     /// Whether the other replicas have introduced themselves to this process.
-    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn is_introduced(&self) -> bool {
         self.lock().node.replica.may_vote()
     }

@@ -28,11 +28,10 @@
 //! A program that builds on the log can run a [`Plan`] of its own, read the [`History`] and the records of the
 //! [`Report`], and check the program's results against them.
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "testing")]
 pub mod bugs;
 mod clock;
 mod copy;
-#[cfg(any(test, feature = "planted-bugs"))]
 mod directed;
 mod failover;
 mod fault;

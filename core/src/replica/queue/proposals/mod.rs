@@ -126,7 +126,7 @@ struct Inner {
     stopped_receiving: bool,
     spare: Vec<BytesMut>,
     /// The number of wake-ups of a thread, for simulated threads.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     calls: usize,
 }
 
@@ -193,7 +193,7 @@ impl ProposalQueue {
 
     fn signal(&self, mut inner: MutexGuard<'_, Inner>) {
         if std::mem::take(&mut inner.unattended) {
-            #[cfg(any(test, feature = "sim"))]
+            #[cfg(any(test, feature = "testing"))]
             {
                 inner.calls += 1;
             }
@@ -203,13 +203,13 @@ impl ProposalQueue {
     }
 
     /// The start of [`Self::wait`] for a simulated thread: whether it sleeps now.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn falls_asleep(&self, timeout: Option<Duration>) -> bool {
         self.lock().may_sleep(timeout)
     }
 
     /// The number of wake-ups of a sleeping thread since the last call.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn take_calls(&self) -> usize {
         std::mem::take(&mut self.lock().calls)
     }
@@ -327,7 +327,7 @@ impl ProposalQueue {
         let mut inner = self.lock();
         let error = inner.refused.get_or_insert(error).clone();
         let room = inner.room_hooks.take();
-        #[cfg(any(test, feature = "sim"))]
+        #[cfg(any(test, feature = "testing"))]
         {
             inner.calls += 2; // the number of threads of a replica
         }

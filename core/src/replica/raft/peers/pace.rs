@@ -38,7 +38,7 @@ impl Replica {
     }
 
     /// The number of heartbeat answers, of followers that lag behind, after which they were sent nothing.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn paced(&self) -> u64 {
         self.paced
     }

@@ -151,7 +151,7 @@ impl Repairing {
     }
 
     /// The next missing entry, if it requests one.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn missing(&self) -> Option<EntryIndex> {
         let Treatment { fetcher, doubt, .. } = &*self.treatment;
         doubt.as_ref().map_or(fetcher, |doubt| &doubt.rivals).missing()
@@ -484,5 +484,5 @@ impl Repairing {
     }
 }
 
-#[cfg(all(test, feature = "sim", not(loom)))]
+#[cfg(all(test, feature = "testing", not(loom)))]
 mod tests;

@@ -223,7 +223,7 @@ impl Sequencer {
     }
 
     /// The number of membership changes in the log that are not known to be committed.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn changes_in_doubt(&self) -> usize {
         self.pending.iter().filter(|p| matches!(p.effect, Some(Effect::Membership(_)))).count()
     }

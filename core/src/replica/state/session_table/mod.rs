@@ -267,7 +267,7 @@ impl Sessions {
     }
 
     /// A hash of the sessions that have not expired at `at`: replicas remove expired ones at different moments.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn digest(&self, at: Timestamp) -> u64 {
         let one = |(id, session): (&SessionId, &Session)| {
             let words = [id.0, session.last.0, session.active.0, session.idle_max_ms];

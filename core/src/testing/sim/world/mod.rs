@@ -429,7 +429,6 @@ impl World {
     }
 
     /// Sends a request for a scenario, which polls the ticket itself.
-    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn hand(&mut self, node: NodeId, request: Request) -> Check<Ticket> {
         let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };
         let ticket = machine.submit(request, Duration::from_secs(60), u64::MAX);
