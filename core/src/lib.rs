@@ -59,7 +59,6 @@ pub use api::payload::{Payload, SessionPayload};
 pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
 pub use api::status::Status;
-pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use options::log_options::{LogOption, LogOptions};
 pub use options::{Clock, Options};
@@ -79,6 +78,12 @@ pub use testing::sim;
 pub use types::{
     DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
+
+/// Parts that chiplog's other crates share. They may change in any version.
+#[cfg(feature = "internal")]
+pub mod internal {
+    pub use crate::disk::mmap::ForkGuard;
+}
 
 /// The bounds of the file format.
 pub mod limits {

@@ -3,8 +3,7 @@
 /// Declares a struct of options with public fields, and a setter for each field that has the field's name and
 /// documentation. The setter of a field `Option<T>` accepts a `T` as well. The struct is `non_exhaustive`, so that new
 /// options break no program: programs start from a default and call setters, or assign fields.
-#[doc(hidden)]
-#[macro_export]
+#[cfg_attr(feature = "internal", doc(hidden), macro_export)]
 macro_rules! options {
     ($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* }) => {
         $(#[$meta])*

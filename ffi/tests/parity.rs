@@ -64,7 +64,6 @@ const VALUES: &[&str] = &[
     "FollowerEvent",
     "FollowerOptions",
     "FollowerStatus",
-    "ForkGuard",
     "Index",
     "Jumped",
     "LogId",

@@ -16,7 +16,8 @@
 //!
 //! Must not know: what the callback does.
 
-use chiplog::{Error, ErrorKind, ForkGuard, Result};
+use chiplog::internal::ForkGuard;
+use chiplog::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::fmt::{self, Debug, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};

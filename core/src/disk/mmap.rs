@@ -70,17 +70,21 @@ impl Map {
 /// gives a child the guard's page as zeros. For code that relies on threads, which a forked child does not have.
 ///
 /// ```
-/// let guard = chiplog::ForkGuard::new()?;
+/// # #[cfg(feature = "internal")]
+/// let guard = chiplog::internal::ForkGuard::new()?;
+/// # #[cfg(feature = "internal")]
 /// assert!(!guard.is_child());
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
+#[cfg_attr(not(feature = "internal"), expect(unreachable_pub, reason = "only chiplog's other crates use it"))]
 pub struct ForkGuard {
     page: MmapRaw,
 }
 
 const PAGE_BYTES: usize = 4096;
 
+#[cfg_attr(not(feature = "internal"), expect(unreachable_pub, reason = "only chiplog's other crates use it"))]
 impl ForkGuard {
     /// Creates a guard for this process.
     ///

@@ -3,7 +3,7 @@
 //! Invariant: a process and one that was forked from it never have the same number. A guard is never freed, so that no
 //! later one has its address.
 
-use chiplog::ForkGuard;
+use chiplog::internal::ForkGuard;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -3,7 +3,8 @@
 //!
 //! Invariant: a child neither uses nor drops anything made before the fork.
 
-use chiplog::{Error, ErrorKind, ForkGuard, Result};
+use chiplog::internal::ForkGuard;
+use chiplog::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -19,7 +19,7 @@ use crate::runtime::unraised::{ReportBy, report_unraised, swallow};
 use crate::runtime::wait;
 use crate::runtime::wait::Limit;
 use crate::runtime::{fork, threads};
-use chiplog::ForkGuard;
+use chiplog::internal::ForkGuard;
 use chiplog_net::notices::{Notice, Notices, Severity};
 use pyo3::intern;
 use pyo3::prelude::*;

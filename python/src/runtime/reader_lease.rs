@@ -7,7 +7,8 @@
 use crate::runtime::close_flag::CloseFlag;
 use crate::runtime::fork;
 use crate::runtime::prefetch::Prefetch;
-use chiplog::{Error, ErrorKind, ForkGuard, Index, RecordBatch, Result};
+use chiplog::internal::ForkGuard;
+use chiplog::{Error, ErrorKind, Index, RecordBatch, Result};
 use chiplog_net::client::RemoteReader;
 use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

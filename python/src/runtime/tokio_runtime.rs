@@ -3,7 +3,8 @@
 //! Invariant: a forked child starts its own, and does not touch its parent's.
 
 use crate::runtime::{fork, threads};
-use chiplog::{Error, ErrorKind, ForkGuard, Result};
+use chiplog::internal::ForkGuard;
+use chiplog::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle, Runtime};
 
