@@ -215,6 +215,10 @@ impl Node {
     fn finish(&mut self, now: Moment) -> Result<()> {
         self.send();
         self.write(now)?;
+        debug_assert!(
+            self.positions.durable() < self.writer.synced().end.next,
+            "a record counts as durable that is not synced"
+        );
         self.publish(now)
     }
 
@@ -301,6 +305,8 @@ impl Node {
         counters.rolls.fetch_add(done.rolls, Ordering::Relaxed);
         self.replica.written(end.raft);
         self.positions.written(end.next.previous());
+        // A truncation takes back records that were durable.
+        self.positions.durable_to(self.positions.durable().min(self.writer.synced().end.next.previous()));
         self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
         counters.truncated.fetch_add(self.replica.take_truncated_records(), Ordering::Relaxed);
         if self.replica.take_log_changed() {

@@ -140,6 +140,10 @@ impl Writer {
             match self.plan.next() {
                 Some(Step::Roll { opening, into }) => {
                     self.pushed.end = opening.end;
+                    // Everything before a roll is synced. What it truncates is durable no more.
+                    if opening.end.raft < self.synced.end.raft {
+                        self.synced.end = opening.end;
+                    }
                     done.rolls += 1;
                     self.store.roll_into(into, opening)?;
                 }
