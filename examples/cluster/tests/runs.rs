@@ -12,7 +12,8 @@ fn chiplog() -> PathBuf {
     if !path.is_file() {
         let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", "chiplog-server"]);
+        build.args(["build", "--quiet", "--workspace", "--features", "chiplog/testing"]);
+        build.args(["--test", "architecture", "--bin", "chiplog"]); // with the features of all tests
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }

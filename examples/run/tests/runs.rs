@@ -7,12 +7,11 @@ use std::process::{Command, Output};
 
 fn run(args: &[&str]) -> Output {
     let driver = Path::new(env!("CARGO_BIN_EXE_chiplog-example-run"));
-    for (program, package) in
-        [("chiplog", "chiplog-server"), ("chiplog-example-view", "chiplog-example-view")]
-    {
+    for program in ["chiplog", "chiplog-example-view"] {
         if !driver.with_file_name(program).is_file() {
             let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-            build.args(["build", "--quiet", "--package", package]);
+            build.args(["build", "--quiet", "--workspace", "--features", "chiplog/testing"]);
+            build.args(["--test", "architecture", "--bin", program]); // with the features of all tests
             if !cfg!(debug_assertions) {
                 build.arg("--release");
             }

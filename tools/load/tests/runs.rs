@@ -10,7 +10,8 @@ const LOAD: &str = env!("CARGO_BIN_EXE_chiplog-load");
 fn run(dir: &Path, arguments: &[&str]) -> Output {
     if !Path::new(LOAD).with_file_name("chiplog").is_file() {
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--package", "chiplog-server"]);
+        build.args(["build", "--quiet", "--workspace", "--features", "chiplog/testing"]);
+        build.args(["--test", "architecture", "--bin", "chiplog"]); // with the features of all tests
         build.args((!cfg!(debug_assertions)).then_some("--release"));
         assert!(build.status().unwrap().success());
     }
