@@ -4,10 +4,11 @@ use super::trio::{
     DATA, NO_SCRUB, NODES, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record, sector, wait,
 };
 use chiplog::cluster::{Bootstrap, Change, Role};
-use chiplog::disk::sim::Damage;
+use chiplog::disk::sim::{Damage, SimDisk};
 use chiplog::transport::MemoryNetwork;
-use chiplog::{ErrorKind, Index, Log, NodeId, ReadMode, Start};
-use std::time::Duration;
+use chiplog::{ErrorKind, Index, Log, NodeId, Options, ReadMode, Start};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[test]
 fn scrub_finds_and_repairs_damage_in_full_segments() {
@@ -45,6 +46,32 @@ fn scrub_finds_and_repairs_damage_in_full_segments() {
         trio.read(node).unwrap();
         assert!(trio.is_sound(node));
     }
+}
+
+/// A job reads to the end of a block, however large it is: its bytes count, not a fixed number.
+#[test]
+fn scrub_keeps_its_pace_over_large_blocks() {
+    const PACE: u64 = 4 << 20;
+    let (network, disk) = (MemoryNetwork::new(), Arc::new(SimDisk::default()));
+    let open = |scrub| {
+        let cluster = options(1, Bootstrap::Init, &network, scrub).cluster;
+        Log::open_on(
+            disk.clone(),
+            Options::with_segment_bytes(4 << 20).cluster(cluster).read_mode(ReadMode::Read),
+        )
+    };
+    let log = open(NO_SCRUB).unwrap();
+    (0..12).for_each(|_| _ = log.append(&vec![7; 1 << 20]).unwrap());
+    log.close().unwrap();
+    let began = Instant::now();
+    let log = open(PACE).unwrap();
+    wait("the scrub", || log.metrics().scrubbed_bytes >= 6 << 20);
+    // All pieces before the last one were waited for; a slow machine only takes longer.
+    assert!(
+        began.elapsed() >= Duration::from_secs_f64((4 << 20) as f64 / PACE as f64),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[test]

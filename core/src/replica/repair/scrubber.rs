@@ -336,8 +336,7 @@ impl Scrubber {
             return false;
         }
         if !examination.urgent {
-            let nanos = u128::from(PIECE_BYTES as u64) * 1_000_000_000 / u128::from(self.pace().max(1));
-            self.due = now.plus(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+            self.due = now; // the job's bytes are added once they are known
         }
         let maker =
             Maker { segments: self.segments.clone(), options: self.options.clone(), node: self.cluster.node };
@@ -378,6 +377,10 @@ impl Scrubber {
         match done {
             JobResult::Examined { examination, bytes, found } => {
                 counters.scrubbed.fetch_add(bytes as u64, Ordering::Relaxed);
+                if !examination.urgent {
+                    let nanos = bytes as u128 * 1_000_000_000 / u128::from(self.pace().max(1));
+                    self.due = self.due.plus(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+                }
                 let number = examination.segment.number;
                 match found {
                     Ok(None) => self.state = ScrubState::Examining(examination),
