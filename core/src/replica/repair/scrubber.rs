@@ -553,6 +553,6 @@ impl Maker {
             return Ok(None);
         }
         let block = replayed.sequencer.opening();
-        Ok((replayed.sequencer.end() == segment.base).then(|| (block.header, block.body)))
+        Ok((replayed.sequencer.end() == segment.base).then_some((block.header, block.body)))
     }
 }
