@@ -140,7 +140,7 @@ impl Writer {
             match self.plan.next() {
                 Some(Step::Roll { opening, into }) => {
                     self.pushed.end = opening.end;
-                    // Everything before a roll is synced. What it truncates is durable no more.
+                    // Everything before a roll is synced. Entries that it truncates are no longer durable.
                     if opening.end.raft < self.synced.end.raft {
                         self.synced.end = opening.end;
                     }
