@@ -84,6 +84,10 @@ pub enum ErrorKind {
     Undecodable = 27,
     /// The wait was cancelled: see [`Canceller`](crate::Canceller). Nothing was read, and nothing is lost.
     Cancelled = 28,
+    /// A log of this name exists already.
+    AlreadyExists = 29,
+    /// The log is sealed: it takes no more appends. Its records can still be read.
+    Sealed = 30,
 }
 
 impl ErrorKind {
@@ -133,6 +137,8 @@ impl ErrorKind {
         Self::PermissionDenied,
         Self::Undecodable,
         Self::Cancelled,
+        Self::AlreadyExists,
+        Self::Sealed,
     ];
 
     /// The kind's name in lower case with underscores, as the command line and metrics show it.
@@ -166,6 +172,8 @@ impl ErrorKind {
             Self::PermissionDenied => "permission_denied",
             Self::Undecodable => "undecodable",
             Self::Cancelled => "cancelled",
+            Self::AlreadyExists => "already_exists",
+            Self::Sealed => "sealed",
         }
     }
 

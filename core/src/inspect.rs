@@ -36,7 +36,9 @@ mod report;
 mod segment;
 mod window;
 
-pub use report::{Block, Content, Event, Fault, Report, Segment, SegmentEnd, SegmentState, Severity, Tail};
+pub use report::{
+    Block, Content, Event, Fault, LogBatches, Report, Segment, SegmentEnd, SegmentState, Severity, Tail,
+};
 
 use chain::Chain;
 use header::Found;

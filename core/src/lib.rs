@@ -55,6 +55,7 @@ mod types;
 
 pub use api::follower::FollowerLog;
 pub use api::log::Log;
+pub use api::logs::{LogInfo, Logs, LogsOptions};
 pub use api::payload::{Payload, SessionPayload};
 pub use api::read_only::ReadOnlyLog;
 pub use api::session::Session;
@@ -76,7 +77,7 @@ pub use testing::fuzzing;
 #[cfg(any(test, feature = "testing"))]
 pub use testing::sim;
 pub use types::{
-    DirectoryId, EntryIndex, Index, LogId, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
+    DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
 
 /// Parts that chiplog's other crates share. They may change in any version.

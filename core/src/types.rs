@@ -99,6 +99,16 @@ number! {
 }
 
 number! {
+    /// The number of a log in its group, from 1; never reused. 0 means the group's own log: a directory that holds one
+    /// log only.
+    ///
+    /// ```
+    /// assert!(chiplog::LogNumber(0).is_none());
+    /// ```
+    LogNumber(u32)
+}
+
+number! {
     /// The random id of a segment file. It salts every checksum in the file, so that bytes from an earlier use of the
     /// same file never pass as new.
     ///
@@ -125,6 +135,16 @@ number! {
     /// assert_ne!(chiplog::DirectoryId(1), chiplog::DirectoryId(2));
     /// ```
     DirectoryId(u128)
+}
+
+impl LogNumber {
+    /// The group's own log.
+    pub const OWN: Self = Self(0);
+
+    /// Whether this is 0, the group's own log.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
 }
 
 impl NodeId {

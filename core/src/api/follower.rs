@@ -22,7 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follower::applier::{Applier, Jumped};
 use crate::follower::message::{FollowEntries, FollowFrom, FollowMessage};
 use crate::options::Options;
-use crate::read::positions::{Positions, closed};
+use crate::read::positions::closed;
+use crate::read::reader::LogView;
 use crate::replica::node::runtime::{Runtime, Work};
 use crate::replica::node::shared::Shared as LogShared;
 use crate::replica::node::{Published, poisoned};
@@ -90,7 +91,7 @@ struct Shared {
     state: Mutex<State>,
     /// The thread waits on this.
     work: Condvar,
-    positions: Arc<Positions>,
+    view: LogView,
     published: Arc<Published>,
     allocator: Arc<Allocator>,
 }
@@ -203,7 +204,7 @@ impl FollowerLog {
             Ok(Shared {
                 state: Mutex::new(State::new(Applier::new(opened, log), Instant::now())),
                 work: Condvar::new(),
-                positions: log.view.positions.clone(),
+                view: log.view.clone(),
                 published: log.published.clone(),
                 allocator,
             })
@@ -312,7 +313,7 @@ impl FollowerLog {
         if wake {
             shared.work.notify_one();
         }
-        shared.positions.wake();
+        shared.view.wake();
         outcome
     }
 }
@@ -407,7 +408,7 @@ impl Work for Shared {
             self.poison(&cause);
         }
         self.allocator.settle();
-        self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
+        self.view.close(self.published.poison.get().cloned().unwrap_or_else(closed));
     }
 }
 
@@ -474,7 +475,7 @@ impl Shared {
                 Next::Retain => {
                     state.retain(now)?;
                     drop(state);
-                    self.positions.wake();
+                    self.view.wake();
                     state = self.state.lock().map_err(|_| panicked())?;
                 }
                 Next::Wait(None) => {

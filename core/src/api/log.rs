@@ -21,20 +21,21 @@ use crate::follower::source::FollowSource;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::read::reader::{Reader, Start};
+use crate::read::log_set::LogSet;
+use crate::read::reader::{LogView, Reader, Start};
 use crate::read::records::OwnedRecord;
 use crate::record::batch::{Batch, BatchBuilder, Stamp};
 use crate::replica::node::runtime::Runtime;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::disk_at;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
-use crate::replica::queue::proposals::{Command, WaitLimit};
+use crate::replica::queue::proposals::{Command, LogCommand, WaitLimit};
 use crate::replica::state::sequencer::Owner;
 use crate::store::segment::file_name;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
 use crate::sync::threads::is_writer_of;
-use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
+use crate::types::{DirectoryId, Index, LogId, LogNumber, NodeId, SessionId, Timestamp};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,6 +65,9 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Log {
     inner: Arc<Runtime>,
+    /// The log that is read and appended to: the directory's own, or one of a shared group.
+    view: LogView,
+    id: LogId,
 }
 
 impl Log {
@@ -91,7 +95,34 @@ impl Log {
 
     /// The handle of a log that is running.
     pub(crate) fn of(runtime: Runtime) -> Self {
-        Self { inner: Arc::new(runtime) }
+        let (view, id) = (runtime.view.clone(), runtime.identity.log);
+        Self { inner: Arc::new(runtime), view, id }
+    }
+
+    /// The handle of a log of a shared group, from the group's.
+    ///
+    /// # Errors
+    /// `NotFound`: the group does not have the log.
+    pub(crate) fn of_log(&self, log: LogNumber, id: LogId) -> Result<Self> {
+        Ok(Self { inner: self.inner.clone(), view: self.inner.view.of_log(log)?, id })
+    }
+
+    /// Whether this replica leads.
+    pub(crate) fn replica_leads(&self) -> bool {
+        self.role() == Role::Leader
+    }
+
+    /// A new random id for a log.
+    pub(crate) fn random_id(&self) -> Result<LogId> {
+        let mut id = [0; 16];
+        let drawn = self.view.segments.disk().random(&mut id);
+        drawn.map_err(|e| Error::io("draw a random number for", self.path(), e))?;
+        Ok(LogId(u128::from_le_bytes(id)))
+    }
+
+    /// The logs of the group.
+    pub(crate) fn logs(&self) -> &LogSet {
+        &self.view.logs
     }
 
     /// Appends a record or a batch, and blocks until it is durable; in a replica of a cluster, until it is durable on a
@@ -158,7 +189,7 @@ impl Log {
         };
         self.check_batch(batch)?;
         loop {
-            match self.inner.queue.push_batch_or_wait(batch)? {
+            match self.inner.queue.push_batch_or_wait(self.view.log, batch)? {
                 Ok(ticket) => return Ok(ticket.returning()),
                 Err(room) => drop(room.await?),
             }
@@ -201,12 +232,12 @@ impl Log {
 
     pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_record(record)?;
-        self.inner.queue.push_record(record, stamp, wait_limit)
+        self.inner.queue.push_record(self.view.log, record, stamp, wait_limit)
     }
 
     pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
         self.check_batch(batch)?;
-        self.inner.queue.push_batch(batch, wait_limit)
+        self.inner.queue.push_batch(self.view.log, batch, wait_limit)
     }
 
     fn check_record(&self, record: &[u8]) -> Result<()> {
@@ -259,7 +290,7 @@ impl Log {
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        self.inner.view.reader(start)
+        self.view.reader(start)
     }
 
     /// Returns a feed of this log's committed entries, for a log that follows it: see [`FollowerLog`](crate::FollowerLog).
@@ -288,7 +319,7 @@ impl Log {
     pub fn read(&self, index: Index) -> Result<OwnedRecord> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        self.inner.view.read(index)
+        self.view.read(index)
     }
 
     /// Discards all records below `first`, durably; their space is reused. Blocks until that is committed. `first`
@@ -315,15 +346,19 @@ impl Log {
             let what = format!("index {first} is out of bounds; the largest is {}", INDEX_MAX - 1);
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        self.submit_command(Command::Discard { first })
+        let log = self.view.log;
+        if log.is_none() {
+            return self.submit_command(Command::Discard { first });
+        }
+        self.submit_command(Command::Log(LogCommand::Discard { log, first }))
     }
 
-    fn submit_command(&self, command: Command) -> Result<Ticket<Index>> {
+    pub(crate) fn submit_command(&self, command: Command) -> Result<Ticket<Index>> {
         self.check_fork()?;
         self.inner.queue.push_command(command).map(Ticket::returning)
     }
 
-    fn command(&self, command: Command) -> Result<u64> {
+    pub(crate) fn command(&self, command: Command) -> Result<u64> {
         self.may_wait()?;
         self.submit_command(command)?.wait().map(Index::get)
     }
@@ -332,7 +367,7 @@ impl Log {
     pub(crate) fn new_session(&self) -> Result<SessionId> {
         let own = || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
         let idle_max_ms = self.log_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
-        Ok(SessionId(self.command(Command::OpenSession { idle_max_ms })?))
+        Ok(SessionId(self.command(Command::OpenSession { log: self.view.log, idle_max_ms })?))
     }
 
     pub(crate) fn close_session(&self, id: SessionId) -> Result<()> {
@@ -416,10 +451,11 @@ impl Log {
     /// and term are those of the replica's last step; `peers` is up to 20 ms old. After the log was closed or poisoned
     /// it is the last state, without a leader. Never blocks.
     pub fn status(&self) -> Status {
-        let Shared { view, published, queue, identity, .. } = &**self.inner;
+        let Shared { published, queue, identity, .. } = &**self.inner;
+        let view = &self.view;
         let (first_index, last_index) = view.positions.range();
         Status {
-            log_id: identity.log,
+            log_id: self.id,
             directory_id: identity.directory,
             follows: identity.follows,
             first_index,
@@ -436,7 +472,7 @@ impl Log {
 
     /// The log's permanent id, the same on every replica. Never blocks.
     pub fn log_id(&self) -> LogId {
-        self.inner.identity.log
+        self.id
     }
 
     /// The id of this directory, one copy of the log. Never blocks.
@@ -465,13 +501,13 @@ impl Log {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn range(&self) -> RangeInclusive<Index> {
-        let (first, last) = self.inner.view.positions.range();
+        let (first, last) = self.view.positions.range();
         first..=last
     }
 
     /// The last record that is durable on this node. Never blocks.
     pub fn durable_index(&self) -> Index {
-        self.inner.view.positions.durable()
+        self.view.positions.durable()
     }
 
     /// This replica's role in its cluster, as of its last step. A log on its own leads itself. Never blocks.
@@ -520,7 +556,7 @@ impl Log {
     /// `Timeout`: the record was not committed here within `timeout`. `Closed`, `Poisoned`, `Forked`.
     pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
         self.check_fork()?;
-        let positions = &self.inner.view.positions;
+        let positions = &self.view.positions;
         if positions.wait(index, Some(Duration::ZERO))? {
             return Ok(());
         }
@@ -627,7 +663,7 @@ impl Log {
     pub fn report_damage(&self, index: Index) -> Result<()> {
         self.check_fork()?;
         self.inner.published.check_held()?;
-        let view = &self.inner.view;
+        let view = &self.view;
         view.check(index)?;
         // The page cache can differ from the disk: the segment is checked whatever the read returns. Where no repair
         // runs, the read counts the damage that it meets.
@@ -639,7 +675,7 @@ impl Log {
         }
         // The segment that is being written would have to end first.
         let growing = view.segments.snapshot().last().map(|last| last.number);
-        if let Some(segment) = view.segments.holding(index)
+        if let Some(segment) = view.segment_holding(index)
             && Some(segment.number) != growing
         {
             view.segments.damage().suspect(segment.number);
@@ -673,7 +709,7 @@ impl Log {
     /// `Forked`.
     pub fn report_sound_at(&self, file: &str) -> Result<()> {
         self.check_fork()?;
-        let segments = &self.inner.view.segments;
+        let segments = &self.view.segments;
         if let Some(segment) = segments.snapshot().iter().find(|s| file_name(s.number) == file) {
             segments.damage().mark_sound(segment.number);
         }
@@ -698,12 +734,14 @@ impl Log {
         }
         let there = view.segments.snapshot();
         let is_there = |number| there.iter().any(|segment| segment.number == number);
-        view.segments.damage().places_now(self.first_index(), is_there)
+        // Records of a log of a shared group are not those that places of damage are counted by.
+        let first = view.positions.first();
+        view.segments.damage().places_now(first, is_there)
     }
 
     /// Wakes the node, so that the repair does not wait for the next heartbeat.
     fn look_at_damage(&self) {
-        if self.inner.view.segments.damage().is_repaired() {
+        if self.view.segments.damage().is_repaired() {
             self.inner.queue.push_event(InboxEvent::JobEnded);
         }
     }

@@ -18,7 +18,7 @@ use crate::follower::source::FollowSource;
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
 use crate::read::positions::{Positions, closed};
-use crate::read::reader::{LogView, Reader, Start};
+use crate::read::reader::{LogView, Reader, Start, shared_group};
 use crate::read::records::OwnedRecord;
 use crate::replica::open::{cannot_open, check_name, no_log};
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
@@ -100,9 +100,12 @@ impl ReadOnlyLog {
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
         let (segments, follow) = found.follow();
-        let positions = Arc::new(Positions::default());
+        if sequencer.logs().is_shared() {
+            return Err(shared_group());
+        }
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
-        let view = LogView { segments, positions, prefetch: 0, outside: true };
+        let mut view = LogView::new(segments, 0, true);
+        view.positions = Arc::new(Positions::default());
         let state = Arc::new(State::default());
         let stop = watch.stop.clone();
         let follower =

@@ -278,7 +278,7 @@ impl Cut {
                 }
                 _ => entry_on_its_own(entry),
             };
-            self.has_records |= entry.header.kind == Kind::Data;
+            self.has_records |= entry.header.kind.has_records();
             self.next = next;
             taken.push(entry);
         }

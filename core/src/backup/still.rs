@@ -63,11 +63,11 @@ impl Still {
         let segment_bytes = list.iter().map(|segment| segment.bytes).max().unwrap_or_default();
         let (first, end) = (follow.proven().first, follow.proven().end);
         let last = end.next.previous();
+        let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, list));
+        let mut view = LogView::new(segments, options.prefetch_bytes as usize, false);
         let positions = Positions::new(first, last, last);
         positions.commit_entries_to(end.raft);
-        let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, list));
-        let prefetch = options.prefetch_bytes as usize;
-        let view = LogView { segments, positions: Arc::new(positions), prefetch, outside: false };
+        view.positions = Arc::new(positions);
         Ok(Self {
             identity,
             view,

@@ -24,6 +24,7 @@ use crate::cluster::options::{ReplicaStatus, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follower::message::{FollowEntries, FollowEntry, FollowFrom};
 use crate::options::Options;
+use crate::read::log_set::LogSet;
 use crate::read::positions::Positions;
 use crate::record::batch::Malformed;
 use crate::replica::node::Published;
@@ -74,6 +75,8 @@ pub(crate) struct Applier {
     options: Options,
     queue: Arc<ProposalQueue>,
     positions: Arc<Positions>,
+    /// The logs of a shared group.
+    logs: Arc<LogSet>,
     published: Arc<Published>,
     /// How many marks were planned. A mark comes after a block that says where the log begins.
     marks: u64,
@@ -102,6 +105,7 @@ impl Applier {
             options,
             queue: shared.queue.clone(),
             positions: shared.view.positions.clone(),
+            logs: shared.view.logs.clone(),
             published: shared.published.clone(),
             marks: 0,
             to_drop: VecDeque::new(),
@@ -242,6 +246,7 @@ impl Applier {
         self.sequencer = sequencer;
         self.to_drop.clear(); // all files are removed once the new one is durable
         self.positions.discarded(base.next);
+        self.publish_logs();
         self.carry_out()?;
         self.publish();
         self.queue.recount(self.writer.store.segments.bytes_from(base.next));
@@ -298,7 +303,7 @@ impl Applier {
     fn make_room(&mut self, entry: &FollowEntry, reserved: bool) -> Result<()> {
         let body = entry.bytes();
         let bytes = block_bytes(body) as u64;
-        let is_data = entry.header.kind == Kind::Data;
+        let is_data = entry.header.kind.has_records();
         let is_full = is_data && !reserved && self.is_beyond_capacity(bytes);
         if is_full || !self.writer.plan.fits(body) {
             if let Some(first) = self.retained(bytes) {
@@ -344,7 +349,8 @@ impl Applier {
     /// addition to those that are planned.
     fn retained(&self, more: u64) -> Option<Index> {
         let Options { retention_bytes, retention_age, capacity_bytes, .. } = &self.options;
-        if retention_bytes.is_none() && retention_age.is_none() {
+        // Records of a log of a shared group are discarded by the source alone: a file holds records of many logs.
+        if (retention_bytes.is_none() && retention_age.is_none()) || self.sequencer.logs().is_shared() {
             return None;
         }
         let bytes_max = retention_bytes.map(|max| max.min(capacity_bytes.unwrap_or(u64::MAX)));
@@ -371,7 +377,7 @@ impl Applier {
 
     /// How long until the oldest segment with records is too old. `None`: no segment can be removed.
     pub(crate) fn retains_in(&self) -> Option<Duration> {
-        let age = self.options.retention_age?;
+        let age = self.options.retention_age.filter(|_| !self.sequencer.logs().is_shared())?;
         let list = self.writer.store.segments.snapshot();
         let today = self.sequencer.committed().first;
         // A segment without records is removed with the next one that has records.
@@ -507,8 +513,18 @@ impl Applier {
 
     // ---- what others see ----
 
+    /// Publishes the logs of a shared group that entries have changed.
+    fn publish_logs(&mut self) {
+        let changed = self.sequencer.take_changed_logs();
+        if !changed.is_empty() {
+            let logs = &self.sequencer.committed().logs;
+            self.logs.show(changed.into_iter().map(|log| (log, logs.get(log))));
+        }
+    }
+
     /// Publishes everything that is written. Wakes no reader: the caller does that, without a lock.
     fn publish(&mut self) {
+        self.publish_logs();
         let committed = self.sequencer.committed();
         self.positions.discarded(committed.first);
         self.positions.commit_entries_to(committed.raft);

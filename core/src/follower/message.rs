@@ -30,8 +30,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::record::crc::crc32c;
-use crate::replica::queue::proposals::Command;
+use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::state::command::parse_command;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::{Pieces, body_bytes};
 use crate::replica::wire::repair_message::BLOCKS_MAX;
@@ -354,7 +355,8 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
         }
         let body = pieces.take(&header)?;
         if header.kind == Kind::Command
-            && let Command::Discard { first } = parse_command(&body.concat())?
+            && let Command::Discard { first } | Command::Log(LogCommand::Discard { first, .. }) =
+                parse_command(&body.concat())?
             && first.0 > POSITION_MAX
         {
             return Err(BEYOND);
@@ -381,6 +383,7 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
             }
             Membership::decode(&opening.configuration)?;
             LogOptions::decode(&opening.options)?;
+            LogTable::decode(&opening.logs)?;
             Ok(FollowMessage::State(FollowSnapshot { log, committed, kept, header, body }))
         }
         _ => Err("unknown kind: neither entries nor a state"),

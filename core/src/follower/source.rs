@@ -27,7 +27,7 @@ use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
 use crate::replica::state::snapshot::FollowSnapshot;
 use crate::replica::wire::raft_message::body_bytes;
 use crate::replica::wire::repair_message::BLOCKS_MAX;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use crate::store::read::block_reader::Located;
 use crate::store::read::cursor::Cursor;
 use crate::store::read::entry_lookup::Archive;
@@ -341,7 +341,7 @@ impl FollowSource {
             return Ok(None);
         }
         let mut cursor = self.view.cursor(index)?;
-        let found = cursor.find(|h| h.kind == Kind::Data && h.next_record() > index)?;
+        let found = cursor.find(|h| h.kind.has_records() && h.next_record() > index)?;
         match found.filter(|found| found.header.first <= index) {
             Some(found) => Ok(Some(EntryIndex(found.header.raft_index.0.saturating_sub(1)))),
             None => Err(Error::new(ErrorKind::Corrupt, format!("no block holds record {index}"))),

@@ -19,7 +19,9 @@
 use crate::record::batch;
 use crate::record::batch::{Batch, BatchHeader, Body, Malformed};
 use crate::record::crc::crc32c;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, check_body, digest_of_batches};
+use crate::store::format::block::{
+    BLOCK_HEADER_BYTES, BlockHeader, batches_of, check_body, digest_of_batches,
+};
 use crate::types::Index;
 use bytes::Bytes;
 
@@ -111,8 +113,9 @@ fn listed(header: &BlockHeader, body: &[u8]) -> Vec<Piece> {
 
 /// The batches of a block at the offsets that follow from their headers, unchecked.
 fn placed(header: &BlockHeader, body: &[u8]) -> impl Iterator<Item = (BatchHeader, Piece)> {
-    let (mut at, mut first) = (0, header.first);
-    Batches::new(body).map_while(Result::ok).map(move |(head, bytes)| {
+    let batches = batches_of(header, body);
+    let (mut at, mut first) = (body.len() - batches.bytes(), header.first);
+    batches.map_while(Result::ok).map(move |(head, bytes)| {
         let records = u64::from(head.count);
         let piece = Piece { at, bytes: bytes.len(), first, records, fault: None };
         (at, first) = (at + bytes.len(), first.plus(records));

@@ -36,7 +36,7 @@ impl Chain {
                 Err("block's first record does not follow the one before")
             }
             Some((next, false)) if header.first < next => Err("block's first record is below the one before"),
-            _ if header.kind == Kind::Data && header.timestamp < self.timestamp => {
+            _ if header.kind.has_records() && header.timestamp < self.timestamp => {
                 Err("block's timestamp is older than the one before")
             }
             _ => Ok(()),
@@ -57,7 +57,7 @@ impl Chain {
             (Kind::Command, None | Some(Err(_))) => Some((next, false)),
             _ => Some((next, true)),
         };
-        if header.kind == Kind::Data {
+        if header.kind.has_records() {
             self.timestamp = header.timestamp;
         }
     }

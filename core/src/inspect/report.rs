@@ -7,14 +7,15 @@ use super::batches::Piece;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::LogOptions;
 use crate::record::batch::Batch;
-use crate::replica::queue::proposals::Command;
+use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::state::command::parse_command;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
+use crate::store::format::mixed::{Run, Table};
 use crate::store::format::segment::{HardState, Opening};
-use crate::types::{EntryIndex, Index, LogId, SegmentId, SessionId, Term, Timestamp};
+use crate::types::{EntryIndex, Index, LogId, LogNumber, SegmentId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// How bad a [`Fault`] is.
 ///
@@ -172,12 +173,34 @@ pub struct Block<'a> {
     pub(super) pieces: &'a [Piece],
 }
 
+/// Consecutive appends of one log in a block of a shared group.
+///
+/// ```
+/// # use chiplog::{Logs, LogsOptions, inspect::{Content, Event, Inspector}};
+/// # let dir = tempfile::tempdir()?;
+/// let logs = Logs::open(dir.path(), LogsOptions::default().groups(1))?;
+/// logs.create("orders")?.append(b"x")?;
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LogBatches {
+    /// The log's number.
+    pub log: LogNumber,
+    /// The index of the first record.
+    pub first: Index,
+    /// The appends, in order.
+    pub batches: Vec<Batch>,
+}
+
 /// The contents of a block, unpacked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Content {
     /// Records, in batches.
     Batches(Vec<Batch>),
+    /// Appends of several logs of a shared group.
+    Runs(Vec<LogBatches>),
     /// Raft's own state.
     HardState {
         /// The current term.
@@ -199,6 +222,8 @@ pub enum Content {
         sessions_bytes: usize,
         /// The options that are set for the log.
         options: LogOptions,
+        /// The length of the table of a shared group's logs, in bytes; 0 if the group is not shared.
+        logs_bytes: usize,
     },
     /// Records below `first` were discarded.
     Discard {
@@ -207,6 +232,8 @@ pub enum Content {
     },
     /// A session was opened; its id is the block's raft index.
     OpenSession {
+        /// The log that it appends to; 0: the directory's own.
+        log: LogNumber,
         /// How long the session may be idle before it expires, in milliseconds.
         idle_max_ms: u64,
     },
@@ -217,6 +244,30 @@ pub enum Content {
     },
     /// The options that are set for the log from here on; all others are unset.
     SetOptions(LogOptions),
+    /// A log of a shared group was opened.
+    OpenLog {
+        /// Its number.
+        log: LogNumber,
+        /// The index of its first record.
+        start: Index,
+    },
+    /// A log of a shared group takes no more appends.
+    SealLog {
+        /// Its number.
+        log: LogNumber,
+    },
+    /// A log of a shared group is gone.
+    DropLog {
+        /// Its number.
+        log: LogNumber,
+    },
+    /// Records of a log of a shared group were discarded.
+    DiscardLog {
+        /// Its number.
+        log: LogNumber,
+        /// The first record that is kept.
+        first: Index,
+    },
     /// The length of a body without meaning here, in bytes.
     Opaque(usize),
 }
@@ -305,6 +356,20 @@ impl Block<'_> {
                 .map(|b| Batch::stored(Bytes::copy_from_slice(b.map_err(malformed)?.1)))
                 .collect::<Result<_>>()
                 .map(Content::Batches),
+            Kind::Mixed => {
+                let table = Table::parse(&self.header, self.body).map_err(malformed)?;
+                let run = |(run, range): (Run, Range<usize>)| {
+                    let batches = Batches::new(self.body.get(range).unwrap_or_default());
+                    let batches =
+                        batches.map(|b| Batch::stored(Bytes::copy_from_slice(b.map_err(malformed)?.1)));
+                    Ok(LogBatches {
+                        log: run.log,
+                        first: run.first,
+                        batches: batches.collect::<Result<_>>()?,
+                    })
+                };
+                table.runs().map(run).collect::<Result<_>>().map(Content::Runs)
+            }
             Kind::HardState => {
                 let HardState { term, vote, commit } = HardState::parse(self.body).map_err(malformed)?;
                 Ok(Content::HardState { term, vote, commit })
@@ -317,11 +382,16 @@ impl Block<'_> {
                     configuration_bytes: o.configuration.len(),
                     sessions_bytes: o.sessions.len(),
                     options: LogOptions::decode(&o.options).map_err(malformed)?,
+                    logs_bytes: o.logs.len(),
                 })
             }
             Kind::Command => Ok(match parse_command(self.body).map_err(malformed)? {
                 Command::Discard { first } => Content::Discard { first },
-                Command::OpenSession { idle_max_ms } => Content::OpenSession { idle_max_ms },
+                Command::OpenSession { log, idle_max_ms } => Content::OpenSession { log, idle_max_ms },
+                Command::Log(LogCommand::Open { log, start }) => Content::OpenLog { log, start },
+                Command::Log(LogCommand::Seal { log }) => Content::SealLog { log },
+                Command::Log(LogCommand::Drop { log }) => Content::DropLog { log },
+                Command::Log(LogCommand::Discard { log, first }) => Content::DiscardLog { log, first },
                 Command::CloseSession { id } => Content::CloseSession { id },
                 Command::SetOptions(options) => Content::SetOptions(options),
             }),

@@ -17,6 +17,7 @@ use crate::options::log_options::LogOptions;
 use crate::record::crc::crc32c;
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::parse_command;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;
 use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::format::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
@@ -304,7 +305,7 @@ impl Walk<'_, '_, '_> {
         };
         let flow = self.sink.block(&block);
         let undecodable = match (header.kind, &checked) {
-            (Kind::Data, Ok(())) => batches::undecodable(header, body),
+            (Kind::Data | Kind::Mixed, Ok(())) => batches::undecodable(header, body),
             (Kind::Data, Err(_)) => batches::undecodable_of(&pieces, body),
             _ => Vec::new(),
         };
@@ -525,10 +526,11 @@ fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
         Kind::Opening => {
             let opening = Opening::parse(body)?;
             LogOptions::decode(&opening.options)?;
+            LogTable::decode(&opening.logs)?;
             Ok(Sessions::decode(&opening.sessions, u32::MAX, u16::MAX).map(|_| ())?)
         }
         Kind::HardState => Ok(HardState::parse(body).map(|_| ())?),
         Kind::Command => Ok(parse_command(body).map(|_| ())?),
-        Kind::Data | Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
+        Kind::Data | Kind::Mixed | Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
     }
 }

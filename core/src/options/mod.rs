@@ -6,7 +6,7 @@ use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::store::format::geometry::{
-    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, opening_room, session_table_bytes_max,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, logs_max, opening_room, session_table_bytes_max,
 };
 use crate::store::segment::ReadMode;
 use crate::types::Timestamp;
@@ -212,6 +212,12 @@ impl Options {
         }
         at_least_1_ms("session_idle_max", self.session_idle_max, "every session would expire at once")?;
         self.cluster.as_ref().map_or(Ok(()), ClusterOptions::check)
+    }
+
+    /// The most named logs that a shared group with these options can hold: openings of segments of `segment_bytes` have
+    /// room for so many beside `sessions_max` sessions.
+    pub fn logs_max(&self) -> usize {
+        logs_max(self.segment_bytes, self.sessions_max, self.session_window)
     }
 
     /// Checks whether a segment has room for `value`. If not, the error names `segment_bytes` where the caller has set

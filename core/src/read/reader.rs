@@ -8,16 +8,19 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::canceller::Canceller;
+use crate::read::log_set::LogSet;
 use crate::read::positions::{Cancel, HookOwner, Positions, or_wake};
 use crate::read::records::{OwnedRecord, Record, RecordBatch, StoredBatch, undecodable};
 use crate::record::batch;
 use crate::record::batch::BatchHeader;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
-use crate::store::read::block_reader::{Located, Slice};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::read::block_reader::Slice;
 use crate::store::read::cursor;
 use crate::store::read::cursor::Cursor;
-use crate::store::segment::Segments;
-use crate::types::{Index, Timestamp};
+use crate::store::read::run_cursor::{FoundRun, RunCursor};
+use crate::store::read::run_directory::RunDirectories;
+use crate::store::segment::{Segment, Segments};
+use crate::types::{Index, LogNumber, Timestamp};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -47,7 +50,14 @@ pub enum Start {
 #[derive(Clone)]
 pub(crate) struct LogView {
     pub(crate) segments: Arc<Segments>,
+    /// Of the log that is read.
     pub(crate) positions: Arc<Positions>,
+    /// The log that is read: 0, or a log of a shared group.
+    pub(crate) log: LogNumber,
+    /// The logs of a shared group.
+    pub(crate) logs: Arc<LogSet>,
+    /// Where the runs of these logs are.
+    pub(crate) runs: Arc<RunDirectories>,
     pub(crate) prefetch: usize,
     /// Whether another process writes the log: this handle learns of discards a moment later, and the files can be
     /// removed or reused before that.
@@ -58,8 +68,50 @@ pub(crate) struct LogView {
 const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 
 impl LogView {
+    /// A view of a directory's own log, which is empty for now.
+    pub(crate) fn new(segments: Arc<Segments>, prefetch: usize, outside: bool) -> Self {
+        let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
+        let runs = Arc::new(RunDirectories::new(segments.clone()));
+        Self { segments, positions, log: LogNumber::OWN, logs: Arc::default(), runs, prefetch, outside }
+    }
+
+    /// The view of one log of a shared group.
+    ///
+    /// # Errors
+    /// `NotFound`: the group does not have the log.
+    pub(crate) fn of_log(&self, log: LogNumber) -> Result<Self> {
+        Ok(Self { positions: self.logs.positions(log)?, log, ..self.clone() })
+    }
+
+    /// Wakes the waiters at the tails of the directory's logs. Runs hooks of the program.
+    pub(crate) fn wake(&self) {
+        self.positions.wake();
+        self.logs.wake();
+    }
+
+    /// Wakes all waiters permanently, for the reason `why`.
+    pub(crate) fn close(&self, why: Error) {
+        self.logs.close(&why);
+        self.positions.close(why);
+    }
+
+    /// The segment that contains record `index`, if that can be found out.
+    pub(crate) fn segment_holding(&self, index: Index) -> Option<Arc<Segment>> {
+        match self.log.is_none() {
+            true => self.segments.holding(index),
+            false => self.runs.holding(self.log, index).ok(),
+        }
+    }
+
+    /// # Errors
+    /// `InvalidArgument`: the group is shared by named logs, and this is the view of none of them.
+    pub(crate) fn check_log(&self) -> Result<()> {
+        if self.log.is_none() && self.logs.is_shared() { Err(shared_group()) } else { Ok(()) }
+    }
+
     /// Returns a reader that starts at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
+        self.check_log()?;
         let next = self.resolve(start).map_err(|error| self.segments.met(error, None))?;
         let owner = self.positions.hook_owner();
         Ok(Reader {
@@ -105,11 +157,15 @@ impl LogView {
     /// The first record from `time` on.
     fn first_since(&self, time: Timestamp) -> Result<Index> {
         let end = self.positions.committed().next();
+        if !self.log.is_none() {
+            let found = RunCursor::new(self.runs.clone(), self.log).first_since(time)?;
+            return Ok(found.map_or(end, |first| first.min(end)));
+        }
         let Some(segment) = self.segments.at_time(time) else { return Ok(end) };
         let data = self.segments.open(&segment)?;
         let offset = data.seek(|e| e.timestamp < time)?;
         let mut cursor = Cursor::new(self.segments.clone(), data, offset, 0);
-        let found = cursor.find(|h| h.kind == Kind::Data && h.timestamp >= time)?;
+        let found = cursor.find(|h| h.kind.has_records() && h.timestamp >= time)?;
         Ok(found.map_or(end, |b| b.header.first.min(end)))
     }
 
@@ -130,7 +186,7 @@ impl LogView {
     /// Returns a record of a block that an earlier look-up remembered. None if there is no such block, or if the
     /// batch's bytes changed: the full look-up then finds the reason.
     fn read_remembered(&self, index: Index) -> Option<OwnedRecord> {
-        if index < self.positions.first() {
+        if index < self.positions.first() || !self.log.is_none() {
             return None;
         }
         let (bytes, found) = cursor::remembered(&self.segments, index)?;
@@ -176,20 +232,58 @@ pub struct Reader {
     next: Index,
     /// Whether it looks up one record only: it then remembers what it learns about the record's block.
     lookup: bool,
-    cursor: Option<Cursor>,
+    cursor: Option<Finder>,
     block: Option<Block>,
     batch: Option<RecordBatch>,
     /// Set if the next record is in a batch that does not unpack: the first record after that batch.
     behind_undecodable: Option<Index>,
 }
 
-/// The block that a reader is in.
+/// The batches that a reader is in: a block, or a run of a mixed block.
 struct Block {
-    located: Located,
     bytes: Slice,
-    /// The offset of the next batch, and the index of its first record.
+    /// The offset of `bytes` in the segment's file.
+    offset: usize,
+    timestamp: Timestamp,
+    /// The offset of the next batch in `bytes`, and the index of its first record.
     at: usize,
     first: Index,
+}
+
+/// Finds the batches that contain a record.
+enum Finder {
+    /// Of a directory's own log.
+    Blocks(Cursor),
+    /// Of a log of a shared group.
+    Runs(RunCursor),
+}
+
+impl Finder {
+    fn new(view: &LogView, next: Index) -> Result<Self> {
+        if view.log.is_none() {
+            return Ok(Self::Blocks(view.cursor(next)?));
+        }
+        Ok(Self::Runs(RunCursor::new(view.runs.clone(), view.log)))
+    }
+
+    /// Loads the batches of the block that contains `next`.
+    fn find(&mut self, next: Index, lookup: bool) -> Result<Block> {
+        match self {
+            Self::Blocks(cursor) => find_block(cursor, next, lookup),
+            Self::Runs(cursor) => {
+                let FoundRun { bytes, offset, first, timestamp } = cursor.find(next)?;
+                Ok(Block { bytes, offset, timestamp, at: 0, first })
+            }
+        }
+    }
+
+    /// An error at an offset of the segment.
+    fn corrupt(&self, offset: usize, why: batch::Malformed) -> Error {
+        match self {
+            Self::Blocks(cursor) => cursor.corrupt(offset, why),
+            Self::Runs(cursor) => cursor.corrupt(offset, why),
+        }
+    }
 }
 
 /// A batch and its location in its segment's file.
@@ -439,24 +533,24 @@ impl Reader {
     fn find_batch(&mut self) -> Result<Found> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
-            none => none.insert(self.view.cursor(self.next)?),
+            none => none.insert(Finder::new(&self.view, self.next)?),
         };
         loop {
             let block = match self.block.take() {
                 Some(block) if block.at < block.bytes.len() => block,
-                _ => find_block(cursor, self.next, self.lookup)?,
+                _ => cursor.find(self.next, self.lookup)?,
             };
             let block = self.block.insert(block);
             let rest = &block.bytes[block.at..];
-            let header = BatchHeader::parse(rest)
-                .map_err(|why| cursor.corrupt(block.located.offset + block.at, why))?;
+            let header =
+                BatchHeader::parse(rest).map_err(|why| cursor.corrupt(block.offset + block.at, why))?;
             let (at, first) = (block.at, block.first);
             block.at += header.length as usize;
             block.first = first.plus(u64::from(header.count));
             if block.first > self.next {
                 let bytes = block.bytes.slice(at..at + header.length as usize);
-                let timestamp = block.located.header.timestamp;
-                return Ok(Found { bytes, first, timestamp, offset: block.located.offset + at });
+                let (timestamp, offset) = (block.timestamp, block.offset + at);
+                return Ok(Found { bytes, first, timestamp, offset });
             }
         }
     }
@@ -488,11 +582,12 @@ fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
     if located.header.first > next {
         return Err(cursor.corrupt(located.offset, "records are missing before this block"));
     }
-    let first = located.header.first;
+    let BlockHeader { first, timestamp, .. } = located.header;
+    let offset = located.offset;
     let before = next.0 - first.0;
     if before == 0 && !lookup {
         let bytes = cursor.load(&located, |_| {})?;
-        return Ok(Block { located, bytes, at: BLOCK_HEADER_BYTES, first });
+        return Ok(Block { bytes, offset, timestamp, at: BLOCK_HEADER_BYTES, first });
     }
     let (mut batches, mut start) = (Vec::new(), None);
     let bytes = cursor.load(&located, |place| {
@@ -507,7 +602,13 @@ fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
         cursor.remember(&located, batches);
     }
     let (at, skipped) = start.map_or((BLOCK_HEADER_BYTES, 0), |p| (p.at as usize, u64::from(p.before)));
-    Ok(Block { located, bytes, at, first: first.plus(skipped) })
+    Ok(Block { bytes, offset, timestamp, at, first: first.plus(skipped) })
+}
+
+/// The error of a call for one log on a group that is shared by named logs.
+pub(crate) fn shared_group() -> Error {
+    let what = "this directory is shared by named logs; open it with `Logs`, and use one of them";
+    Error::new(ErrorKind::InvalidArgument, what)
 }
 
 fn discarded(index: Index, first: Index) -> Error {

@@ -389,6 +389,7 @@ pub(super) fn opening(base: Base, term: Term, first: Index, commit: EntryIndex) 
         configuration: b"members".to_vec(),
         sessions: vec![0; 8],
         options: Vec::new(),
+        logs: Vec::new(),
     };
     position(Kind::Opening, base, opening.encode())
 }

@@ -16,10 +16,11 @@ use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::replica::wire::raft_message::HeadKind;
 use crate::store::format::block;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry;
 use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::store::format::mixed::{RUN_BYTES, TABLE_FIXED_BYTES};
 use crate::store::format::segment;
 use crate::store::format::segment::{Footer, Opening, SegmentHeader};
 use crate::store::recovery::decision_table::{DECISIONS, Verdict};
@@ -54,6 +55,8 @@ pub fn fix_block(bytes: &mut [u8], segment: u64) -> bool {
             at += batch::u32_at(bytes, at + 4) as usize;
         }
         block::digest_of_batches(crcs)
+    } else if bytes[60] == Kind::Mixed as u8 {
+        fix_table(&mut bytes[BLOCK_HEADER_BYTES..length])
     } else {
         crc::crc32c(&bytes[BLOCK_HEADER_BYTES..length])
     };
@@ -61,6 +64,26 @@ pub fn fix_block(bytes: &mut [u8], segment: u64) -> bool {
     let crc = crc::Crc::new().add(&segment.to_le_bytes()).add(&bytes[8..BLOCK_HEADER_BYTES]).sum();
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     true
+}
+
+/// Corrects the checksums of a mixed block's batches and the digests in its table. Returns the table's checksum.
+fn fix_table(body: &mut [u8]) -> u32 {
+    let runs = body.first_chunk().map_or(0, |count| u32::from_le_bytes(*count) as usize);
+    let length = TABLE_FIXED_BYTES.saturating_add(runs.saturating_mul(RUN_BYTES)).min(body.len());
+    let (table, batches) = body.split_at_mut(length);
+    let mut at = 0;
+    for run in table.get_mut(TABLE_FIXED_BYTES..).unwrap_or_default().chunks_exact_mut(RUN_BYTES) {
+        let mut crcs = Vec::new();
+        for _ in 0..batch::u32_at(run, 4) {
+            if at + BATCH_HEADER_BYTES > batches.len() || !fix_batch(&mut batches[at..]) {
+                break;
+            }
+            crcs.push(batch::u32_at(batches, at));
+            at += batch::u32_at(batches, at + 4) as usize;
+        }
+        run[24..28].copy_from_slice(&block::digest_of_batches(crcs).to_le_bytes());
+    }
+    crc::crc32c(table)
 }
 
 /// Corrects the checksums of an encoded item of a feed: of each entry, and of the head. True if it could.
@@ -104,10 +127,12 @@ pub fn block(bytes: &[u8], segment: u64) -> Option<(Vec<u8>, bool)> {
     let shallow = block::check_body(&header, bytes, false).is_ok();
     let deep = block::check_body(&header, bytes, true).is_ok();
     assert!(shallow || !deep, "a deep check accepts no more than a shallow one");
-    if deep && header.kind == Kind::Data {
+    if deep && header.kind.has_records() {
         let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];
-        let covered: usize = Batches::new(body).map(|b| b.map_or(0, |(_, bytes)| bytes.len())).sum();
-        assert_eq!(covered, body.len(), "a sound block has no bytes outside its batches");
+        let batches = block::batches_of(&header, body);
+        let bytes = batches.bytes();
+        let covered: usize = batches.map(|b| b.map_or(0, |(_, bytes)| bytes.len())).sum();
+        assert_eq!(covered, bytes, "a sound block has no bytes outside its table and its batches");
     }
     Some((header.encode(SegmentId(segment)).to_vec(), deep))
 }

@@ -31,6 +31,7 @@ use crate::cluster::options::ClusterOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::LogOptions;
+use crate::read::log_set::LogSet;
 use crate::read::positions::{Positions, closed};
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::inbox::InboxEvent;
@@ -69,6 +70,10 @@ pub(crate) struct Node {
     cluster: ClusterOptions,
     pub(crate) queue: Arc<ProposalQueue>,
     pub(crate) positions: Arc<Positions>,
+    /// The logs of a shared group.
+    logs: Arc<LogSet>,
+    /// A log of the group has discarded records, or was dropped: a segment may be without records now.
+    logs_shrank: bool,
     pub(crate) published: Arc<Published>,
     /// Proposals that were taken from the queue and are not proposed yet.
     items: VecDeque<Proposal>,
@@ -109,7 +114,7 @@ impl Node {
     pub(crate) fn new(opened: RecoveredLog, shared: &Shared, seed: u64, now: Moment) -> Result<Self> {
         let Shared { options, queue, view, published, .. } = shared;
         let (options, queue) = (options.clone(), queue.clone());
-        let (positions, published) = (view.positions.clone(), published.clone());
+        let (positions, logs, published) = (view.positions.clone(), view.logs.clone(), published.clone());
         let RecoveredLog { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let scrubber = Scrubber::new(&store, queue.clone(), of_store, of_cluster, now);
@@ -134,6 +139,8 @@ impl Node {
             cluster,
             queue,
             positions,
+            logs,
+            logs_shrank: true,
             published,
             items: VecDeque::new(),
             awaits_file: false,
@@ -331,8 +338,9 @@ impl Node {
     /// Advances the first index over records that a snapshot skips. A snapshot takes effect in this replica before it
     /// is written, and the write removes all older segments. By then a reader of their records has to get `Discarded`.
     /// Segments that a command discards stay until the discard is published.
-    fn advance_first_index(&self) {
+    fn advance_first_index(&mut self) {
         self.positions.discarded(self.replica.sequencer.committed().first);
+        self.publish_logs();
     }
 
     /// A leader whose disk is slow transfers leadership.
@@ -522,6 +530,7 @@ impl DrivenNode for Node {
     fn dismiss(&mut self) {
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
         self.replica.fail_requests(&why);
+        self.logs.close(&why);
         self.positions.close(why);
     }
 }

@@ -120,6 +120,7 @@ impl Node {
         self.positions.discarded(first);
         self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
+        self.publish_logs();
         if moved {
             self.to_drop = Some((raft, first));
         }
@@ -130,10 +131,22 @@ impl Node {
         }
         self.publish_state(now);
         self.positions.wake();
+        self.logs.wake();
         for (completer, outcome) in due {
             completer.answer(outcome);
         }
         Ok(())
+    }
+
+    /// Publishes the logs of a shared group that committed entries have changed.
+    pub(super) fn publish_logs(&mut self) {
+        let sequencer = &mut self.replica.sequencer;
+        let changed = sequencer.take_changed_logs();
+        if changed.is_empty() {
+            return;
+        }
+        let logs = &sequencer.committed().logs;
+        self.logs_shrank |= self.logs.show(changed.into_iter().map(|log| (log, logs.get(log))));
     }
 
     /// Logs that the log begins at `first` from now on. Each replica logs it. The leader of that time logs the reason.

@@ -41,7 +41,7 @@ pub(crate) fn run(
     cluster.transport.detach(cluster.node);
     shared.refuse_the_rest();
     // The node's driver may have set the reason already.
-    shared.view.positions.close(shared.published.poison.get().cloned().unwrap_or_else(closed));
+    shared.view.close(shared.published.poison.get().cloned().unwrap_or_else(closed));
 }
 
 impl Shared {

@@ -7,9 +7,11 @@ use crate::error::Result;
 use crate::options::log_options::LogOption;
 use crate::replica::queue::proposals::Command;
 use crate::replica::raft::body_bytes_of;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::writer::plan::Room;
 use crate::store::allocator::Purpose;
 use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::read::run_directory::in_opening;
 use crate::store::segment::Segment;
 use crate::sync::clock::Moment;
 use crate::types::{EntryIndex, Index, Timestamp};
@@ -102,8 +104,34 @@ impl Node {
         })
     }
 
+    /// As [`Self::beyond_retention`], in a shared group: the oldest segment goes once every log has discarded what it
+    /// holds.
+    fn beyond_all_logs(&mut self) -> Option<(Index, &'static str)> {
+        if !self.logs_shrank {
+            return None;
+        }
+        let segments = &self.writer.store.segments;
+        let oldest = segments.oldest_full()?;
+        let committed = self.replica.sequencer.committed();
+        let first = oldest.end().next;
+        if first <= committed.first || first > committed.next {
+            return None;
+        }
+        // The end of each log in this segment stands in the opening of the next one.
+        let next = segments.beginning_before(oldest.end().raft)?;
+        let data = segments.open(&next).ok()?;
+        let ends = in_opening(&data, LogTable::decode).ok()?;
+        let is_gone = |log, end| committed.logs.get(log).is_none_or(|now| now.first >= end);
+        let is_dead = ends.iter().all(|(log, end)| is_gone(log, end.next));
+        self.logs_shrank = is_dead; // the next segment can be dead as well
+        is_dead.then_some((first, "removes a segment in which no log has records any more"))
+    }
+
     /// The first index after retention, if it is beyond the current one, and the reason.
-    fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
+    fn beyond_retention(&mut self, now: Moment) -> Option<(Index, &'static str)> {
+        if self.replica.sequencer.logs().is_shared() {
+            return self.beyond_all_logs();
+        }
         if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
             return None;
         }

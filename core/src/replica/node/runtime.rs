@@ -245,7 +245,7 @@ fn go_on(shared: &Shared, opened: RecoveredLog, seed: u64, watch: Stopwatch) -> 
     let (_, threads) = start_threads(shared, opened, |opened, shared| {
         // Before the node publishes its role: a replica whose role is follower refuses no reads.
         shared.published.hold(None);
-        shared.view.positions.wake();
+        shared.view.wake();
         driver(opened, shared, seed, watch)
     })?;
     join(threads)

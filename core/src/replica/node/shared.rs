@@ -3,13 +3,11 @@
 use super::{Published, counted_capacity};
 use crate::cluster::options::ClusterOptions;
 use crate::options::Options;
-use crate::read::positions::Positions;
 use crate::read::reader::LogView;
 use crate::replica::open::RecoveredLog;
 use crate::replica::queue::proposals::{ProposalQueue, QueueLimits};
 use crate::store::format::identity::Identity;
 use crate::store::segment::Segments;
-use crate::types::Index;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,9 +33,7 @@ impl Shared {
         segments: Arc<Segments>,
         limits: QueueLimits,
     ) -> Self {
-        let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-        let prefetch = options.prefetch_bytes as usize;
-        let view = LogView { segments, positions, prefetch, outside: false };
+        let view = LogView::new(segments, options.prefetch_bytes as usize, false);
         let queue = Arc::new(ProposalQueue::new(limits, 0));
         Self { path: path.to_path_buf(), identity, options, queue, view, published: Arc::default() }
     }
@@ -60,6 +56,9 @@ impl Shared {
         positions.written(last);
         positions.durable_to(last);
         positions.commit_to(committed.next.previous().min(last));
+        if opened.sequencer.logs().is_shared() {
+            self.view.logs.show(committed.logs.iter().map(|(log, state)| (log, Some(state))));
+        }
         self.queue.recount(self.view.segments.bytes_from(committed.first));
     }
 }

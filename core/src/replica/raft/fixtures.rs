@@ -20,6 +20,7 @@ pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) ->
         configuration: membership.encode(),
         sessions: Sessions::new(16, 16).encode(),
         options: Vec::new(),
+        logs: Vec::new(),
     };
     let opening = opening.encode();
     let header = BlockHeader {

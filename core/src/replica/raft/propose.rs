@@ -6,7 +6,8 @@
 use super::Replica;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::log_options::{LOG_OPTION_BYTES, LogOption};
-use crate::replica::queue::proposals::{BlockBuilder, Command};
+use crate::read::reader::shared_group;
+use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
 use crate::replica::state::command::SET_OPTIONS_BYTES;
 use crate::replica::state::sequencer::{Decision, SequencedBlock};
 use crate::replica::wire::raft_message;
@@ -32,7 +33,10 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
     match command {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
         Command::Discard { .. } => COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES),
-        Command::CloseSession { .. } => COMMAND_BODY_BYTES,
+        Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
+            COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES)
+        }
+        Command::CloseSession { .. } | Command::Log(_) => COMMAND_BODY_BYTES,
         Command::SetOptions(_) => OPTIONS_BODY_BYTES,
     }
 }
@@ -48,7 +52,11 @@ impl Replica {
     /// Proposes a block of appends, or refuses it. No part of a refused block is in the log.
     pub(crate) fn propose(&mut self, gathered: BlockBuilder, now: Moment, plan: &mut Plan) -> Result<bool> {
         self.lockstep(now, plan)?;
-        let room = match self.refusal() {
+        let refusal = self.refusal().or_else(|| {
+            let is_of_no_log = !gathered.is_mixed() && self.sequencer.logs().is_shared();
+            is_of_no_log.then(shared_group)
+        });
+        let room = match refusal {
             Some(refusal) => Err(refusal),
             None => plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
         };
@@ -73,14 +81,16 @@ impl Replica {
     pub(crate) fn purpose_of(&self, command: &Command) -> Purpose {
         use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
         match command {
-            Command::Discard { .. } => Purpose::Metadata,
+            Command::Discard { .. } | Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. }) => {
+                Purpose::Metadata
+            }
             Command::SetOptions(set) => {
                 let before = self.sequencer.options_at_end();
                 let differs = |option: &LogOption| set.get(*option) != before.get(*option);
                 let makes_room = [RetentionBytes, RetentionAge, CapacityBytes].iter().any(differs);
                 if makes_room { Purpose::Metadata } else { Purpose::Data }
             }
-            Command::OpenSession { .. } | Command::CloseSession { .. } => Purpose::Data,
+            Command::OpenSession { .. } | Command::CloseSession { .. } | Command::Log(_) => Purpose::Data,
         }
     }
 
@@ -106,7 +116,7 @@ impl Replica {
             self.lockstep(now, plan)?;
         }
         let room = match command {
-            Command::Discard { .. } | Command::SetOptions(_) => body_bytes_of(&command),
+            Command::Discard { .. } | Command::SetOptions(_) | Command::Log(_) => body_bytes_of(&command),
             _ => COMMAND_BODY_BYTES, // room for the close was made above
         };
         let room = match self.refusal() {

@@ -4,8 +4,8 @@
 
 use crate::options::log_options::{LOG_OPTION_BYTES, LogOptions};
 use crate::record::batch::{Malformed, u64_at};
-use crate::replica::queue::proposals::Command;
-use crate::types::{Index, SessionId};
+use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::types::{Index, LogNumber, SessionId};
 
 /// The size of the body of a command that the format's first version has, in bytes.
 pub(crate) const COMMAND_BYTES: usize = 16;
@@ -13,13 +13,20 @@ pub(crate) const COMMAND_BYTES: usize = 16;
 pub(crate) const SET_OPTIONS_BYTES: usize = 24;
 /// The code of the command that sets the log's options.
 const SET_OPTIONS: u64 = 11;
+/// The size of the body of a command that has two operands, in bytes.
+const LONG_BYTES: usize = 24;
 
 /// Encodes the body of a command block: the operation, then its operand.
 pub(crate) fn encode_command(command: Command) -> Vec<u8> {
     let (op, operand) = match command {
         Command::Discard { first } => (1u64, first.0),
-        Command::OpenSession { idle_max_ms } => (2, idle_max_ms),
+        Command::OpenSession { log: LogNumber::OWN, idle_max_ms } => (2, idle_max_ms),
+        Command::OpenSession { log, idle_max_ms } => return long(2, idle_max_ms, log.0.into()),
         Command::CloseSession { id } => (3, id.0),
+        Command::Log(LogCommand::Open { log, start }) => return long(4, log.0.into(), start.0),
+        Command::Log(LogCommand::Seal { log }) => (5, log.0.into()),
+        Command::Log(LogCommand::Drop { log }) => (6, log.0.into()),
+        Command::Log(LogCommand::Discard { log, first }) => return long(7, log.0.into(), first.0),
         Command::SetOptions(options) => {
             let options = options.encode();
             let count = (options.len() / LOG_OPTION_BYTES) as u64;
@@ -29,6 +36,10 @@ pub(crate) fn encode_command(command: Command) -> Vec<u8> {
         }
     };
     [op, operand].map(u64::to_le_bytes).concat()
+}
+
+fn long(op: u64, first: u64, second: u64) -> Vec<u8> {
+    [op, first, second].map(u64::to_le_bytes).concat()
 }
 
 /// The reverse of [`encode_command`].
@@ -41,12 +52,32 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
         }
         return Ok(Command::SetOptions(LogOptions::decode(options)?));
     }
+    if let Ok(body) = <&[u8; LONG_BYTES]>::try_from(body) {
+        return match [0, 8, 16].map(|at| u64_at(body, at)) {
+            [2, idle_max_ms, log] if log > 0 => {
+                Ok(Command::OpenSession { log: log_number(log)?, idle_max_ms })
+            }
+            [4, log, start] => {
+                Ok(Command::Log(LogCommand::Open { log: log_number(log)?, start: Index(start) }))
+            }
+            [7, log, first] => {
+                Ok(Command::Log(LogCommand::Discard { log: log_number(log)?, first: Index(first) }))
+            }
+            _ => Err("command is of a newer format"),
+        };
+    }
     let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has an unexpected length")?;
     let operand = u64_at(body, 8);
     match u64_at(body, 0) {
         1 => Ok(Command::Discard { first: Index(operand) }),
-        2 => Ok(Command::OpenSession { idle_max_ms: operand }),
+        2 => Ok(Command::OpenSession { log: LogNumber::OWN, idle_max_ms: operand }),
         3 => Ok(Command::CloseSession { id: SessionId(operand) }),
+        5 => Ok(Command::Log(LogCommand::Seal { log: log_number(operand)? })),
+        6 => Ok(Command::Log(LogCommand::Drop { log: log_number(operand)? })),
         _ => Err("command is of a newer format"),
     }
+}
+
+fn log_number(word: u64) -> Result<LogNumber, Malformed> {
+    u32::try_from(word).map(LogNumber).map_err(|_| "command names an impossible log")
 }

@@ -11,7 +11,7 @@
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | block kind: data or command |
+//! | 0 | 1 | block kind: data, command or mixed |
 //! | 1 | 3 | 0 |
 //! | 4 | 4 | batch count |
 //! | 8 | 4 | record count |
@@ -154,7 +154,7 @@ pub(crate) fn entry(header: &BlockHeader, body: impl FnOnce() -> Bytes) -> Entry
             entry.set_entry_type(EntryType::EntryConfChangeV2);
             entry.data = body();
         }
-        Kind::Data | Kind::Command => entry.data = descriptor(header),
+        Kind::Data | Kind::Command | Kind::Mixed => entry.data = descriptor(header),
         Kind::NoOp | Kind::HardState | Kind::Marker | Kind::Opening => {}
     }
     entry
@@ -203,7 +203,7 @@ pub(crate) fn kind_of(entry: &Entry) -> Result<EntryKind, Malformed> {
     }
     let d: &[u8; DESCRIPTOR_BYTES] =
         entry.data[..].try_into().map_err(|_| "descriptor has an unexpected length")?;
-    let kind = [Kind::Data, Kind::Command].into_iter().find(|k| *k as u8 == d[0]);
+    let kind = [Kind::Data, Kind::Command, Kind::Mixed].into_iter().find(|k| *k as u8 == d[0]);
     let kind = kind.ok_or("descriptor is of an unknown kind")?;
     if d[1..4] != [0; 3] {
         return Err("descriptor has fields of a newer version");
@@ -289,7 +289,7 @@ impl Pieces {
             return Ok(body);
         }
         let checked = check_pieces(header, body.iter().map(|p| &p[..]), true);
-        let is_whole = header.kind == Kind::Data && checked.is_ok();
+        let is_whole = header.kind.has_records() && checked.is_ok();
         if body.len() > 1 && !is_whole {
             // A batch can span two pieces, and a body without batches has to be in one piece.
             let mut whole = BytesMut::with_capacity(body_bytes(header));

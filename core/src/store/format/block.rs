@@ -8,11 +8,12 @@
 //! ```
 //!
 //! The header's checksum covers the segment's id and the header from `length` on. `body digest` covers the body: for a
-//! data block the checksums of its batches (so payload bytes are not summed twice), for every other kind the body's
-//! bytes.
+//! data block the checksums of its batches (so payload bytes are not summed twice), for a mixed block its table (see
+//! `mixed`), for every other kind the body's bytes.
 //!
 //! Must not know: files, threads, the meaning of commands.
 
+use super::mixed::{Run, Table};
 use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
@@ -43,10 +44,12 @@ pub(crate) enum Kind {
     Marker = 6,
     /// The first block of every segment: all state needed to open the log from this segment on. Not a raft entry.
     Opening = 7,
+    /// Batches of records of several logs, behind a table of runs: see `mixed`. Its `first` is the group's ordinal.
+    Mixed = 8,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Data,
         Self::NoOp,
         Self::Configuration,
@@ -54,6 +57,7 @@ impl Kind {
         Self::HardState,
         Self::Marker,
         Self::Opening,
+        Self::Mixed,
     ];
 
     fn from_code(code: u8) -> Option<Self> {
@@ -62,7 +66,12 @@ impl Kind {
 
     /// Whether the block has a raft index of its own.
     pub(crate) fn is_entry(self) -> bool {
-        matches!(self, Self::Data | Self::NoOp | Self::Configuration | Self::Command)
+        matches!(self, Self::Data | Self::NoOp | Self::Configuration | Self::Command | Self::Mixed)
+    }
+
+    /// Whether the block contains records.
+    pub(crate) fn has_records(self) -> bool {
+        matches!(self, Self::Data | Self::Mixed)
     }
 
     /// The kind's name in `dump` and in messages.
@@ -75,6 +84,7 @@ impl Kind {
             Self::HardState => "hard-state",
             Self::Marker => "marker",
             Self::Opening => "opening",
+            Self::Mixed => "mixed",
         }
     }
 }
@@ -128,7 +138,7 @@ impl BlockHeader {
             return Err("block length is out of bounds");
         }
         let counts = (header.batch_count > 0, header.record_count > 0);
-        if counts != (kind == Kind::Data, kind == Kind::Data) || header.record_count < header.batch_count {
+        if counts != (kind.has_records(), kind.has_records()) || header.record_count < header.batch_count {
             return Err("block's batch and record counts contradict its kind");
         }
         Ok(header)
@@ -184,18 +194,18 @@ pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
 
 /// Computes the digest. It sums in larger pieces, because summing four bytes takes nearly as long as summing a few
 /// hundred.
-struct Digest {
+pub(super) struct Digest {
     crc: Crc,
     pending: [u8; 256],
     used: usize,
 }
 
 impl Digest {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { crc: Crc::new(), pending: [0; 256], used: 0 }
     }
 
-    fn add(&mut self, crc: u32) {
+    pub(super) fn add(&mut self, crc: u32) {
         if self.used == self.pending.len() {
             self.crc = mem::replace(&mut self.crc, Crc::new()).add(&self.pending);
             self.used = 0;
@@ -204,7 +214,7 @@ impl Digest {
         self.used += 4;
     }
 
-    fn sum(self) -> u32 {
+    pub(super) fn sum(self) -> u32 {
         self.crc.add(&self.pending[..self.used]).sum()
     }
 }
@@ -242,6 +252,9 @@ fn check_showing<'a>(
     deep: bool,
     mut show: impl FnMut(usize, u64, &BatchHeader),
 ) -> Result<(), Malformed> {
+    if header.kind == Kind::Mixed {
+        return check_mixed(header, pieces, deep, show);
+    }
     if header.kind != Kind::Data {
         return if pieces.fold(Crc::new(), Crc::add).sum() == header.body_digest {
             Ok(())
@@ -271,6 +284,70 @@ fn check_showing<'a>(
     Ok(())
 }
 
+/// As [`check_showing`], for a mixed block. Its table has to be whole in the first piece.
+fn check_mixed<'a>(
+    header: &BlockHeader,
+    mut pieces: impl Iterator<Item = &'a [u8]>,
+    deep: bool,
+    mut show: impl FnMut(usize, u64, &BatchHeader),
+) -> Result<(), Malformed> {
+    let head = pieces.next().unwrap_or_default();
+    let table = Table::parse(header, head)?;
+    let mut at = BLOCK_HEADER_BYTES + table.len();
+    let mut batches = std::iter::once(&head[table.len()..]).chain(pieces).flat_map(Batches::new);
+    let mut before = 0;
+    for (run, _) in table.runs() {
+        check_batches_of_run(&run, &mut batches, deep, |batch, all| {
+            show(at, before, batch);
+            at += all.len();
+            before += u64::from(batch.count);
+        })?;
+    }
+    if batches.next().is_some() { Err("mixed block has more batches than its table") } else { Ok(()) }
+}
+
+/// Checks the batches of a run against its entry in the table, but not their payloads.
+pub(crate) fn check_run(run: &Run, batches: &[u8]) -> Result<(), Malformed> {
+    check_batches_of_run(run, &mut Batches::new(batches), false, |_, _| {})?;
+    if batches.len() == run.bytes as usize { Ok(()) } else { Err("run has another length than its batches") }
+}
+
+/// Takes the batches of a run from `batches` and checks them. Passes each to `show`, with its bytes.
+fn check_batches_of_run<'a>(
+    run: &Run,
+    batches: &mut impl Iterator<Item = Result<(BatchHeader, &'a [u8]), Malformed>>,
+    deep: bool,
+    mut show: impl FnMut(&BatchHeader, &'a [u8]),
+) -> Result<(), Malformed> {
+    let (mut digest, mut records, mut bytes) = (Digest::new(), 0u64, 0u64);
+    for _ in 0..run.batches {
+        let (batch, all) = batches.next().ok_or("mixed block has fewer batches than its table")??;
+        if deep && crc32c(&all[4..]) != batch.crc {
+            return Err("batch checksum does not match");
+        }
+        show(&batch, all);
+        digest.add(batch.crc);
+        records += u64::from(batch.count);
+        bytes += u64::from(batch.length);
+    }
+    if digest.sum() != run.digest {
+        return Err("batches of a run do not match its digest");
+    }
+    if (records, bytes) != (u64::from(run.records), u64::from(run.bytes)) {
+        return Err("counts of a run contradict its batches");
+    }
+    Ok(())
+}
+
+/// The batches of a block with records, behind its table if it has one. The body was checked.
+pub(crate) fn batches_of<'a>(header: &BlockHeader, body: &'a [u8]) -> Batches<'a> {
+    let skipped = match header.kind {
+        Kind::Mixed => Table::parse(header, body).map_or(body.len(), |table| table.len()),
+        _ => 0,
+    };
+    Batches::new(&body[skipped..])
+}
+
 /// Iterates over the batches of a data block's body by their headers; ends after the first error.
 pub(crate) struct Batches<'a> {
     rest: &'a [u8],
@@ -279,6 +356,11 @@ pub(crate) struct Batches<'a> {
 impl<'a> Batches<'a> {
     pub(crate) fn new(body: &'a [u8]) -> Self {
         Self { rest: body }
+    }
+
+    /// Bytes of the batches that are left.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rest.len()
     }
 }
 

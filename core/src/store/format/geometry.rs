@@ -30,6 +30,11 @@ pub(crate) const REMEMBERED_BYTES: usize = 12;
 /// The format's bound on the batches remembered per session; options set lower ones.
 pub(crate) const REMEMBERED_MAX: u16 = 1024;
 
+/// Bytes of the log table before its logs.
+pub(crate) const LOGS_HEADER_BYTES: usize = 8;
+/// Bytes of one log in the log table.
+pub(crate) const LOG_BYTES: usize = 56;
+
 /// Bytes reserved at a segment's end for its index and footer.
 pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
     (segment_bytes / INDEX_STRIDE_BYTES + 1) * INDEX_ENTRY_BYTES + FOOTER_BYTES
@@ -60,4 +65,12 @@ pub(crate) const fn opening_room(segment_bytes: u32) -> usize {
 /// The most bytes that a table of `sessions_max` sessions takes if each remembers `window` batches.
 pub(crate) const fn session_table_bytes_max(sessions_max: u32, window: u16) -> usize {
     TABLE_HEADER_BYTES + sessions_max as usize * (SESSION_BYTES + window as usize * REMEMBERED_BYTES)
+}
+
+/// The most logs of a shared group whose table fits into an opening block beside such a session table. Some bytes are
+/// kept for the other parts.
+pub(crate) const fn logs_max(segment_bytes: u32, sessions_max: u32, window: u16) -> usize {
+    let sessions = session_table_bytes_max(sessions_max, window);
+    opening_room(segment_bytes).saturating_sub(sessions + LOGS_HEADER_BYTES + 4 * BLOCK_HEADER_BYTES)
+        / LOG_BYTES
 }

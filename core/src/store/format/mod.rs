@@ -3,4 +3,6 @@
 pub(crate) mod block;
 pub(crate) mod geometry;
 pub(crate) mod identity;
+pub(crate) mod logs;
+pub(crate) mod mixed;
 pub(crate) mod segment;

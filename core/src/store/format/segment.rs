@@ -8,7 +8,7 @@
 //! - The **header** is written and synced when the file is prepared, before the file gets its name: a file with a
 //!   segment's name always has one, and a roll needs no extra sync.
 //! - The **opening block** is written together with the first entry: base positions, hard state, configuration, session
-//!   table, and the log's options if any are set. A file without one is prepared and has not begun.
+//!   table, the log's options if any are set, and the log table of a shared group. A file without one is prepared and has not begun.
 //! - **Index and footer** are written by the helper thread once the segment is full. They only save time: a segment
 //!   without them is scanned.
 //!
@@ -22,7 +22,8 @@ use crate::types::{EntryIndex, Index, LogId, SegmentId, Term, Timestamp};
 
 /// The newest version of the format that this code reads. It is written only where needed: see [`version_of`].
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The version of everything that contains no options of the log, so that earlier readers understand it.
+/// The version of everything that contains no options of the log and nothing of shared groups, so that earlier readers
+/// understand it.
 pub(crate) const FORMAT_VERSION_FIRST: u32 = 1;
 
 const HEADER_USED: usize = 56;
@@ -270,23 +271,27 @@ pub(crate) struct Opening {
     pub(crate) sessions: Vec<u8>,
     /// The options that are set for the log, encoded by `log_options`; empty if none is set.
     pub(crate) options: Vec<u8>,
+    /// The logs of a shared group, encoded by `log_table`; empty if the group is not shared.
+    pub(crate) logs: Vec<u8>,
 }
 
-/// Bytes of an opening's body without its configuration, its sessions and the log's options.
+/// Bytes of an opening's body without its configuration, its sessions, the log's options and the log table.
 pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 2 * LENGTH_BYTES;
 /// Bytes of the length before each part of an opening.
 pub(crate) const LENGTH_BYTES: usize = 4;
 
 impl Opening {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut b =
-            Vec::with_capacity(64 + self.configuration.len() + self.sessions.len() + self.options.len());
+        let parts = [&self.configuration, &self.sessions, &self.options, &self.logs];
+        // Version 1 has two parts. Each part after them is there only if it, or a later one, has contents.
+        let last = parts.iter().rposition(|part| !part.is_empty()).unwrap_or(0).max(1);
+        let bytes: usize = parts.iter().map(|part| LENGTH_BYTES + part.len()).sum();
+        let mut b = Vec::with_capacity(48 + bytes);
         b.extend_from_slice(&self.base_raft.0.to_le_bytes());
         b.extend_from_slice(&self.base_term.0.to_le_bytes());
         b.extend_from_slice(&self.log_first.0.to_le_bytes());
         b.extend_from_slice(&self.hard_state.encode());
-        let options = Some(&self.options).filter(|options| !options.is_empty());
-        for part in [&self.configuration, &self.sessions].into_iter().chain(options) {
+        for part in &parts[..=last] {
             b.extend_from_slice(&(part.len() as u32).to_le_bytes());
             b.extend_from_slice(part);
         }
@@ -294,32 +299,43 @@ impl Opening {
     }
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        const SHORT: Malformed = "opening block is cut off";
+        const NEWER: Malformed = "opening block has fields of a newer format";
         let fixed = body.get(..48).ok_or(SHORT)?;
         let mut rest = &body[48..];
-        let mut part = || -> Result<Vec<u8>, Malformed> {
-            let (length, more) = rest.split_at_checked(4).ok_or(SHORT)?;
-            let (part, more) = more.split_at_checked(u32_at(length, 0) as usize).ok_or(SHORT)?;
-            rest = more;
-            Ok(part.to_vec())
-        };
         let mut opening = Self {
             base_raft: EntryIndex(u64_at(fixed, 0)),
             base_term: Term(u64_at(fixed, 8)),
             log_first: Index(u64_at(fixed, 16)),
             hard_state: HardState::parse(&fixed[24..48])?,
-            configuration: part()?,
-            sessions: part()?,
+            configuration: part_of(&mut rest)?.to_vec(),
+            sessions: part_of(&mut rest)?.to_vec(),
             options: Vec::new(),
+            logs: Vec::new(),
         };
-        if !rest.is_empty() {
-            let (length, options) = rest.split_at_checked(4).ok_or(SHORT)?;
-            if options.is_empty() || options.len() != u32_at(length, 0) as usize {
-                return Err("opening block has fields of a newer format");
+        for added in [&mut opening.options, &mut opening.logs] {
+            if rest.is_empty() {
+                break;
             }
-            opening.options = options.to_vec();
+            *added = part_of(&mut rest)?.to_vec();
+            if rest.is_empty() && added.is_empty() {
+                return Err(NEWER);
+            }
         }
-        Ok(opening)
+        if rest.is_empty() { Ok(opening) } else { Err(NEWER) }
+    }
+
+    /// The log table in such a body, without a copy; empty if the group is not shared.
+    pub(crate) fn logs_in(body: &[u8]) -> Result<&[u8], Malformed> {
+        let mut rest = body.get(48..).ok_or(SHORT)?;
+        let mut logs = &[][..];
+        for n in 0..4 {
+            if rest.is_empty() && n >= 2 {
+                break;
+            }
+            let part = part_of(&mut rest)?;
+            logs = if n == 3 { part } else { &[] };
+        }
+        Ok(logs)
     }
 
     /// The version that readers of such a body must support.
@@ -330,15 +346,28 @@ impl Opening {
     }
 }
 
-/// The last operation of a command that version 1 supports.
+const SHORT: Malformed = "opening block is cut off";
+
+/// Takes the next part of an opening's body.
+fn part_of<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    let (length, more) = rest.split_at_checked(LENGTH_BYTES).ok_or(SHORT)?;
+    let (part, more) = more.split_at_checked(u32_at(length, 0) as usize).ok_or(SHORT)?;
+    *rest = more;
+    Ok(part)
+}
+
+/// The last operation of a command that version 1 supports, and the size of its body.
 const LAST_OPERATION_OF_FIRST: u64 = 3;
+const COMMAND_BYTES_OF_FIRST: usize = 16;
 
 /// The version that readers of a block of this kind must support. A body that is not of a data block is one piece, or
 /// its first piece identifies it.
 pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
     match kind {
         Kind::Opening => Opening::version_of(body),
-        Kind::Command if body.len() < 8 || u64_at(body, 0) > LAST_OPERATION_OF_FIRST => FORMAT_VERSION,
+        Kind::Mixed => FORMAT_VERSION,
+        Kind::Command if body.len() != COMMAND_BYTES_OF_FIRST => FORMAT_VERSION,
+        Kind::Command if u64_at(body, 0) > LAST_OPERATION_OF_FIRST => FORMAT_VERSION,
         _ => FORMAT_VERSION_FIRST,
     }
 }
@@ -431,6 +460,7 @@ mod tests {
             configuration: b"members".to_vec(),
             sessions: b"table".to_vec(),
             options: Vec::new(),
+            logs: Vec::new(),
         };
         let bytes = opening.encode();
         assert_eq!(Opening::parse(&bytes), Ok(opening.clone()));
@@ -441,7 +471,7 @@ mod tests {
         let without = bytes.len();
         let opening = Opening { options: b"options".to_vec(), ..opening };
         let bytes = opening.encode();
-        assert_eq!(Opening::parse(&bytes), Ok(opening));
+        assert_eq!(Opening::parse(&bytes), Ok(opening.clone()));
         assert_eq!(version_of(Kind::Opening, &bytes), 2);
         for cut in (0..bytes.len()).filter(|cut| *cut != without) {
             assert!(Opening::parse(&bytes[..cut]).is_err());
@@ -450,6 +480,17 @@ mod tests {
         assert!(Opening::parse(&longer).is_err(), "a part added by a later version");
         let empty = [&bytes[..without], &[0; 4]].concat();
         assert!(Opening::parse(&empty).is_err(), "an empty part is refused");
+        for options in [&b""[..], b"options"] {
+            let opening = Opening { options: options.to_vec(), logs: b"logs".to_vec(), ..opening.clone() };
+            let bytes = opening.encode();
+            assert_eq!(Opening::parse(&bytes), Ok(opening));
+            assert_eq!(Opening::logs_in(&bytes), Ok(&b"logs"[..]));
+            assert_eq!(version_of(Kind::Opening, &bytes), 2);
+            assert!(
+                Opening::parse(&[&bytes[..], &[0; 4]].concat()).is_err(),
+                "a part added by a later version"
+            );
+        }
     }
 
     #[test]

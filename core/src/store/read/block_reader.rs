@@ -6,8 +6,9 @@
 
 use super::window::Window;
 use crate::error::{Error, Result};
-use crate::record::batch::Malformed;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list};
+use crate::record::batch::{Malformed, u32_at};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list, check_run};
+use crate::store::format::mixed::{RUN_BYTES, Run, TABLE_FIXED_BYTES, Table};
 use crate::store::segment::batch_offsets::Place;
 use crate::store::segment::{SegmentData, Source};
 use bytes::Bytes;
@@ -162,6 +163,53 @@ impl Blocks {
             show(Place { at: at as u32, before: before as u32, crc: batch.crc });
         });
         checked.map_err(|why| self.corrupt(block.offset, why))?;
+        Ok(bytes)
+    }
+
+    /// Continues at `offset`, where a block begins.
+    pub(crate) fn seek(&mut self, offset: usize) {
+        self.at = offset;
+    }
+
+    /// Returns the table of a found mixed block. The caller checks it.
+    ///
+    /// # Errors
+    /// `Corrupt`: the block has no room for a table; `Io`.
+    pub(crate) fn load_table(&mut self, block: &Located, upto: usize) -> Result<Slice> {
+        const SHORT: Malformed = "table of a mixed block is cut off";
+        let body = block.header.length as usize - BLOCK_HEADER_BYTES;
+        let at = block.offset + BLOCK_HEADER_BYTES;
+        if body < TABLE_FIXED_BYTES {
+            return Err(self.corrupt(block.offset, SHORT));
+        }
+        let runs = u32_at(&self.bytes(at, TABLE_FIXED_BYTES, upto)?, 0) as usize;
+        let length = TABLE_FIXED_BYTES.saturating_add(runs.saturating_mul(RUN_BYTES));
+        if length > body {
+            return Err(self.corrupt(block.offset, SHORT));
+        }
+        self.bytes(at, length, upto)
+    }
+
+    /// Returns a run of a found mixed block, and the offset of its batches. The table is checked.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn find_run(&mut self, block: &Located, number: usize, upto: usize) -> Result<(Run, usize)> {
+        let bytes = self.load_table(block, upto)?;
+        let table = Table::parse(&block.header, &bytes).map_err(|why| self.corrupt(block.offset, why))?;
+        let run = table.runs().nth(number);
+        let (run, range) =
+            run.ok_or_else(|| self.corrupt(block.offset, "table of a mixed block has changed"))?;
+        Ok((run, block.offset + BLOCK_HEADER_BYTES + range.start))
+    }
+
+    /// Returns the batches of a run at `offset`, with their list checked, but not their payloads.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn load_run(&mut self, run: &Run, offset: usize, upto: usize) -> Result<Slice> {
+        let bytes = self.bytes(offset, run.bytes as usize, upto)?;
+        check_run(run, &bytes).map_err(|why| self.corrupt(offset, why))?;
         Ok(bytes)
     }
 

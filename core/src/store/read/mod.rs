@@ -4,6 +4,8 @@ pub(crate) mod block_reader;
 pub(crate) mod chain;
 pub(crate) mod cursor;
 pub(crate) mod entry_lookup;
+pub(crate) mod run_cursor;
+pub(crate) mod run_directory;
 pub(crate) mod scanner;
 pub(crate) mod segment_files;
 pub(crate) mod window;

@@ -231,6 +231,10 @@ impl Segments {
         Ok(data)
     }
 
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
     /// The known damage in the segments.
     pub(crate) fn damage(&self) -> &Damage {
         &self.damage

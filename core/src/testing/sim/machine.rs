@@ -30,7 +30,7 @@ use crate::store::format::identity::Identity;
 use crate::sync::clock::Moment;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
-use crate::types::{DirectoryId, EntryIndex, Index, LogId, NodeId, SessionId, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, LogId, LogNumber, NodeId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -252,9 +252,12 @@ impl Machine {
     pub(super) fn submit(&self, request: Request, wait_limit: Duration, idle_max_ms: u64) -> Result<Ticket> {
         let queue = &self.queue;
         let ask = match request {
-            Request::Append(batch) => return queue.push_batch(&batch, WaitLimit::None),
+            Request::Append(batch) => return queue.push_batch(LogNumber::OWN, &batch, WaitLimit::None),
             Request::Discard(first) => return queue.push_command(Command::Discard { first }),
-            Request::OpenSession => return queue.push_command(Command::OpenSession { idle_max_ms }),
+            Request::OpenSession => {
+                let log = LogNumber::OWN;
+                return queue.push_command(Command::OpenSession { log, idle_max_ms });
+            }
             Request::CloseSession(id) => return queue.push_command(Command::CloseSession { id }),
             Request::Barrier => AdminRequest::Barrier,
             // Forced, because membership has to stay correct whatever an operator does to it.

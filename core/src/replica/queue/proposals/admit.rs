@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{Batch, BatchHeader, SingleFrame, Stamp};
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
+use crate::types::LogNumber;
 #[cfg(loom)]
 use loom::sync::MutexGuard;
 #[cfg(not(loom))]
@@ -37,45 +38,58 @@ fn parts_of(batch: &Batch) -> Parts<'_> {
 
 impl ProposalQueue {
     /// Admits one record, whose size the caller has checked.
-    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, wait_limit: WaitLimit) -> Result<Ticket> {
+    pub(crate) fn push_record(
+        &self,
+        log: LogNumber,
+        record: &[u8],
+        stamp: Stamp,
+        wait_limit: WaitLimit,
+    ) -> Result<Ticket> {
         let SingleFrame { head, tail, header } = SingleFrame::new(record, stamp);
         let parts = [&head[..], record, &tail];
         if header.length as usize > COPIED_BYTES_MAX {
-            return self.push(&Parts::Own(&parts.concat().into()), &header, wait_limit);
+            return self.push(log, &Parts::Own(&parts.concat().into()), &header, wait_limit);
         }
-        self.push(&Parts::Copy(parts), &header, wait_limit)
+        self.push(log, &Parts::Copy(parts), &header, wait_limit)
     }
 
     /// Admits a ready-made batch, whose size the caller has checked.
-    pub(crate) fn push_batch(&self, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
-        self.push(&parts_of(batch), batch.header(), wait_limit)
+    pub(crate) fn push_batch(&self, log: LogNumber, batch: &Batch, wait_limit: WaitLimit) -> Result<Ticket> {
+        self.push(log, &parts_of(batch), batch.header(), wait_limit)
     }
 
     /// As [`Self::push_batch`], for callers that must not block. The inner `Err` is a ticket to wait for before
     /// trying again. It succeeds when the writer next takes appends, and fails when the queue is closed.
-    pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
+    pub(crate) fn push_batch_or_wait(&self, log: LogNumber, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
         let mut inner = self.lock();
         if !self.is_admitted(&inner, batch.header().length as usize)? {
             let room = inner.room_hooks.get_or_insert_with(Completer::new);
             return Ok(Err(room.ticket(0, 0, 0)));
         }
-        Ok(Ok(self.place(inner, &parts_of(batch), batch.header())))
+        Ok(Ok(self.place(inner, log, &parts_of(batch), batch.header())))
     }
 
     pub(super) fn push(
         &self,
+        log: LogNumber,
         parts: &Parts<'_>,
         header: &BatchHeader,
         wait_limit: WaitLimit,
     ) -> Result<Ticket> {
         let inner = self.admit(header.length as usize, wait_limit)?;
-        Ok(self.place(inner, parts, header))
+        Ok(self.place(inner, log, parts, header))
     }
 
     /// Adds an admitted batch to the block that is being filled.
-    fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, header: &BatchHeader) -> Ticket {
+    fn place(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        log: LogNumber,
+        parts: &Parts<'_>,
+        header: &BatchHeader,
+    ) -> Ticket {
         let gathering = match inner.items.back_mut() {
-            Some(Proposal::Data(g)) if g.has_room(header, self.limits.block_bytes) => g,
+            Some(Proposal::Data(g)) if g.has_room(log, header, self.limits.block_bytes) => g,
             _ => {
                 let buffer = inner.spare.pop().unwrap_or_default();
                 inner.items.push_back(Proposal::Data(BlockBuilder::new(buffer)));
@@ -85,8 +99,9 @@ impl ProposalQueue {
                 }
             }
         };
-        let ticket = gathering.push(parts, header);
-        inner.bytes += header.length as usize;
+        let before = gathering.bytes;
+        let ticket = gathering.push(log, parts, header);
+        inner.bytes += gathering.bytes - before;
         inner.appends += 1;
         self.signal(inner);
         ticket

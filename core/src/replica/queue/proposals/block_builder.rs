@@ -2,8 +2,10 @@
 //! buffer of its own.
 
 use crate::record::batch::BatchHeader;
+use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
+use crate::types::LogNumber;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
@@ -12,9 +14,13 @@ use std::ops::Range;
 pub(crate) struct BlockBuilder {
     /// The headers of the batches, in order. Their bytes are in `pieces`, without gaps.
     pub(crate) batches: Vec<BatchHeader>,
+    /// Their logs: for each stretch of batches of one log, the log and the number of the batch after the stretch.
+    /// Empty in a block of the group's own log.
+    stretches: Vec<(LogNumber, usize)>,
     pub(crate) completer: Completer,
     pieces: Vec<Piece>,
     buffer: BytesMut,
+    /// Bytes of the block's body: of the batches, and of the table if there is one.
     pub(crate) bytes: usize,
     pub(crate) records: u32,
     /// Whether any batch belongs to a session.
@@ -31,6 +37,7 @@ impl BlockBuilder {
     pub(super) fn new(buffer: BytesMut) -> Self {
         Self {
             batches: Vec::new(),
+            stretches: Vec::new(),
             completer: Completer::new(),
             pieces: Vec::new(),
             buffer,
@@ -41,11 +48,45 @@ impl BlockBuilder {
     }
 
     /// Whether a batch can be added. A block counts its records in 32 bits, and records can be empty.
-    pub(super) fn has_room(&self, batch: &BatchHeader, block_bytes: usize) -> bool {
-        self.bytes + batch.length as usize <= block_bytes && self.records.checked_add(batch.count).is_some()
+    pub(super) fn has_room(&self, log: LogNumber, batch: &BatchHeader, block_bytes: usize) -> bool {
+        let continues = self.continues(log);
+        let takes_log = match self.is_mixed() {
+            true => !log.is_none() && (continues || self.stretches.len() < RUNS_MAX),
+            false => log.is_none(),
+        };
+        let table = if continues { 0 } else { RUN_BYTES };
+        takes_log
+            && self.bytes + table + batch.length as usize <= block_bytes
+            && self.records.checked_add(batch.count).is_some()
     }
 
-    pub(super) fn push(&mut self, parts: &Parts<'_>, batch: &BatchHeader) -> Ticket {
+    /// Whether the block is for logs of a shared group.
+    pub(crate) fn is_mixed(&self) -> bool {
+        !self.stretches.is_empty()
+    }
+
+    /// Whether a batch of this log needs no run of its own.
+    fn continues(&self, log: LogNumber) -> bool {
+        log.is_none() || self.stretches.last().is_some_and(|(last, _)| *last == log)
+    }
+
+    /// The batches of a mixed block with their logs, in order.
+    pub(crate) fn with_logs(&self) -> impl Iterator<Item = (LogNumber, &BatchHeader)> {
+        let mut begin = 0;
+        self.stretches.iter().flat_map(move |(log, end)| {
+            let batches = &self.batches[std::mem::replace(&mut begin, *end)..*end];
+            batches.iter().map(move |batch| (*log, batch))
+        })
+    }
+
+    pub(super) fn push(&mut self, log: LogNumber, parts: &Parts<'_>, batch: &BatchHeader) -> Ticket {
+        if !self.continues(log) {
+            self.bytes += if self.is_mixed() { RUN_BYTES } else { TABLE_FIXED_BYTES + RUN_BYTES };
+            self.stretches.push((log, self.batches.len()));
+        }
+        if let Some((_, end)) = self.stretches.last_mut() {
+            *end += 1;
+        }
         let ticket = self.completer.ticket(self.batches.len() as u32, self.records, batch.count);
         match parts {
             Parts::Copy(parts) => {

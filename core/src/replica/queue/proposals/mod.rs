@@ -28,7 +28,7 @@ use crate::read::positions::closed;
 use crate::replica::queue::inbox::InboxEvent;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Outcome;
-use crate::types::{Index, SessionId};
+use crate::types::{Index, LogNumber, SessionId};
 use atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 #[cfg(loom)]
@@ -53,12 +53,38 @@ const SPARE_BUFFERS_MAX: usize = 4;
 pub(crate) enum Command {
     /// Records below `first` are no longer needed. Beyond the end: the log continues at `first`.
     Discard { first: Index },
-    /// Opens a session, named after this entry's raft index, that may be idle for this long.
-    OpenSession { idle_max_ms: u64 },
+    /// Opens a session on a log, named after this entry's raft index, that may be idle for this long.
+    OpenSession { log: LogNumber, idle_max_ms: u64 },
     /// Closes the session: it will not be used again.
     CloseSession { id: SessionId },
     /// From now on these are the options that are set for the log, and no others.
     SetOptions(LogOptions),
+    /// Changes a log of a shared group.
+    Log(LogCommand),
+}
+
+/// A change of one log of a shared group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogCommand {
+    /// The log exists from now on; its first record will be this one.
+    Open { log: LogNumber, start: Index },
+    /// It takes no more appends.
+    Seal { log: LogNumber },
+    /// It is gone, with its records and sessions.
+    Drop { log: LogNumber },
+    /// Records below `first` are no longer needed. Beyond the end: the log continues at `first`.
+    Discard { log: LogNumber, first: Index },
+}
+
+impl LogCommand {
+    /// The log that it changes.
+    pub(crate) fn log(self) -> LogNumber {
+        match self {
+            Self::Open { log, .. } | Self::Seal { log } | Self::Drop { log } | Self::Discard { log, .. } => {
+                log
+            }
+        }
+    }
 }
 
 /// A proposal that the writer takes.

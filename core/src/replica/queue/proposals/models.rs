@@ -20,7 +20,7 @@ fn queue(appends: usize) -> Arc<ProposalQueue> {
 }
 
 fn push(queue: &ProposalQueue, record: u8, wait_limit: WaitLimit) -> Result<Ticket> {
-    queue.push_record(&[record], Stamp::default(), wait_limit)
+    queue.push_record(LogNumber::OWN, &[record], Stamp::default(), wait_limit)
 }
 
 /// A caller on a thread of its own.

@@ -23,7 +23,7 @@ fn take(queue: &ProposalQueue) -> Vec<Proposal> {
 fn appends_fill_blocks_of_bounded_size_in_order() {
     let q = queue(None);
     for i in 0..8u8 {
-        let _ticket = q.push_record(&[i; 200], Stamp::default(), WaitLimit::None).unwrap();
+        let _ticket = q.push_record(LogNumber::OWN, &[i; 200], Stamp::default(), WaitLimit::None).unwrap();
     }
     let items = take(&q);
     let mut seen = Vec::new();
@@ -43,16 +43,17 @@ fn appends_fill_blocks_of_bounded_size_in_order() {
 fn full_queue_returns_busy_and_full_log_returns_full() {
     let q = queue(None);
     for _ in 0..8 {
-        let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
+        let _ticket = q.push_record(LogNumber::OWN, &[0; 200], Stamp::default(), WaitLimit::None).unwrap();
     }
-    let busy = q.push_record(&[0; 200], Stamp::default(), WaitLimit::For(Duration::from_millis(1)));
+    let busy =
+        q.push_record(LogNumber::OWN, &[0; 200], Stamp::default(), WaitLimit::For(Duration::from_millis(1)));
     assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
     take(&q);
-    let _ticket = q.push_record(&[0; 200], Stamp::default(), WaitLimit::None).unwrap();
+    let _ticket = q.push_record(LogNumber::OWN, &[0; 200], Stamp::default(), WaitLimit::None).unwrap();
 
     let q = queue(Some(500));
-    let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
-    let full = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None);
+    let _ticket = q.push_record(LogNumber::OWN, &[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+    let full = q.push_record(LogNumber::OWN, &[0; 400], Stamp::default(), WaitLimit::None);
     assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
 }
 
@@ -100,23 +101,23 @@ fn callers_that_cannot_block_are_notified_of_room() {
     let mut builder = crate::record::batch::BatchBuilder::new();
     let batch = builder.push(&[0; 1500]).unwrap().build().unwrap();
     let q = queue(None);
-    let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
-    let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
-    let another = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+    let _ticket = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap();
+    let room = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap_err();
+    let another = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap_err();
     assert!(room.poll().is_none());
     take(&q);
     assert!(room.poll().unwrap().is_ok() && another.poll().unwrap().is_ok());
-    let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
-    let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+    let _ticket = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap();
+    let room = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap_err();
     q.close();
     assert_eq!(room.wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap_err().kind(), ErrorKind::Closed);
 
     let q = queue(Some(1600));
     q.check_room(1600).unwrap();
-    let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+    let _ticket = q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap().unwrap();
     assert_eq!(q.check_room(100).unwrap_err().kind(), ErrorKind::Full);
-    assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(q.push_batch_or_wait(LogNumber::OWN, &batch).unwrap_err().kind(), ErrorKind::Full);
 }
 
 /// 2^20 empty records take a few hundred bytes. A block of such batches overflowed its record count: it was
@@ -133,7 +134,8 @@ fn block_never_overflows_its_record_count() {
     let q = ProposalQueue::new(limits, 0);
     let header = BatchHeader { length: 40, count: 1 << 20, ..SingleFrame::new(&[], Stamp::default()).header };
     for _ in 0..4097 {
-        let _ticket = q.push(&Parts::Copy([&[0; 40], &[], &[]]), &header, WaitLimit::None).unwrap();
+        let _ticket =
+            q.push(LogNumber::OWN, &Parts::Copy([&[0; 40], &[], &[]]), &header, WaitLimit::None).unwrap();
     }
     let counts: Vec<usize> =
         take(&q).iter().map(|item| if let Proposal::Data(g) = item { g.batches.len() } else { 0 }).collect();
@@ -144,21 +146,21 @@ fn block_never_overflows_its_record_count() {
 #[test]
 fn taken_bytes_count_once() {
     let q = queue(Some(1000));
-    let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+    let _ticket = q.push_record(LogNumber::OWN, &[0; 400], Stamp::default(), WaitLimit::None).unwrap();
     take(&q);
     assert_eq!(
-        q.push_record(&[0; 600], Stamp::default(), WaitLimit::None).unwrap_err().kind(),
+        q.push_record(LogNumber::OWN, &[0; 600], Stamp::default(), WaitLimit::None).unwrap_err().kind(),
         ErrorKind::Full
     );
     q.account(444, 512);
-    let _ticket = q.push_record(&[0; 400], Stamp::default(), WaitLimit::None).unwrap();
+    let _ticket = q.push_record(LogNumber::OWN, &[0; 400], Stamp::default(), WaitLimit::None).unwrap();
 }
 
 #[test]
 fn batches_can_be_left_out() {
     let q = queue(None);
     for i in 0..4u8 {
-        let _ticket = q.push_record(&[i; 10], Stamp::default(), WaitLimit::None).unwrap();
+        let _ticket = q.push_record(LogNumber::OWN, &[i; 10], Stamp::default(), WaitLimit::None).unwrap();
     }
     let Some(Proposal::Data(g)) = take(&q).pop() else { panic!() };
     let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).0.concat();
@@ -169,10 +171,10 @@ fn batches_can_be_left_out() {
 #[test]
 fn closed_queue_returns_the_rest_and_admits_nothing() {
     let q = queue(None);
-    let _ticket = q.push_record(b"x", Stamp::default(), WaitLimit::None).unwrap();
+    let _ticket = q.push_record(LogNumber::OWN, b"x", Stamp::default(), WaitLimit::None).unwrap();
     q.close();
     assert_eq!(take(&q).len(), 1);
     assert!(q.take(true).closed);
-    let refused = q.push_record(b"x", Stamp::default(), WaitLimit::None);
+    let refused = q.push_record(LogNumber::OWN, b"x", Stamp::default(), WaitLimit::None);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
 }

@@ -392,7 +392,8 @@ fn order(node: &mut Node, command: Command) -> Ticket {
 #[test]
 fn append_without_a_leader_fails_after_two_election_timeouts() {
     let mut node = leader_of(2);
-    let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
+    let ticket =
+        order(&mut node, Command::OpenSession { log: crate::types::LogNumber::OWN, idle_max_ms: 60_000 });
     step(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let timeout = node.replica.cluster.election_timeout * 2;
     node.replica
@@ -407,7 +408,8 @@ fn append_without_a_leader_fails_after_two_election_timeouts() {
 #[test]
 fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     let mut node = leader_of(2);
-    let stays = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
+    let stays =
+        order(&mut node, Command::OpenSession { log: crate::types::LogNumber::OWN, idle_max_ms: 60_000 });
     let is_cut_off = order(&mut node, Command::Discard { first: Index(100) });
     assert_eq!(node.replica.sequencer.end().raft, EntryIndex(6));
     let mut other = append(5, vec![Entry { index: 6, term: 3, ..Entry::default() }]);

@@ -26,22 +26,27 @@ mod replay;
 pub(crate) use replay::Replayed;
 
 use crate::cluster::membership::Membership;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::record::batch::{Malformed, Stamp};
-use crate::replica::queue::proposals::{BlockBuilder, Command};
+use crate::read::log_set::unknown;
+use crate::read::reader::shared_group;
+use crate::record::batch::{BatchHeader, Malformed, Stamp};
+use crate::record::crc::crc32c;
+use crate::replica::queue::proposals::{BlockBuilder, Command, LogCommand};
 use crate::replica::state::command::encode_command;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
 use crate::store::format::block::{BlockHeader, Kind, digest_of_batches};
 use crate::store::format::identity::Identity;
+use crate::store::format::mixed::{Run, TableBuilder};
 use crate::store::format::segment::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
 use crate::store::segment::Base;
 use crate::sync::completer::Completer;
 use crate::sync::completion::{Appended, Outcome};
-use crate::types::{DirectoryId, EntryIndex, Index, NodeId, SessionId, Term, Timestamp};
+use crate::types::{DirectoryId, EntryIndex, Index, LogNumber, NodeId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -85,8 +90,14 @@ pub(crate) struct Sequencer {
     end: Base,
     last_timestamp: Timestamp,
     sessions: Sessions,
+    /// The logs of a shared group.
+    logs: LogTable,
+    /// The logs that committed entries have changed since they were last taken; with repetitions.
+    changed_logs: Vec<LogNumber>,
     /// The limits of the session table that apply if the log sets none: `sessions_max` and `session_window`.
     own_limits: (u32, u16),
+    /// The most logs that may be opened: an opening has room for their table beside that of the sessions.
+    logs_max: usize,
     hard_state: HardState,
     committed: Committed,
     /// The effects of the entries after the last committed one; ascending, without gaps.
@@ -105,6 +116,7 @@ pub(crate) struct Committed {
     pub(crate) membership: Membership,
     /// The options that are set for the log.
     pub(crate) options: LogOptions,
+    pub(crate) logs: LogTable,
     /// The last entry that changed the membership, among those committed since this state was created. 0: none.
     pub(crate) changed: EntryIndex,
 }
@@ -122,6 +134,11 @@ enum Effect {
     Discard(Index),
     Membership(Membership),
     Options(LogOptions),
+    /// The records of a mixed block, and its timestamp.
+    Runs(Vec<Run>, Timestamp),
+    Log(LogCommand),
+    /// The logs as of this entry, which a replay began behind.
+    Logs(LogTable),
 }
 
 /// The block of a proposal, with its position, and the answers of its appends.
@@ -151,7 +168,10 @@ impl Sequencer {
             end: Base { raft: EntryIndex(0), term: FIRST_TERM, next: Index(1) },
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
+            logs: LogTable::default(),
+            changed_logs: Vec::new(),
             own_limits: (options.sessions_max, options.session_window),
+            logs_max: options.logs_max(),
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: EntryIndex(0) },
             committed: Committed {
                 raft: EntryIndex(0),
@@ -159,6 +179,7 @@ impl Sequencer {
                 first: Index(1),
                 membership,
                 options: LogOptions::default(),
+                logs: LogTable::default(),
                 changed: EntryIndex(0),
             },
             pending: VecDeque::new(),
@@ -196,6 +217,16 @@ impl Sequencer {
 
     pub(crate) fn sessions(&self) -> &Sessions {
         &self.sessions
+    }
+
+    /// The logs of a shared group after the last block.
+    pub(crate) fn logs(&self) -> &LogTable {
+        &self.logs
+    }
+
+    /// The logs that committed entries have changed since the last call; with repetitions.
+    pub(crate) fn take_changed_logs(&mut self) -> Vec<LogNumber> {
+        std::mem::take(&mut self.changed_logs)
     }
 
     /// The membership after the last block.
@@ -249,10 +280,33 @@ impl Sequencer {
                     self.committed.changed = entry.raft;
                 }
                 Some(Effect::Options(options)) => self.committed.options = options,
+                Some(effect) => self.commit_logs(effect),
                 None => {}
             }
         }
         self.hard_state.commit = self.hard_state.commit.max(self.committed.raft);
+    }
+
+    /// Applies the effect of a committed entry on the logs of a shared group. The table at the end has accepted it.
+    fn commit_logs(&mut self, effect: Effect) {
+        let logs = &mut self.committed.logs;
+        let applied = match effect {
+            Effect::Runs(runs, at) => runs.iter().try_for_each(|run| {
+                self.changed_logs.push(run.log);
+                logs.append(run, at)
+            }),
+            Effect::Log(command) => {
+                self.changed_logs.push(command.log());
+                logs.apply(command)
+            }
+            Effect::Logs(table) => {
+                self.changed_logs.extend(table.iter().map(|(log, _)| log));
+                *logs = table;
+                Ok(())
+            }
+            Effect::Discard(_) | Effect::Membership(_) | Effect::Options(_) => Ok(()),
+        };
+        debug_assert_eq!(applied, Ok(()), "the committed table differs from the one at the end");
     }
 
     /// Raft knows that entries up to `raft` are committed, whether they have taken effect here or not. From now on,
@@ -281,18 +335,16 @@ impl Sequencer {
             configuration: self.membership_at_end().encode(),
             sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
             options: if planted!(74) { Vec::new() } else { self.options_at_end().encode() },
+            logs: self.logs.encode(),
         };
         self.position_block(Kind::Opening, opening.encode())
     }
 
     /// The maximum size of an opening block's body now, in bytes.
     pub(crate) fn opening_bytes_max(&self) -> usize {
-        let options = self.options_at_end().encode().len();
-        let options = if options > 0 { LENGTH_BYTES + options } else { 0 };
-        OPENING_FIXED_BYTES
-            + self.membership_at_end().encode().len()
-            + self.sessions.encoded_bytes()
-            + options
+        let (options, logs) = (self.options_at_end().encode().len(), self.logs.encoded_bytes());
+        let added = if options + logs > 0 { 2 * LENGTH_BYTES + options + logs } else { 0 };
+        OPENING_FIXED_BYTES + self.membership_at_end().encode().len() + self.sessions.encoded_bytes() + added
     }
 
     /// A block that proves the blocks before it. Its body is `body` zeros.
@@ -359,6 +411,9 @@ impl Sequencer {
     /// At the leader: makes a block of the batches, and the answers for when it is committed. `now` is the leader's
     /// clock.
     pub(crate) fn data(&mut self, gathered: BlockBuilder, now: Timestamp) -> SequencedBlock {
+        if gathered.is_mixed() {
+            return self.mixed(gathered, now);
+        }
         let timestamp = now.max(self.last_timestamp);
         let first = self.end.next;
         if !gathered.has_sessions {
@@ -375,7 +430,7 @@ impl Sequencer {
             .iter()
             .map(|e| {
                 let here = Appended { first: next, count: e.count };
-                let placed = self.place(&e.stamp, next, e.count, timestamp);
+                let placed = self.place(LogNumber::OWN, &e.stamp, next, e.count, timestamp);
                 let fresh = matches!(placed, Ok(None));
                 if fresh {
                     next = next.plus(u64::from(e.count));
@@ -397,10 +452,18 @@ impl Sequencer {
     }
 
     /// Assigns a batch its index. `None`: it takes the next one. Some: it is a retry, with these original indexes.
-    fn place(&mut self, stamp: &Stamp, next: Index, count: u32, at: Timestamp) -> Result<Option<Appended>> {
+    fn place(
+        &mut self,
+        log: LogNumber,
+        stamp: &Stamp,
+        next: Index,
+        count: u32,
+        at: Timestamp,
+    ) -> Result<Option<Appended>> {
         if stamp.session.is_none() {
             return Ok(None);
         }
+        self.sessions.check_log(stamp, log)?;
         let earlier = self.sessions.check(stamp, at)?;
         if planted!(10) && earlier.is_some() {
             return Ok(None);
@@ -409,6 +472,49 @@ impl Sequencer {
             self.sessions.apply(stamp, next, count, at)?;
         }
         Ok(earlier)
+    }
+
+    /// As [`Self::data`], for batches of logs of a shared group. Each is decided by itself.
+    fn mixed(&mut self, gathered: BlockBuilder, now: Timestamp) -> SequencedBlock {
+        let timestamp = now.max(self.last_timestamp);
+        let mut table = TableBuilder::default();
+        let mut results = Vec::with_capacity(gathered.batches.len());
+        for (log, batch) in gathered.with_logs() {
+            let placed = self.place_in_log(log, batch, timestamp);
+            if let Ok((here, true)) = &placed {
+                table.push(log, here.first, batch);
+            }
+            results.push(placed);
+        }
+        let (runs, table) = table.build();
+        let counts = runs.iter().fold((0, 0), |(b, r), run| (b + run.batches, r + run.records));
+        let (pieces, completer) = gathered.into_pieces(Some(&mut |n| matches!(results[n], Ok((_, true)))));
+        let block = (!runs.is_empty()).then(|| {
+            let digest = crc32c(&table);
+            let body = std::iter::once(Bytes::from(table)).chain(pieces).collect();
+            let block = self.entry(Kind::Mixed, timestamp, counts, digest, body);
+            self.pend(Some(Effect::Runs(runs, timestamp)));
+            block
+        });
+        let outcome = Outcome::Each(results.into_iter().map(|placed| placed.map(|(here, _)| here)).collect());
+        SequencedBlock { block, completer, outcome }
+    }
+
+    /// Assigns a batch its index in a log. True: it takes the next one; false: it is a retry, with its original index.
+    fn place_in_log(
+        &mut self,
+        log: LogNumber,
+        batch: &BatchHeader,
+        at: Timestamp,
+    ) -> Result<(Appended, bool)> {
+        let first = self.logs.check_append(log)?.next;
+        if let Some(earlier) = self.place(log, &batch.stamp, first, batch.count, at)? {
+            return Ok((earlier, false));
+        }
+        let run = Run { log, batches: 1, first, records: batch.count, bytes: batch.length, digest: 0 };
+        let appended = self.logs.append(&run, at);
+        debug_assert_eq!(appended, Ok(()), "the log was checked above");
+        Ok((Appended { first, count: batch.count }, true))
     }
 
     /// At the leader: the session that has to be closed before another is opened, if there is one.
@@ -429,11 +535,17 @@ impl Sequencer {
             Command::SetOptions(options) if options == self.options_at_end() => {
                 return Decision::Done(Index(0));
             }
-            Command::OpenSession { idle_max_ms } => {
+            Command::OpenSession { log, idle_max_ms } => {
                 let id = SessionId(self.end.raft.next().0);
-                let opened = self.sessions.check_open(timestamp);
-                if let Err(error) = opened.and_then(|()| self.sessions.open(id, idle_max_ms, timestamp)) {
+                let opened = self.check_session_log(log).and_then(|()| self.sessions.check_open(timestamp));
+                if let Err(error) = opened.and_then(|()| self.sessions.open(id, log, idle_max_ms, timestamp))
+                {
                     return Decision::Refused(error);
+                }
+            }
+            Command::Log(command) => {
+                if let Some(decision) = self.decide_log(command) {
+                    return decision;
                 }
             }
             _ => {}
@@ -442,18 +554,74 @@ impl Sequencer {
         let digest = digest_of_bytes(&[&body]);
         let body = vec![Bytes::from(body)];
         let mut block = self.entry(Kind::Command, timestamp, (0, 0), digest, body);
-        self.take_effect(command);
+        let applied = self.take_effect(command);
+        debug_assert_eq!(applied, Ok(()), "the command was decided above");
         block.end = self.end;
         let result = match command {
             Command::OpenSession { .. } => Index(block.header.raft_index.0),
             Command::Discard { first } => first,
-            Command::CloseSession { .. } | Command::SetOptions(_) => Index(0),
+            Command::Log(LogCommand::Discard { first, .. }) => first,
+            Command::CloseSession { .. } | Command::SetOptions(_) | Command::Log(_) => Index(0),
         };
         Decision::Write(block, result)
     }
 
+    /// The decision on a command to a log of a shared group that changes nothing, or is refused. None: it is written.
+    fn decide_log(&self, command: LogCommand) -> Option<Decision> {
+        let (log, state) = (command.log(), self.logs.get(command.log()));
+        Some(match (command, state) {
+            (LogCommand::Open { .. }, Some(_)) => Decision::Done(Index(0)),
+            (LogCommand::Open { .. }, None) => Decision::Refused(self.check_open_log(log).err()?),
+            (LogCommand::Drop { .. }, None) => Decision::Done(Index(0)),
+            (LogCommand::Seal { .. }, Some(state)) if state.sealed => Decision::Done(state.next),
+            (LogCommand::Discard { first, .. }, Some(state)) if first <= state.first => {
+                Decision::Done(state.first)
+            }
+            (_, Some(_)) => return None,
+            (_, None) => Decision::Refused(unknown(log)),
+        })
+    }
+
+    /// Whether one more log may be opened.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the group holds records of its own. `Full`: the openings of its segments have no room for
+    /// more logs.
+    fn check_open_log(&self, log: LogNumber) -> Result<()> {
+        if log.is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "log 0 is the group's own; numbers begin at 1",
+            ));
+        }
+        if !self.logs.is_shared() && self.end.next > Index(1) {
+            let what = "this directory holds one log with records of its own; named logs need a directory of their own";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        if self.logs.len() >= self.logs_max {
+            let what = format!(
+                "the group has {} logs, and its segments have no room for more; drop some, or use more groups or                  larger segments",
+                self.logs.len()
+            );
+            return Err(Error::new(ErrorKind::Full, what));
+        }
+        Ok(())
+    }
+
+    /// Checks that a session can be opened on `log`.
+    fn check_session_log(&self, log: LogNumber) -> Result<()> {
+        match log.is_none() {
+            true if self.logs.is_shared() => Err(shared_group()),
+            true => Ok(()),
+            false => self.logs.check_append(log).map(drop),
+        }
+    }
+
     /// Applies a command that is in the log, except for opening a session.
-    fn take_effect(&mut self, command: Command) {
+    ///
+    /// # Errors
+    /// The command contradicts the entries before it.
+    fn take_effect(&mut self, command: Command) -> Result<(), Malformed> {
         let mut effect = None;
         match command {
             Command::Discard { first } => {
@@ -467,8 +635,16 @@ impl Sequencer {
                 self.sessions.limit(max, window);
                 effect = Some(Effect::Options(options));
             }
+            Command::Log(command) => {
+                self.logs.apply(command)?;
+                if let LogCommand::Drop { log } = command {
+                    self.sessions.close_all_of(log);
+                }
+                effect = Some(Effect::Log(command));
+            }
         }
         self.pend(effect);
+        Ok(())
     }
 
     /// Adds an entry that raft makes itself, equally at every replica: a new leader's first entry, or a membership

@@ -9,13 +9,15 @@ use crate::options::log_options::LogOptions;
 use crate::record::batch::{BatchHeader, Malformed};
 use crate::replica::queue::proposals::Command;
 use crate::replica::state::command::parse_command;
+use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;
 use crate::store::NewBlock;
 use crate::store::format::block::{Batches, BlockHeader, Kind};
+use crate::store::format::mixed::{Run, Table};
 use crate::store::format::segment::{HardState, Opening};
 use crate::store::read::chain::Learn;
 use crate::store::segment::Base;
-use crate::types::{EntryIndex, Index, SessionId, Timestamp};
+use crate::types::{EntryIndex, Index, LogNumber, SessionId, Timestamp};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -86,7 +88,7 @@ impl Sequencer {
         if header.first != self.end.next {
             return Err("block's first record does not follow the one before");
         }
-        if header.timestamp < self.last_timestamp && header.kind == Kind::Data {
+        if header.timestamp < self.last_timestamp && header.kind.has_records() {
             return Err("block is older than the one before");
         }
         let end = Base { raft: header.raft_index, term: header.term, next: self.end.next };
@@ -98,15 +100,19 @@ impl Sequencer {
                 }
                 self.pend(None);
             }
+            Kind::Mixed => {
+                let runs = self.replay_runs(header, body)?;
+                self.pend(Some(Effect::Runs(runs, header.timestamp)));
+            }
             Kind::Command => {
                 let command = parse_command(body.next().unwrap_or_default())?;
                 // An entry in the log was accepted once. A limit lowered since then does not refuse it.
-                if let Command::OpenSession { idle_max_ms } = command {
+                if let Command::OpenSession { log, idle_max_ms } = command {
                     let id = SessionId(header.raft_index.0);
-                    let opened = self.sessions.open(id, idle_max_ms, header.timestamp);
+                    let opened = self.sessions.open(id, log, idle_max_ms, header.timestamp);
                     opened.map_err(|_| "session opened twice")?;
                 }
-                self.take_effect(command);
+                self.take_effect(command)?;
             }
             Kind::Configuration => {
                 let membership = self.membership_after(body.next().unwrap_or_default())?;
@@ -127,15 +133,52 @@ impl Sequencer {
 
     fn replay_batches(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
         for batch in Batches::new(body) {
-            let (BatchHeader { stamp, count, .. }, _) = batch?;
-            if !stamp.session.is_none() {
-                let at = Timestamp(header.timestamp.0 + u64::from(planted!(41)));
-                let applied = self.sessions.apply(&stamp, self.end.next, count, at);
-                applied.map_err(|_| "batch does not follow the one before in its session")?;
-            }
-            self.end.next = self.end.next.plus(u64::from(count));
+            let (batch, _) = batch?;
+            self.replay_stamp(LogNumber::OWN, &batch, self.end.next, header.timestamp)?;
+            self.end.next = self.end.next.plus(u64::from(batch.count));
         }
         Ok(())
+    }
+
+    /// Replays the records of a mixed block, whose body was checked.
+    fn replay_runs(
+        &mut self,
+        header: &BlockHeader,
+        body: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<Vec<Run>, Malformed> {
+        let head = body.next().unwrap_or_default();
+        let table = Table::parse(header, head)?;
+        let mut batches = std::iter::once(&head[table.len()..]).chain(body).flat_map(Batches::new);
+        let mut runs = Vec::new();
+        for (run, _) in table.runs() {
+            let mut next = run.first;
+            for _ in 0..run.batches {
+                let (batch, _) = batches.next().ok_or("mixed block has fewer batches than its table")??;
+                self.replay_stamp(run.log, &batch, next, header.timestamp)?;
+                next = next.plus(u64::from(batch.count));
+            }
+            self.logs.append(&run, header.timestamp)?;
+            self.end.next = self.end.next.plus(u64::from(run.records));
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+
+    /// Replays a batch's place in its session, if it has one.
+    fn replay_stamp(
+        &mut self,
+        log: LogNumber,
+        batch: &BatchHeader,
+        first: Index,
+        at: Timestamp,
+    ) -> Result<(), Malformed> {
+        if batch.stamp.session.is_none() {
+            return Ok(());
+        }
+        let at = Timestamp(at.0 + u64::from(planted!(41)));
+        let applied = self.sessions.check_log(&batch.stamp, log);
+        let applied = applied.and_then(|()| self.sessions.apply(&batch.stamp, first, batch.count, at));
+        applied.map_err(|_| "batch does not follow the one before in its session")
     }
 
     fn replay_opening(
@@ -158,18 +201,24 @@ impl Sequencer {
         // replays from an earlier segment.
         let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
         // The end of the log when the segment began, which counts once it is committed.
+        let logs = LogTable::decode(&opening.logs)?;
         let mut pending = VecDeque::new();
-        let mut next = end.next;
+        let (mut next, mut committed_logs) = (end.next, logs.clone());
         if raft < end.raft {
-            pending.push_back(Pending { raft: end.raft, next: end.next, effect: None });
-            next = opening.log_first;
+            let effect = logs.is_shared().then(|| Effect::Logs(logs.clone()));
+            pending.push_back(Pending { raft: end.raft, next: end.next, effect });
+            (next, committed_logs) = (opening.log_first, LogTable::default());
         }
+        let changed_logs = committed_logs.iter().map(|(log, _)| log).collect();
         *self = Self {
             me: self.me,
             end,
             last_timestamp: header.timestamp,
             sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
+            logs,
+            changed_logs,
             own_limits,
+            logs_max: options.logs_max(),
             hard_state: opening.hard_state,
             committed: Committed {
                 raft,
@@ -177,6 +226,7 @@ impl Sequencer {
                 first: opening.log_first,
                 membership,
                 options: set,
+                logs: committed_logs,
                 changed: EntryIndex(0),
             },
             pending,
@@ -212,6 +262,9 @@ impl Sequencer {
         if !planted!(18) {
             self.committed.first = self.committed.first.max(self.end.next);
         }
+        self.logs.begin_at_ends();
+        self.committed.logs = self.logs.clone();
+        self.changed_logs = self.logs.iter().map(|(log, _)| log).collect();
         if planted!(17) {
             self.sessions = Sessions::new(options.sessions_max, options.session_window);
         }

@@ -70,8 +70,10 @@ impl Three {
     }
 
     fn append(&mut self, stamps: &[Stamp], at: u64) {
-        let tickets: Vec<_> =
-            stamps.iter().map(|s| self.queue.push_record(b"x", *s, WaitLimit::None).unwrap()).collect();
+        let tickets: Vec<_> = stamps
+            .iter()
+            .map(|s| self.queue.push_record(LogNumber::OWN, b"x", *s, WaitLimit::None).unwrap())
+            .collect();
         for item in self.queue.take(true).items {
             let Proposal::Data(gathered) = item else { unreachable!() };
             let SequencedBlock { block, completer, outcome } = self.leader.data(gathered, Timestamp(at));
@@ -123,13 +125,13 @@ fn last_voter_opens_with_entries_of_an_older_term() {
 #[test]
 fn refused_open_session_changes_no_table() {
     let mut three = Three::new();
-    three.command(Command::OpenSession { idle_max_ms: 50 }, 1000);
+    three.command(Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 50 }, 1000);
     for _ in 0..2 {
-        three.command(Command::OpenSession { idle_max_ms: 1_000_000 }, 1000);
+        three.command(Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 1_000_000 }, 1000);
     }
     three.leader.sessions = Sessions::decode(&three.leader.sessions.encode(), 2, 16).unwrap();
     let before = three.leader.sessions.encode();
-    let refused = three.command(Command::OpenSession { idle_max_ms: 1 }, 1051);
+    let refused = three.command(Command::OpenSession { log: LogNumber::OWN, idle_max_ms: 1 }, 1051);
     assert_eq!(refused, None);
     // The leader may look for a session to close, and then find no room for the commands.
     assert_eq!(three.leader.session_to_go(Timestamp(1051)), Some(SessionId(2)));
@@ -184,7 +186,7 @@ proptest! {
                     if let Some(id) = may.filter(|_| idle % 2 == 0) {
                         three.command(Command::CloseSession { id }, at);
                     }
-                    three.command(Command::OpenSession { idle_max_ms: idle }, at);
+                    three.command(Command::OpenSession { log: LogNumber::OWN, idle_max_ms: idle }, at);
                 }
                 Op::Close { which } => {
                     let id = SessionId(three.leader.end().raft.0.saturating_sub(which));

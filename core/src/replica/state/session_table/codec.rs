@@ -18,7 +18,7 @@
 //! | 16 | 8 | last activity, ms since 1970 | - |
 //! | 24 | 8 | longest idle time, ms | - |
 //! | 32 | 4 | number of remembered batches | 0 if last sequence is 0, else 1 to min(last sequence, 1024) |
-//! | 36 | 4 | 0 | 0 |
+//! | 36 | 4 | number of its log | 0: the group's own log |
 //! | 40 | | the remembered batches, 12 bytes each, oldest first; the newest is that of last sequence | |
 //!
 //! A remembered batch:
@@ -34,7 +34,7 @@ use super::{Session, Sessions, end_of};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::store::format::geometry::{REMEMBERED_BYTES, REMEMBERED_MAX, SESSION_BYTES, TABLE_HEADER_BYTES};
 use crate::sync::completion::Appended;
-use crate::types::{Index, Sequence, SessionId, Timestamp};
+use crate::types::{Index, LogNumber, Sequence, SessionId, Timestamp};
 use std::collections::VecDeque;
 
 impl Sessions {
@@ -55,7 +55,7 @@ impl Sessions {
                 b.extend_from_slice(&word.to_le_bytes());
             }
             b.extend_from_slice(&(session.remembered.len() as u32).to_le_bytes());
-            b.extend_from_slice(&[0; 4]);
+            b.extend_from_slice(&session.log.0.to_le_bytes());
             for batch in &session.remembered {
                 b.extend_from_slice(&batch.first.0.to_le_bytes());
                 b.extend_from_slice(&batch.count.to_le_bytes());
@@ -82,9 +82,6 @@ impl Sessions {
         let mut id_before = SessionId(0);
         for _ in 0..count {
             let (fixed, more) = rest.split_at_checked(SESSION_BYTES).ok_or(SHORT)?;
-            if fixed[36..40] != [0; 4] {
-                return Err(NEWER);
-            }
             let remembered = u32_at(fixed, 32);
             let (batches, more) =
                 more.split_at_checked(remembered_bytes(remembered, u64_at(fixed, 8))?).ok_or(SHORT)?;
@@ -96,6 +93,7 @@ impl Sessions {
             id_before = id;
             let mut session = Session {
                 last: Sequence(u64_at(fixed, 8)),
+                log: LogNumber(u32_at(fixed, 36)),
                 active: Timestamp(u64_at(fixed, 16)),
                 idle_max_ms: u64_at(fixed, 24),
                 remembered: decode_batches(batches)?,

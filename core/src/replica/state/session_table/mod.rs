@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::{BATCH_RECORDS_MAX, Stamp};
 use crate::store::format::geometry::REMEMBERED_MAX;
 use crate::sync::completion::Appended;
-use crate::types::{Index, Sequence, SessionId, Timestamp};
+use crate::types::{Index, LogNumber, Sequence, SessionId, Timestamp};
 use std::collections::{HashMap, VecDeque};
 
 /// One client's session.
@@ -30,6 +30,8 @@ use std::collections::{HashMap, VecDeque};
 struct Session {
     /// The newest batch of the session in the log; 0 before the first.
     last: Sequence,
+    /// The log that it appends to.
+    log: LogNumber,
     /// When it was opened or last appended, by the log's time.
     active: Timestamp,
     idle_max_ms: u64,
@@ -141,7 +143,13 @@ impl Sessions {
 
     /// Opens a session: `id` is the raft index of the entry that opens it, `at` that entry's timestamp. Drops all
     /// expired sessions first. Checks no limit: an entry in the log is never refused.
-    pub(crate) fn open(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
+    pub(crate) fn open(
+        &mut self,
+        id: SessionId,
+        log: LogNumber,
+        idle_max_ms: u64,
+        at: Timestamp,
+    ) -> Result<()> {
         self.expire(at);
         if id.is_none() || self.sessions.contains_key(&id) {
             // Ids are raft indexes, so the caller counts wrongly or the log contradicts itself.
@@ -150,7 +158,8 @@ impl Sessions {
                 format!("session {id} is open already, or 0, which is no session"),
             ));
         }
-        let session = Session { last: Sequence(0), active: at, idle_max_ms, remembered: VecDeque::new() };
+        let session =
+            Session { last: Sequence(0), log, active: at, idle_max_ms, remembered: VecDeque::new() };
         self.good_until_min = self.good_until_min.min(session.good_until());
         self.sessions.insert(id, session);
         Ok(())
@@ -179,6 +188,31 @@ impl Sessions {
     pub(crate) fn close(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
             self.remembered -= session.remembered.len();
+        }
+    }
+
+    /// Removes the sessions of a log that is dropped.
+    pub(crate) fn close_all_of(&mut self, log: LogNumber) {
+        let remembered = &mut self.remembered;
+        self.sessions.retain(|_, session| {
+            if session.log == log {
+                *remembered -= session.remembered.len();
+            }
+            session.log != log
+        });
+    }
+
+    /// Checks that a batch for `log` belongs to no session, to a session of that log, or to an unknown one.
+    ///
+    /// Errors: `SessionExpired`: the session is of another log of the group.
+    pub(crate) fn check_log(&self, stamp: &Stamp, log: LogNumber) -> Result<()> {
+        match self.sessions.get(&stamp.session) {
+            Some(session) if session.log != log => {
+                let id = stamp.session;
+                let what = format!("session {id} belongs to another log; open one for this log");
+                Err(Error::new(ErrorKind::SessionExpired, what))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -271,10 +305,11 @@ impl Sessions {
     pub(crate) fn digest(&self, at: Timestamp) -> u64 {
         let one = |(id, session): (&SessionId, &Session)| {
             let words = [id.0, session.last.0, session.active.0, session.idle_max_ms];
+            let log = (!session.log.is_none()).then_some(u64::from(session.log.0));
             let batches = session.remembered.iter().flat_map(|b| [b.first.0, b.count.into()]);
             let mix =
                 |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            words.into_iter().chain(batches).fold(0x517c_c1b7_2722_0a95, mix)
+            words.into_iter().chain(log).chain(batches).fold(0x517c_c1b7_2722_0a95, mix)
         };
         let good = self.sessions.iter().filter(|(_, session)| !session.is_expired(at));
         good.map(one).fold(0, u64::wrapping_add)

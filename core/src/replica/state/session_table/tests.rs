@@ -22,7 +22,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
 /// Session 1 with `n` batches of two records, at 10, 20, 30 …, all without an answer so far.
 fn table(n: u64, window: u16) -> Sessions {
     let mut table = Sessions::new(2, window);
-    table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
+    table.open(SessionId(1), LogNumber::OWN, IDLE, Timestamp(0)).unwrap();
     for s in 1..=n {
         let stamp = stamp(1, s, u16::MAX);
         assert_eq!(table.check(&stamp, Timestamp(s)).unwrap(), None);
@@ -79,7 +79,7 @@ fn session_expires_by_log_time_and_only_appends_extend_it() {
 #[test]
 fn session_without_an_idle_limit_never_expires() {
     let mut table = Sessions::new(1, 1);
-    table.open(SessionId(1), u64::MAX, Timestamp(5)).unwrap();
+    table.open(SessionId(1), LogNumber::OWN, u64::MAX, Timestamp(5)).unwrap();
     table.expire(Timestamp(u64::MAX));
     assert_eq!(table.check(&stamp(1, 1, 0), Timestamp(u64::MAX)).unwrap(), None);
 }
@@ -87,19 +87,22 @@ fn session_without_an_idle_limit_never_expires() {
 #[test]
 fn number_of_sessions_is_bounded_and_expired_ones_make_room() {
     let mut table = Sessions::new(2, 4);
-    table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
-    table.open(SessionId(2), IDLE, Timestamp(1)).unwrap();
+    table.open(SessionId(1), LogNumber::OWN, IDLE, Timestamp(0)).unwrap();
+    table.open(SessionId(2), LogNumber::OWN, IDLE, Timestamp(1)).unwrap();
     let before = table.encode();
     assert_eq!(kind(table.check_open(Timestamp(IDLE))), ErrorKind::TooManySessions);
     table.check_open(Timestamp(IDLE + 1)).unwrap();
     assert_eq!(table.encode(), before, "a check changes nothing");
-    table.open(SessionId(4), IDLE, Timestamp(IDLE + 1)).unwrap();
+    table.open(SessionId(4), LogNumber::OWN, IDLE, Timestamp(IDLE + 1)).unwrap();
     assert_eq!((table.len(), table.get(SessionId(1))), (2, None));
     table.close(SessionId(2));
     table.close(SessionId(2));
-    table.open(SessionId(5), IDLE, Timestamp(IDLE + 1)).unwrap();
-    assert_eq!(kind(table.open(SessionId(5), IDLE, Timestamp(IDLE + 1))), ErrorKind::InvalidArgument);
-    table.open(SessionId(6), IDLE, Timestamp(IDLE + 1)).unwrap();
+    table.open(SessionId(5), LogNumber::OWN, IDLE, Timestamp(IDLE + 1)).unwrap();
+    assert_eq!(
+        kind(table.open(SessionId(5), LogNumber::OWN, IDLE, Timestamp(IDLE + 1))),
+        ErrorKind::InvalidArgument
+    );
+    table.open(SessionId(6), LogNumber::OWN, IDLE, Timestamp(IDLE + 1)).unwrap();
     assert_eq!(table.len(), 3, "an entry in the log is not refused");
 }
 
@@ -122,7 +125,7 @@ fn contradicting_log_changes_nothing() {
 #[test]
 fn golden_bytes() {
     let mut table = table(2, 4);
-    table.open(SessionId(0x0102), 0x0304, Timestamp(0x0106)).unwrap();
+    table.open(SessionId(0x0102), LogNumber::OWN, 0x0304, Timestamp(0x0106)).unwrap();
     let words = |w: &[u64]| w.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
     let want = [
         vec![2, 0, 0, 0, 0, 0, 0, 0],
@@ -138,7 +141,7 @@ fn golden_bytes() {
 #[test]
 fn smaller_limits_refuse_nothing_and_a_smaller_window_forgets() {
     let mut big = table(6, 8);
-    big.open(SessionId(2), IDLE, Timestamp(6)).unwrap();
+    big.open(SessionId(2), LogNumber::OWN, IDLE, Timestamp(6)).unwrap();
     let small = Sessions::decode(&big.encode(), 1, 3).unwrap();
     assert_eq!(small.len(), 2);
     assert_eq!(small.check(&stamp(1, 4, 0), Timestamp(6)).unwrap(), Some(at(40, 2)));
@@ -146,7 +149,7 @@ fn smaller_limits_refuse_nothing_and_a_smaller_window_forgets() {
     assert_eq!(small.encoded_bytes(), small.encode().len());
     // As if the window had been that size from the start.
     let mut from_start = table(6, 3);
-    from_start.open(SessionId(2), IDLE, Timestamp(6)).unwrap();
+    from_start.open(SessionId(2), LogNumber::OWN, IDLE, Timestamp(6)).unwrap();
     assert_eq!(small.encode(), from_start.encode());
 }
 
@@ -156,7 +159,7 @@ fn full_table_takes_exactly_its_bound() {
     let mut table = Sessions::new(sessions, window);
     let mut next = 1;
     for id in 1..=u64::from(sessions) {
-        table.open(SessionId(id), IDLE, Timestamp(0)).unwrap();
+        table.open(SessionId(id), LogNumber::OWN, IDLE, Timestamp(0)).unwrap();
         for s in 1..=2 * u64::from(window) {
             table.apply(&stamp(id, s, u16::MAX), Index(next), 1, Timestamp(0)).unwrap();
             next += 1;
@@ -327,9 +330,9 @@ proptest! {
                         prop_assert_eq!(kind(may), ErrorKind::TooManySessions);
                     } else {
                         prop_assert!(may.is_ok());
-                        table.open(SessionId(raft), idle, Timestamp(now)).unwrap();
+                        table.open(SessionId(raft), LogNumber::OWN, idle, Timestamp(now)).unwrap();
                         prop_assert_eq!(table.len(), model.live(now) + 1);
-                        replayed.open(SessionId(raft), idle, Timestamp(now)).unwrap();
+                        replayed.open(SessionId(raft), LogNumber::OWN, idle, Timestamp(now)).unwrap();
                         let session = ModelSession { placed: vec![], remembered_from: 0, active: now, idle };
                         model.sessions.insert(raft, session);
                     }
@@ -383,7 +386,7 @@ proptest! {
         more in 0..16usize,
     ) {
         let mut good = table(n, 8);
-        good.open(SessionId(7), IDLE, Timestamp(n)).unwrap();
+        good.open(SessionId(7), LogNumber::OWN, IDLE, Timestamp(n)).unwrap();
         let good = good.encode();
         prop_assert_eq!(Sessions::decode(&good, 2, 8).unwrap().encode(), good.clone());
         let place = place.index(good.len());

@@ -1,0 +1,218 @@
+//! Catalogue: which named logs there are, and in which group each is. It is a view of the records of one log, the
+//! system log: the same records give the same catalogue. Two programs that create the same name at the same time need
+//! no lock: the first record wins, and the second has no effect.
+//!
+//! A record, little-endian; every byte counts:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 1 | 1: create a log; 2: delete a log |
+//! | 1 | 3 | 0 |
+//! | 4 | 4 | create: its group; delete: its number |
+//! | 8 | 16 | its id |
+//! | 24 | | create: its name |
+//!
+//! A log's number is given when its record is applied: numbers count from 1 and are never reused.
+//!
+//! Must not know: files, blocks, who writes the records.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::{Malformed, u32_at};
+use crate::types::{Index, LogId, LogNumber};
+use std::collections::{BTreeMap, HashMap};
+
+/// The number of the first named log.
+const FIRST_NUMBER: LogNumber = LogNumber(1);
+/// The most bytes of a name.
+const NAME_BYTES_MAX: usize = 249;
+/// Bytes of a record before the name.
+const FIXED_BYTES: usize = 24;
+
+/// A change of the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CatalogueRecord {
+    Create { name: String, id: LogId, group: u32 },
+    Delete { number: LogNumber, id: LogId },
+}
+
+impl CatalogueRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (kind, word, id, name) = match self {
+            Self::Create { name, id, group } => (1, *group, id, name.as_str()),
+            Self::Delete { number, id } => (2, number.0, id, ""),
+        };
+        let mut b = vec![kind, 0, 0, 0];
+        b.extend_from_slice(&word.to_le_bytes());
+        b.extend_from_slice(&id.0.to_le_bytes());
+        b.extend_from_slice(name.as_bytes());
+        b
+    }
+
+    pub(crate) fn parse(b: &[u8]) -> Result<Self, Malformed> {
+        const MALFORMED: Malformed = "record of the catalogue is malformed, or of a newer version";
+        let (fixed, name) = b.split_at_checked(FIXED_BYTES).ok_or(MALFORMED)?;
+        let (word, id) = (u32_at(fixed, 4), fixed.last_chunk().ok_or(MALFORMED)?);
+        let id = LogId(u128::from_le_bytes(*id));
+        let name = std::str::from_utf8(name).map_err(|_| MALFORMED)?;
+        match (&fixed[..4], name.is_empty()) {
+            ([1, 0, 0, 0], _) if check_name(name).is_ok() => {
+                Ok(Self::Create { name: name.to_owned(), id, group: word })
+            }
+            ([2, 0, 0, 0], true) => Ok(Self::Delete { number: LogNumber(word), id }),
+            _ => Err(MALFORMED),
+        }
+    }
+}
+
+/// What the catalogue says of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CatalogueEntry {
+    pub(crate) number: LogNumber,
+    pub(crate) id: LogId,
+    pub(crate) group: u32,
+}
+
+/// The named logs.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    /// The next record of the system log.
+    next: Index,
+    next_number: LogNumber,
+    names: BTreeMap<String, CatalogueEntry>,
+    by_number: HashMap<LogNumber, String>,
+}
+
+impl Default for Catalogue {
+    fn default() -> Self {
+        Self { next: Index(1), next_number: FIRST_NUMBER, names: BTreeMap::new(), by_number: HashMap::new() }
+    }
+}
+
+impl Catalogue {
+    /// The next record of the system log that it needs.
+    pub(crate) fn next(&self) -> Index {
+        self.next
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&CatalogueEntry> {
+        self.names.get(name)
+    }
+
+    /// The logs, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &CatalogueEntry)> {
+        self.names.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// The number of the next log that is created: every log that exists or existed has a smaller one.
+    pub(crate) fn next_number(&self) -> LogNumber {
+        self.next_number
+    }
+
+    /// The log with this number. `None`: it was deleted, or never created.
+    pub(crate) fn by_number(&self, number: LogNumber) -> Option<&str> {
+        self.by_number.get(&number).map(String::as_str)
+    }
+
+    /// Applies the next record. A record that comes too late, for a name that exists or a log that is gone, has no
+    /// effect.
+    pub(crate) fn apply(&mut self, record: CatalogueRecord) {
+        self.next = self.next.next();
+        match record {
+            CatalogueRecord::Create { name, id, group } => {
+                if self.names.contains_key(&name) {
+                    return;
+                }
+                let number = self.next_number;
+                self.next_number = LogNumber(number.0 + 1);
+                self.by_number.insert(number, name.clone());
+                self.names.insert(name, CatalogueEntry { number, id, group });
+            }
+            CatalogueRecord::Delete { number, id } => {
+                let is_same = |name: &String| self.names.get(name).is_some_and(|entry| entry.id == id);
+                if let Some(name) = self.by_number.get(&number).filter(|name| is_same(name)).cloned() {
+                    self.by_number.remove(&number);
+                    self.names.remove(&name);
+                }
+            }
+        }
+    }
+}
+
+/// Checks the name of a log: 1 to 249 of the characters `A-Z a-z 0-9 . _ -`, then perhaps `/` and a partition's number.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let (base, partition) = name.split_once('/').unwrap_or((name, "0"));
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    let is_number = partition.parse::<u32>().is_ok_and(|n| n.to_string() == partition);
+    let is_named = (1..=NAME_BYTES_MAX).contains(&base.len()) && base.bytes().all(is_plain);
+    if is_named && is_number && !matches!(base, "." | "..") {
+        return Ok(());
+    }
+    let what = format!(
+        "{name:?} is no name of a log: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-', optionally with \
+         '/' and a partition's number"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create(name: &str, id: u128) -> CatalogueRecord {
+        CatalogueRecord::Create { name: name.to_owned(), id: LogId(id), group: 3 }
+    }
+
+    #[test]
+    fn records_survive_encoding_and_other_bytes_are_refused() {
+        for record in
+            [create("orders/12", 7), CatalogueRecord::Delete { number: LogNumber(5), id: LogId(u128::MAX) }]
+        {
+            let bytes = record.encode();
+            assert_eq!(CatalogueRecord::parse(&bytes), Ok(record));
+            for cut in 0..FIXED_BYTES {
+                assert!(CatalogueRecord::parse(&bytes[..cut]).is_err());
+            }
+            for at in 0..4 {
+                let mut other = bytes.clone();
+                other[at] ^= 4;
+                assert!(CatalogueRecord::parse(&other).is_err(), "byte {at}");
+            }
+        }
+        let without_name = create("", 1).encode();
+        assert!(CatalogueRecord::parse(&without_name).is_err());
+    }
+
+    #[test]
+    fn first_record_of_a_name_wins_and_numbers_are_not_reused() {
+        let mut catalogue = Catalogue::default();
+        for record in [create("a", 1), create("a", 2), create("b", 3)] {
+            catalogue.apply(record);
+        }
+        let a = *catalogue.get("a").unwrap();
+        assert_eq!((a.number, a.id), (LogNumber(1), LogId(1)));
+        assert_eq!(catalogue.get("b").unwrap().number, LogNumber(2));
+        // A delete that names another log with this number has no effect.
+        catalogue.apply(CatalogueRecord::Delete { number: a.number, id: LogId(2) });
+        assert_eq!(catalogue.by_number(a.number), Some("a"));
+        catalogue.apply(CatalogueRecord::Delete { number: a.number, id: LogId(1) });
+        assert_eq!(catalogue.get("a"), None);
+        catalogue.apply(create("a", 4));
+        assert_eq!(catalogue.get("a").unwrap().number, LogNumber(3));
+        assert_eq!((catalogue.next(), catalogue.next_number()), (Index(7), LogNumber(4)));
+    }
+
+    #[test]
+    fn names() {
+        for good in ["a", "Orders_2026-11.v1", "t/0", "t/4294967295", &"x".repeat(249)] {
+            check_name(good).unwrap();
+        }
+        for bad in
+            ["", "/1", "a/", "a/01", "a/4294967296", "a/-1", "a/1/2", "a b", "ä", "..", &"x".repeat(250)]
+        {
+            assert_eq!(check_name(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad}");
+        }
+    }
+}

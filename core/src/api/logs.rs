@@ -1,0 +1,448 @@
+//! Logs: many named logs in one directory, in a few groups. The logs of a group share its threads, its writes and its
+//! syncs.
+//!
+//! ```text
+//! dir/system/     the system log: the catalogue's records
+//! dir/group-1/    named logs
+//! dir/group-2/    named logs
+//! ```
+//!
+//! The system log is a log on its own, with small files: as one of a group's logs it would keep the group's oldest
+//! segment for ever.
+//!
+//! Invariants:
+//! - a name is in the catalogue before its log exists in a group; it leaves the catalogue before its log is dropped;
+//! - a log in a group that the catalogue does not have is dropped, once the catalogue's records prove that it never
+//!   will have it.
+//!
+//! Must not know: blocks, segments.
+
+use crate::api::catalogue::{Catalogue, CatalogueEntry, CatalogueRecord, check_name};
+use crate::api::log::Log;
+use crate::cluster::options::ClusterOptions;
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::read::reader::Start;
+use crate::replica::open::disk_at;
+use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::types::{Index, LogId, LogNumber, Timestamp};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many named logs are kept: in how many groups, and with which options.
+///
+/// ```
+/// use chiplog::{LogsOptions, Options};
+/// let options = LogsOptions::default().groups(4).options(Options::with_segment_bytes(16 << 20));
+/// assert_eq!(options.groups, 4);
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct LogsOptions {
+    /// The number of groups, from 1 to 1024. A group has two or three threads and one sync at a time. Opening a
+    /// directory with a larger number adds groups; a smaller one leaves all there are. Default 2.
+    pub groups: u32,
+    /// The options of each group. Retention by size or age is set for single logs, not here.
+    pub options: Options,
+    /// Makes each group a replica of a cluster: called with the group's number. Group 0 is that of the catalogue; named
+    /// logs are in groups from 1. Each group needs a transport of its own.
+    pub cluster: Option<Arc<dyn Fn(u32) -> ClusterOptions + Send + Sync>>,
+}
+
+/// The most groups.
+const GROUPS_MAX: u32 = 1024;
+/// The size of the system log's segments.
+const SYSTEM_SEGMENT_BYTES: u32 = 1 << 20;
+
+impl Default for LogsOptions {
+    fn default() -> Self {
+        Self { groups: 2, options: Options::default(), cluster: None }
+    }
+}
+
+impl fmt::Debug for LogsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { groups, options, cluster } = self;
+        f.debug_struct("LogsOptions")
+            .field("groups", groups)
+            .field("options", options)
+            .field("cluster", &cluster.is_some())
+            .finish()
+    }
+}
+
+impl LogsOptions {
+    /// Sets [`Self::groups`].
+    #[must_use]
+    pub fn groups(mut self, groups: u32) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// Sets [`Self::options`].
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets [`Self::cluster`].
+    #[must_use]
+    pub fn cluster(mut self, cluster: impl Fn(u32) -> ClusterOptions + Send + Sync + 'static) -> Self {
+        self.cluster = Some(Arc::new(cluster));
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidArgument, what));
+        if !(1..=GROUPS_MAX).contains(&self.groups) {
+            return invalid(format!("option groups is {}; it has to be from 1 to {GROUPS_MAX}", self.groups));
+        }
+        if self.options.cluster.is_some() {
+            return invalid(
+                "each group needs options of a cluster of its own: set LogsOptions::cluster".into(),
+            );
+        }
+        if self.options.retention_bytes.is_some() || self.options.retention_age.is_some() {
+            return invalid(
+                "retention_bytes and retention_age are of a log on its own: discard records of each named log".into(),
+            );
+        }
+        if self.options.logs_max() == 0 {
+            return invalid(format!(
+                "segments of {} bytes have no room for a table of logs beside {} sessions: raise segment_bytes, or \
+                 lower sessions_max",
+                self.options.segment_bytes, self.options.sessions_max
+            ));
+        }
+        self.options.check()
+    }
+
+    fn of_group(&self, group: u32) -> Options {
+        Options { cluster: self.cluster.as_ref().map(|cluster| cluster(group)), ..self.options.clone() }
+    }
+
+    /// The options of the system log: its records are small and few.
+    fn of_system(&self) -> Options {
+        let Options { create, read_mode, queue_timeout, .. } = self.options;
+        let (clock, cluster) = (self.options.clock.clone(), self.of_group(0).cluster);
+        Options {
+            create,
+            read_mode,
+            queue_timeout,
+            clock,
+            cluster,
+            ..Options::with_segment_bytes(SYSTEM_SEGMENT_BYTES)
+        }
+    }
+}
+
+/// Many named logs in one directory. Each is a [`Log`]: its own indexes from 1, its own readers, sessions and discards.
+/// Appends to all logs of a group are written and synced together, so thousands of logs cost as much as one.
+///
+/// Cheap to clone, `Send + Sync`. The logs are closed by [`Logs::close`], or when the last clone and the last handle of
+/// a log are dropped.
+///
+/// ```
+/// use chiplog::{Logs, LogsOptions, Start};
+///
+/// let dir = tempfile::tempdir()?;
+/// let logs = Logs::open(dir.path(), LogsOptions::default())?;
+/// let orders = logs.create("orders")?;
+/// let users = logs.create("users")?;
+/// assert_eq!(orders.append(b"3 lenses to Cambridge")?.get(), 1);
+/// assert_eq!(users.append(b"isaac")?.get(), 1); // each log counts its own records
+///
+/// let mut reader = logs.get("orders")?.reader(Start::First)?;
+/// while let Some(record) = reader.next_record()? {
+///     println!("{}: {} bytes", record.index, record.data.len());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Logs {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    system: Log,
+    /// The groups of named logs: the first one is group 1. Each handle is that of the group itself.
+    groups: Vec<Log>,
+    catalogue: Mutex<Catalogue>,
+}
+
+/// What is known of a named log: see [`Logs::list`].
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let logs = chiplog::Logs::open(dir.path(), chiplog::LogsOptions::default())?;
+/// logs.create("orders")?.append(b"x")?;
+/// let info = &logs.list()?[0];
+/// assert_eq!((info.name.as_str(), info.last_index.get()), ("orders", 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number, which no other log of this directory ever had.
+    pub number: LogNumber,
+    /// Its permanent id.
+    pub log_id: LogId,
+    /// The group that holds it.
+    pub group: u32,
+    /// The first record that is not discarded.
+    pub first_index: Index,
+    /// The last committed record; `first_index - 1` if there is none.
+    pub last_index: Index,
+    /// Bytes of all batches that were ever appended to it.
+    pub bytes_appended: u64,
+    /// When it was last appended to; 0 if never.
+    pub last_timestamp: Timestamp,
+    /// Whether it takes no more appends.
+    pub sealed: bool,
+}
+
+impl Logs {
+    /// Opens the logs in `dir`, or makes the directory if `options.options.create` is true. Blocks while recovery reads
+    /// the last segment of each group.
+    ///
+    /// # Errors
+    /// As [`Log::open`]. `InvalidArgument`: an option is out of bounds, or the directory holds one log on its own.
+    pub fn open(dir: impl AsRef<Path>, options: LogsOptions) -> Result<Self> {
+        options.check()?;
+        let dir = dir.as_ref();
+        let create = options.options.create;
+        drop(disk_at(dir, create)?);
+        let system = disk_at(&dir.join("system"), create)?;
+        let mut disks = Vec::new();
+        // Groups that are there, then those that are to be added.
+        for group in 1..=GROUPS_MAX {
+            match disk_at(&dir.join(format!("group-{group}")), create && group <= options.groups) {
+                Ok(disk) => disks.push(disk),
+                Err(error) if error.kind() == ErrorKind::NotFound && group > 1 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Self::open_on(system, disks, options)
+    }
+
+    /// As [`Logs::open`], with a disk for the catalogue and one for each group.
+    ///
+    /// # Errors
+    /// As [`Logs::open`].
+    pub fn open_on(system: Arc<dyn Disk>, groups: Vec<Arc<dyn Disk>>, options: LogsOptions) -> Result<Self> {
+        options.check()?;
+        if groups.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "named logs need a disk for one group at least",
+            ));
+        }
+        let system = Log::open_on(system, options.of_system())?;
+        let groups =
+            groups.into_iter().zip(1..).map(|(disk, group)| Log::open_on(disk, options.of_group(group)));
+        let inner = Inner { system, groups: groups.collect::<Result<_>>()?, catalogue: Mutex::default() };
+        let logs = Self { inner: Arc::new(inner) };
+        logs.check_groups()?;
+        logs.drop_deleted()?;
+        Ok(logs)
+    }
+
+    /// Checks that no group holds a log on its own.
+    fn check_groups(&self) -> Result<()> {
+        let own =
+            self.inner.groups.iter().find(|group| group.last_index() > Index(0) && !group.logs().is_shared());
+        own.map_or(Ok(()), |group| {
+            let what = format!("{} holds one log on its own, and no named logs", group.path().display());
+            Err(Error::new(ErrorKind::InvalidArgument, what))
+        })
+    }
+
+    fn group(&self, group: u32) -> Result<&Log> {
+        let groups = &self.inner.groups;
+        let found = (group as usize).checked_sub(1).and_then(|n| groups.get(n));
+        found.ok_or_else(|| {
+            let what =
+                format!("group {group} is missing: there are {}; was its directory removed?", groups.len());
+            Error::new(ErrorKind::NotFound, what)
+        })
+    }
+
+    /// The catalogue, as of the last record that is committed here.
+    fn catalogue(&self) -> Result<MutexGuard<'_, Catalogue>> {
+        let mut catalogue = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        let system = &self.inner.system;
+        if system.last_index() < catalogue.next() {
+            return Ok(catalogue);
+        }
+        let mut reader = system.reader(Start::Index(catalogue.next()))?;
+        while let Some(record) = reader.next_record()? {
+            let parsed = CatalogueRecord::parse(record.data).map_err(|why| {
+                Error::new(ErrorKind::Corrupt, format!("record {} of the system log: {why}", record.index))
+            })?;
+            catalogue.apply(parsed);
+        }
+        Ok(catalogue)
+    }
+
+    /// Creates a log. Blocks until that is durable. In a cluster the leaders of group 0 and of the log's group accept
+    /// this.
+    ///
+    /// # Errors
+    /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. Those of
+    /// [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
+    pub fn create(&self, name: &str) -> Result<Log> {
+        check_name(name)?;
+        let system = &self.inner.system;
+        let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
+        let group = {
+            let catalogue = self.catalogue()?;
+            if catalogue.get(name).is_some() {
+                return Err(exists());
+            }
+            self.emptiest(&catalogue)
+        };
+        let id = system.random_id()?;
+        let index =
+            system.append(&CatalogueRecord::Create { name: name.to_owned(), id, group }.encode()[..])?;
+        let entry = {
+            let catalogue = self.catalogue()?;
+            debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
+            catalogue.get(name).copied().filter(|entry| entry.id == id).ok_or_else(exists)?
+        };
+        self.open_entry(&entry)
+    }
+
+    /// The group with the fewest logs.
+    fn emptiest(&self, catalogue: &Catalogue) -> u32 {
+        let mut logs = vec![0u32; self.inner.groups.len()];
+        for (_, entry) in catalogue.iter() {
+            if let Some(logs) = logs.get_mut((entry.group as usize).wrapping_sub(1)) {
+                *logs += 1;
+            }
+        }
+        let fewest = logs.iter().zip(1..).min_by_key(|(logs, _)| **logs);
+        fewest.map_or(1, |(_, group)| group)
+    }
+
+    /// The handle of a log that the catalogue has. It can be missing in its group: after a crash, or at a replica that
+    /// has not heard of it yet.
+    fn open_entry(&self, entry: &CatalogueEntry) -> Result<Log> {
+        let group = self.group(entry.group)?;
+        open_in(group, entry.number)?;
+        group.of_log(entry.number, entry.id)
+    }
+
+    /// Returns the handle of an existing log.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no log of this name, as far as is known here. `Unavailable`, `NotLeader`: the log was just
+    /// created, and this replica has not heard of it.
+    pub fn get(&self, name: &str) -> Result<Log> {
+        let entry = self.entry(name)?;
+        self.open_entry(&entry)
+    }
+
+    fn entry(&self, name: &str) -> Result<CatalogueEntry> {
+        let found = self.catalogue()?.get(name).copied();
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no log {name:?}")))
+    }
+
+    /// Deletes a log with all its records. Blocks until that is durable. Its handles and readers get `NotFound` from then
+    /// on; what they hold stays valid. The name can be created again: that is another log, with another number.
+    ///
+    /// # Errors
+    /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        let CatalogueEntry { number, id, group } = self.entry(name)?;
+        self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
+        drop_in(self.group(group)?, number)
+    }
+
+    /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
+    ///
+    /// # Errors
+    /// `NotFound`. Those of [`Log::append`]; it is safe to retry.
+    pub fn seal(&self, name: &str) -> Result<()> {
+        let CatalogueEntry { number, group, .. } = self.entry(name)?;
+        let seal = Command::Log(LogCommand::Seal { log: number });
+        self.group(group)?.command(seal).map(drop)
+    }
+
+    /// All logs, by name, as far as they are committed here.
+    ///
+    /// # Errors
+    /// Those of reading the system log.
+    pub fn list(&self) -> Result<Vec<LogInfo>> {
+        let catalogue = self.catalogue()?;
+        let info = |(name, entry): (&str, &CatalogueEntry)| {
+            let state = self.group(entry.group).ok().and_then(|group| group.logs().get(entry.number));
+            let next = state.map_or(Index(1), |state| state.next);
+            LogInfo {
+                name: name.to_owned(),
+                number: entry.number,
+                log_id: entry.id,
+                group: entry.group,
+                first_index: state.map_or(Index(1), |state| state.first),
+                last_index: next.previous(),
+                bytes_appended: state.map_or(0, |state| state.bytes),
+                last_timestamp: state.map_or(Timestamp(0), |state| state.last_timestamp),
+                sealed: state.is_some_and(|state| state.sealed),
+            }
+        };
+        Ok(catalogue.iter().map(info).collect())
+    }
+
+    /// Drops the logs in groups that a delete left there: it was interrupted between its two steps.
+    fn drop_deleted(&self) -> Result<()> {
+        let left: Vec<(&Log, LogNumber)> = {
+            let catalogue = self.catalogue()?;
+            let is_deleted =
+                |log: &LogNumber| *log < catalogue.next_number() && catalogue.by_number(*log).is_none();
+            let leading = self.inner.groups.iter().filter(|group| group.replica_leads());
+            let of_group = |group| {
+                Log::logs(group).numbers().into_iter().filter(is_deleted).map(move |log| (group, log))
+            };
+            leading.flat_map(of_group).collect()
+        };
+        left.into_iter().try_for_each(|(group, log)| drop_in(group, log))
+    }
+
+    /// The groups: the first one is group 1. For the status, the members and the leader of each. Appends and readers need
+    /// one of the named logs.
+    pub fn groups(&self) -> &[Log] {
+        &self.inner.groups
+    }
+
+    /// Closes all groups, as [`Log::close`] closes a log.
+    ///
+    /// # Errors
+    /// As [`Log::close`]: the first error; all groups are closed.
+    pub fn close(&self) -> Result<()> {
+        let Inner { system, groups, .. } = &*self.inner;
+        let closed: Vec<Result<()>> = groups.iter().chain([system]).map(Log::close).collect();
+        closed.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for Logs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logs").field("groups", &self.inner.groups).finish()
+    }
+}
+
+/// Opens a log in its group, unless it is open.
+fn open_in(group: &Log, log: LogNumber) -> Result<()> {
+    if group.logs().get(log).is_some() {
+        return Ok(());
+    }
+    group.command(Command::Log(LogCommand::Open { log, start: Index(1) })).map(drop)
+}
+
+fn drop_in(group: &Log, log: LogNumber) -> Result<()> {
+    group.command(Command::Log(LogCommand::Drop { log })).map(drop)
+}

@@ -1,0 +1,181 @@
+//! The logs of a shared group as readers see them: how far each is committed here, and the positions of those that have
+//! a handle.
+//!
+//! Invariants:
+//! - only the writer changes it, in the order of the entries, and only by what is committed and written here;
+//! - a log without a handle takes no more than its state;
+//! - the positions of a log that was dropped are closed.
+//!
+//! Must not know: files, blocks.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::read::positions::Positions;
+use crate::store::format::logs::LogState;
+use crate::types::{Index, LogNumber};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The logs of a group.
+#[derive(Default)]
+pub(crate) struct LogSet {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    is_shared: bool,
+    logs: HashMap<LogNumber, Known>,
+    /// The positions that have moved since the last [`LogSet::wake`].
+    moved: Vec<Arc<Positions>>,
+    /// The positions of logs that were dropped since then.
+    dropped: Vec<(LogNumber, Arc<Positions>)>,
+    closed: Option<Error>,
+}
+
+struct Known {
+    state: LogState,
+    positions: Weak<Positions>,
+}
+
+impl LogSet {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the group is shared by named logs.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.lock().is_shared
+    }
+
+    /// Notes the committed state of logs that have changed. `None`: the log was dropped. Does not wake waiters, so that
+    /// the caller decides the order: see [`Self::wake`]. Returns whether a log has discarded records or was dropped.
+    pub(crate) fn show<'a>(&self, logs: impl Iterator<Item = (LogNumber, Option<&'a LogState>)>) -> bool {
+        let mut shrank = false;
+        let mut inner = self.lock();
+        let Inner { is_shared, logs: known, moved, dropped, .. } = &mut *inner;
+        *is_shared = true;
+        for (log, state) in logs {
+            let Some(state) = state else {
+                shrank = true;
+                let positions = known.remove(&log).and_then(|known| known.positions.upgrade());
+                dropped.extend(positions.map(|positions| (log, positions)));
+                continue;
+            };
+            let known = known.entry(log).or_insert(Known { state: *state, positions: Weak::new() });
+            shrank |= state.first > known.state.first;
+            known.state = *state;
+            if let Some(positions) = known.positions.upgrade() {
+                move_to(&positions, state);
+                moved.push(positions);
+            }
+        }
+        shrank
+    }
+
+    /// Wakes the waiters of logs that have changed since the last call. Runs hooks of the program.
+    pub(crate) fn wake(&self) {
+        let (moved, dropped) = {
+            let mut inner = self.lock();
+            (std::mem::take(&mut inner.moved), std::mem::take(&mut inner.dropped))
+        };
+        moved.iter().for_each(|positions| positions.wake());
+        dropped.iter().for_each(|(log, positions)| positions.close(unknown(*log)));
+    }
+
+    /// The positions of a log, for a handle or a reader of it.
+    ///
+    /// # Errors
+    /// `NotFound`: the group does not have the log, as far as is known here.
+    pub(crate) fn positions(&self, log: LogNumber) -> Result<Arc<Positions>> {
+        let mut inner = self.lock();
+        let closed = inner.closed.clone();
+        let known = inner.logs.get_mut(&log).ok_or_else(|| unknown(log))?;
+        if let Some(positions) = known.positions.upgrade() {
+            return Ok(positions);
+        }
+        let positions = Arc::new(Positions::new(known.state.first, Index(0), Index(0)));
+        move_to(&positions, &known.state);
+        if let Some(why) = closed {
+            positions.close(why);
+        }
+        known.positions = Arc::downgrade(&positions);
+        Ok(positions)
+    }
+
+    /// The committed state of a log.
+    pub(crate) fn get(&self, log: LogNumber) -> Option<LogState> {
+        self.lock().logs.get(&log).map(|known| known.state)
+    }
+
+    /// The numbers of all logs.
+    pub(crate) fn numbers(&self) -> Vec<LogNumber> {
+        self.lock().logs.keys().copied().collect()
+    }
+
+    /// Wakes all waiters permanently, for the reason `why`.
+    pub(crate) fn close(&self, why: &Error) {
+        let open: Vec<_> = {
+            let mut inner = self.lock();
+            inner.closed = Some(why.clone());
+            inner.logs.values().filter_map(|known| known.positions.upgrade()).collect()
+        };
+        open.iter().for_each(|positions| positions.close(why.clone()));
+    }
+}
+
+/// A log of a shared group is written, durable and committed up to its state: the group's own positions say more.
+fn move_to(positions: &Positions, state: &LogState) {
+    let last = state.next.previous();
+    positions.discarded(state.first);
+    positions.written(last);
+    positions.durable_to(last);
+    positions.commit_to(last);
+}
+
+/// The error of a log that the group does not have.
+pub(crate) fn unknown(log: LogNumber) -> Error {
+    let what = format!("log {log} does not exist in this group: it was dropped, or never opened");
+    Error::new(ErrorKind::NotFound, what)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::types::Timestamp;
+    use std::time::Duration;
+
+    fn state(first: u64, next: u64) -> LogState {
+        LogState {
+            first: Index(first),
+            next: Index(next),
+            bytes: 0,
+            last_timestamp: Timestamp(0),
+            sealed: false,
+        }
+    }
+
+    #[test]
+    fn positions_of_a_log_move_wake_and_end_with_it() {
+        let set = LogSet::default();
+        assert!(!set.is_shared());
+        assert_eq!(set.positions(LogNumber(3)).err().unwrap().kind(), ErrorKind::NotFound);
+        set.show([(LogNumber(3), Some(&state(1, 5)))].into_iter());
+        let positions = set.positions(LogNumber(3)).unwrap();
+        assert_eq!(positions.range(), (Index(1), Index(4)));
+        assert!(Arc::ptr_eq(&positions, &set.positions(LogNumber(3)).unwrap()));
+        let (tx, rx) = std::sync::mpsc::channel();
+        positions.on_reach(positions.hook_owner(), Index(5), Box::new(move || tx.send(()).unwrap()));
+        set.show([(LogNumber(3), Some(&state(2, 6))), (LogNumber(4), Some(&state(1, 1)))].into_iter());
+        assert!(rx.try_recv().is_err());
+        set.wake();
+        rx.try_recv().unwrap();
+        assert_eq!((positions.range(), set.numbers().len()), ((Index(2), Index(5)), 2));
+        set.show([(LogNumber(3), None)].into_iter());
+        set.wake();
+        let gone = positions.wait(Index(6), Some(Duration::ZERO)).unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+        set.close(&Error::new(ErrorKind::Closed, "closed"));
+        let other = set.positions(LogNumber(4)).unwrap();
+        assert_eq!(other.wait(Index(1), None).unwrap_err().kind(), ErrorKind::Closed);
+    }
+}

@@ -1,0 +1,224 @@
+//! Log table: the logs of a shared group, and how far each is. A log is opened, appended to, discarded from the front,
+//! sealed and dropped by entries alone. Pure: no clock, no I/O, no threads.
+//!
+//! Every segment's opening block holds the table: its bytes are in `store/format/logs.rs`.
+//!
+//! Invariants:
+//! - the indexes of a log are dense: each run begins at the log's next index;
+//! - a number is opened once. Its record in the table goes when the log is dropped.
+//!
+//! Must not know: blocks, segments, names of logs.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::read::log_set::unknown;
+use crate::record::batch::Malformed;
+use crate::replica::queue::proposals::LogCommand;
+use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES};
+use crate::store::format::logs::{self, LogState};
+use crate::store::format::mixed::Run;
+use crate::types::{Index, LogNumber, Timestamp};
+use std::collections::BTreeMap;
+
+const UNKNOWN: Malformed = "entry names a log that does not exist";
+
+/// The logs of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogTable {
+    /// Whether the group is shared by named logs. False: the directory holds one log, without a number. Moves: to true,
+    /// when the first log is opened.
+    is_shared: bool,
+    logs: BTreeMap<LogNumber, LogState>,
+}
+
+impl LogTable {
+    /// Whether the group is shared by named logs, or was, if all of them were dropped.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.logs.len()
+    }
+
+    pub(crate) fn get(&self, log: LogNumber) -> Option<&LogState> {
+        self.logs.get(&log)
+    }
+
+    /// The logs, ascending by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LogNumber, &LogState)> {
+        self.logs.iter().map(|(log, state)| (*log, state))
+    }
+
+    /// The log, if it takes appends.
+    ///
+    /// # Errors
+    /// `NotFound`: it was never opened, or was dropped. `Sealed`.
+    pub(crate) fn check_append(&self, log: LogNumber) -> Result<&LogState> {
+        match self.logs.get(&log) {
+            Some(state) if state.sealed => {
+                let what = format!("log {log} is sealed: it ends before record {}", state.next);
+                Err(Error::new(ErrorKind::Sealed, what))
+            }
+            Some(state) => Ok(state),
+            None => Err(unknown(log)),
+        }
+    }
+
+    /// Applies a command that is in the log.
+    ///
+    /// # Errors
+    /// The command contradicts the table: at replay, the log contradicts itself. Nothing was changed.
+    pub(crate) fn apply(&mut self, command: LogCommand) -> Result<(), Malformed> {
+        match command {
+            LogCommand::Open { log, start } => {
+                if log.is_none() || start == Index(0) || self.logs.contains_key(&log) {
+                    return Err("log opened twice, or with an impossible number or start");
+                }
+                self.is_shared = true;
+                self.logs.insert(
+                    log,
+                    LogState {
+                        first: start,
+                        next: start,
+                        bytes: 0,
+                        last_timestamp: Timestamp(0),
+                        sealed: false,
+                    },
+                );
+            }
+            LogCommand::Seal { log } => self.logs.get_mut(&log).ok_or(UNKNOWN)?.sealed = true,
+            LogCommand::Drop { log } => {
+                self.logs.remove(&log).ok_or(UNKNOWN)?;
+            }
+            LogCommand::Discard { log, first } => {
+                let state = self.logs.get_mut(&log).ok_or(UNKNOWN)?;
+                state.first = state.first.max(first);
+                state.next = state.next.max(first);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies records that were appended to a log at this time.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub(crate) fn append(&mut self, run: &Run, at: Timestamp) -> Result<(), Malformed> {
+        let state = self.logs.get_mut(&run.log).ok_or(UNKNOWN)?;
+        if run.first != state.next || state.sealed {
+            return Err("run does not follow the one before in its log");
+        }
+        state.next = run.next();
+        state.bytes += u64::from(run.bytes);
+        state.last_timestamp = state.last_timestamp.max(at);
+        Ok(())
+    }
+
+    /// No record before the end of any log is here: a copy of the group begins at this state.
+    pub(crate) fn begin_at_ends(&mut self) {
+        self.logs.values_mut().for_each(|state| state.first = state.next);
+    }
+
+    /// The number of bytes that `encode` returns; 0 for a group that is not shared.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        if self.is_shared { LOGS_HEADER_BYTES + self.logs.len() * LOG_BYTES } else { 0 }
+    }
+
+    /// The table as bytes; none for a group that is not shared. Equal tables have equal bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        if self.is_shared { logs::encode(self.logs.iter()) } else { Vec::new() }
+    }
+
+    /// The reverse of [`Self::encode`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
+        }
+        Ok(Self { is_shared: true, logs: logs::decode(bytes)?.into_iter().collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::logs::next_in;
+
+    fn run(log: u32, first: u64) -> Run {
+        Run { log: LogNumber(log), batches: 1, first: Index(first), records: 3, bytes: 90, digest: 0 }
+    }
+
+    fn table() -> LogTable {
+        let mut table = LogTable::default();
+        table.apply(LogCommand::Open { log: LogNumber(7), start: Index(1) }).unwrap();
+        table.apply(LogCommand::Open { log: LogNumber(2), start: Index(100) }).unwrap();
+        table.append(&run(7, 1), Timestamp(5)).unwrap();
+        table.apply(LogCommand::Discard { log: LogNumber(7), first: Index(2) }).unwrap();
+        table.apply(LogCommand::Seal { log: LogNumber(2) }).unwrap();
+        table
+    }
+
+    #[test]
+    fn table_survives_encoding_and_every_cut_is_an_error() {
+        let bytes = table().encode();
+        assert_eq!(bytes.len(), table().encoded_bytes());
+        assert_eq!(LogTable::decode(&bytes), Ok(table()));
+        assert_eq!(LogTable::decode(&[]), Ok(LogTable::default()));
+        for cut in 1..bytes.len() {
+            assert!(LogTable::decode(&bytes[..cut]).is_err(), "{cut}");
+        }
+        for at in (4..8).chain(13..16).chain(48..64) {
+            let mut newer = bytes.clone();
+            newer[at] |= 2;
+            assert!(LogTable::decode(&newer).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn one_log_is_found_without_decoding_the_table() {
+        let bytes = table().encode();
+        assert_eq!(next_in(&bytes, LogNumber(7)), Ok(Some(Index(4))));
+        assert_eq!(next_in(&bytes, LogNumber(2)), Ok(Some(Index(100))));
+        assert_eq!(next_in(&bytes, LogNumber(3)), Ok(None));
+    }
+
+    #[test]
+    fn contradictions_change_nothing() {
+        let before = table();
+        let commands = [
+            LogCommand::Open { log: LogNumber(7), start: Index(1) },
+            LogCommand::Open { log: LogNumber::OWN, start: Index(1) },
+            LogCommand::Open { log: LogNumber(9), start: Index(0) },
+            LogCommand::Seal { log: LogNumber(3) },
+            LogCommand::Drop { log: LogNumber(3) },
+            LogCommand::Discard { log: LogNumber(3), first: Index(1) },
+        ];
+        for command in commands {
+            let mut after = before.clone();
+            assert!(after.apply(command).is_err(), "{command:?}");
+            assert_eq!(after, before, "{command:?}");
+        }
+        // An index before and after the end, an unknown log, a sealed one.
+        for run in [run(7, 3), run(7, 5), run(3, 1), run(2, 100)] {
+            let mut after = before.clone();
+            assert!(after.append(&run, Timestamp(6)).is_err(), "{run:?}");
+            assert_eq!(after, before, "{run:?}");
+        }
+    }
+
+    #[test]
+    fn group_stays_shared_after_its_last_log_was_dropped() {
+        let mut table = LogTable::default();
+        table.apply(LogCommand::Open { log: LogNumber(1), start: Index(1) }).unwrap();
+        table.apply(LogCommand::Drop { log: LogNumber(1) }).unwrap();
+        assert_eq!(LogTable::decode(&table.encode()), Ok(table.clone()));
+        assert!(table.is_shared());
+    }
+
+    #[test]
+    fn discard_beyond_the_end_moves_the_end() {
+        let mut table = table();
+        table.apply(LogCommand::Discard { log: LogNumber(7), first: Index(50) }).unwrap();
+        let state = table.get(LogNumber(7)).unwrap();
+        assert_eq!((state.first, state.next), (Index(50), Index(50)));
+    }
+}

@@ -1,0 +1,241 @@
+//! Run directory: where the runs of each log are in one segment of mixed blocks. Readers make it from the tables of the
+//! blocks, on demand, and extend it as the segment grows. The writer does nothing for it.
+//!
+//! Invariants:
+//! - it covers blocks below `Segment::readable` only: those are committed and do not change;
+//! - the places of a log are ascending by index;
+//! - a block whose table is damaged is a gap, and is read again when a record is looked for in vain: it may have been
+//!   repaired.
+
+use super::block_reader::{Blocks, Located, WINDOW_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::Malformed;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::logs::next_in;
+use crate::store::format::mixed::Table;
+use crate::store::format::segment::Opening;
+use crate::store::segment::{Segment, SegmentData, Segments};
+use crate::types::{Index, LogNumber, SegmentId};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunPlace {
+    pub(crate) first: Index,
+    /// The offset of its block.
+    pub(crate) block: u32,
+    /// Its number in the block's table.
+    pub(crate) number: u32,
+}
+
+/// The most bytes that the directories keep in memory, except for the one that was used last.
+const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
+
+/// The run directories of a group's segments that readers used last. They keep no segment.
+#[derive(Debug)]
+pub(crate) struct RunDirectories {
+    segments: Arc<Segments>,
+    /// Newest first.
+    recent: Mutex<VecDeque<Arc<RunDirectory>>>,
+}
+
+impl RunDirectories {
+    pub(crate) fn new(segments: Arc<Segments>) -> Self {
+        Self { segments, recent: Mutex::default() }
+    }
+
+    pub(crate) fn segments(&self) -> &Arc<Segments> {
+        &self.segments
+    }
+
+    /// The directory of a segment.
+    pub(crate) fn of(&self, segment: &Segment) -> Arc<RunDirectory> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = recent.iter().position(|directory| directory.segment == segment.id);
+        let directory = match known.and_then(|n| recent.remove(n)) {
+            Some(directory) => directory,
+            None => Arc::new(RunDirectory::new(segment.id)),
+        };
+        recent.push_front(directory.clone());
+        let mut bytes = 0;
+        let kept = recent.iter().take_while(|directory| {
+            bytes += directory.bytes.load(Ordering::Relaxed);
+            bytes <= DIRECTORIES_BYTES_MAX
+        });
+        let kept = kept.count().max(1);
+        recent.truncate(kept);
+        directory
+    }
+
+    /// The segment that contains record `index` of a log, or would contain it: the last one in whose opening the log
+    /// has not passed that record.
+    ///
+    /// # Errors
+    /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments.
+    pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
+        let list = self.segments.snapshot();
+        // A log that an opening does not have was opened later.
+        let begins_before = |segment: &Arc<Segment>| {
+            let next = in_opening(&self.segments.open(segment)?, |logs| next_in(logs, log))?;
+            Ok(next.is_none_or(|next| next <= index))
+        };
+        // A binary search whose steps can fail. Most readers are in the newest segment.
+        let (mut low, mut high) = (0, list.len());
+        let mut middle = list.len().saturating_sub(1);
+        while low < high {
+            match begins_before(&list[middle])? {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+            middle = low.midpoint(high);
+        }
+        let found = list.get(low.saturating_sub(1)).cloned();
+        found.ok_or_else(|| Error::new(ErrorKind::Closed, "the log has no segments"))
+    }
+}
+
+/// Passes the table of the logs in a segment's opening to `look`.
+///
+/// # Errors
+/// `Corrupt`: the opening is damaged, or `look` says so; `Io`.
+pub(crate) fn in_opening<T>(
+    data: &Arc<SegmentData>,
+    look: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
+) -> Result<T> {
+    let upto = data.segment.data_end();
+    let mut blocks = Blocks::new(data.clone(), SEGMENT_HEADER_BYTES, WINDOW_BYTES);
+    let corrupt = |why| Error::corrupt(&data.path, SEGMENT_HEADER_BYTES as u64, why);
+    let opening = blocks.next(upto)?.filter(|block| block.header.kind == Kind::Opening);
+    let opening = opening.ok_or_else(|| corrupt("segment does not begin with an opening"))?;
+    let bytes = blocks.load(&opening, upto)?;
+    Opening::logs_in(&bytes[BLOCK_HEADER_BYTES..]).and_then(look).map_err(corrupt)
+}
+
+/// The places of all runs of a segment.
+#[derive(Debug)]
+pub(crate) struct RunDirectory {
+    segment: SegmentId,
+    /// The memory that it takes, without what a hash table adds.
+    bytes: AtomicUsize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Blocks before this offset are covered.
+    upto: usize,
+    logs: HashMap<LogNumber, Vec<RunPlace>>,
+    places: usize,
+    /// Offsets of blocks whose tables could not be read.
+    gaps: Vec<usize>,
+}
+
+impl RunDirectory {
+    fn new(segment: SegmentId) -> Self {
+        let known = Known { upto: SEGMENT_HEADER_BYTES, logs: HashMap::new(), places: 0, gaps: Vec::new() };
+        Self { segment, bytes: AtomicUsize::new(0), known: Mutex::new(known) }
+    }
+
+    /// The last run of `log` that begins at or before `next`. It can end before `next`. `None`: there is no such run in
+    /// this segment.
+    ///
+    /// # Errors
+    /// `Corrupt`: a damaged block may contain the run; `Io`.
+    pub(crate) fn place(
+        &self,
+        data: &Arc<SegmentData>,
+        log: LogNumber,
+        next: Index,
+    ) -> Result<Option<RunPlace>> {
+        let mut known = self.lock();
+        if let Some(place) = known.place(log, next, false) {
+            return Ok(Some(place));
+        }
+        self.extend(&mut known, data)?;
+        Ok(known.place(log, next, true))
+    }
+
+    /// The places of a log's runs, in order.
+    ///
+    /// # Errors
+    /// As [`Self::place`].
+    pub(crate) fn places(&self, data: &Arc<SegmentData>, log: LogNumber) -> Result<Vec<RunPlace>> {
+        let mut known = self.lock();
+        self.extend(&mut known, data)?;
+        Ok(known.logs.get(&log).cloned().unwrap_or_default())
+    }
+
+    /// Reads the blocks again whose tables were damaged.
+    ///
+    /// # Errors
+    /// `Corrupt`: one still is; `Io`.
+    pub(crate) fn read_gaps(&self, data: &Arc<SegmentData>) -> Result<()> {
+        let mut known = self.lock();
+        while let Some(at) = known.gaps.last().copied() {
+            let upto = data.segment.readable();
+            let mut blocks = Blocks::new(data.clone(), at, WINDOW_BYTES);
+            if let Some(block) = blocks.next(upto)? {
+                known.add(&mut blocks, &block, upto)?;
+            }
+            known.gaps.pop();
+        }
+        Ok(())
+    }
+
+    fn extend(&self, known: &mut Known, data: &Arc<SegmentData>) -> Result<()> {
+        let extended = known.extend(data);
+        let bytes =
+            known.places * size_of::<RunPlace>() + known.logs.len() * size_of::<(LogNumber, Vec<RunPlace>)>();
+        self.bytes.store(bytes, Ordering::Relaxed);
+        extended
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// The last run that begins at or before `next`. Unless `complete`, only if a later one is known: the last run that
+    /// is known can end before `next`.
+    fn place(&self, log: LogNumber, next: Index, complete: bool) -> Option<RunPlace> {
+        let places = self.logs.get(&log)?;
+        let n = places.partition_point(|place| place.first <= next);
+        let found = n.checked_sub(1).and_then(|n| places.get(n))?;
+        (complete || n < places.len() || found.first == next).then_some(*found)
+    }
+
+    /// Covers the blocks that became readable.
+    fn extend(&mut self, data: &Arc<SegmentData>) -> Result<()> {
+        let upto = data.segment.readable();
+        if self.upto >= upto {
+            return Ok(());
+        }
+        let mut blocks = Blocks::new(data.clone(), self.upto, WINDOW_BYTES);
+        while let Some(block) = blocks.next(upto)? {
+            if block.header.kind == Kind::Mixed && self.add(&mut blocks, &block, upto).is_err() {
+                self.gaps.push(block.offset);
+            }
+            self.upto = blocks.at();
+        }
+        Ok(())
+    }
+
+    /// Adds the runs of a mixed block.
+    fn add(&mut self, blocks: &mut Blocks, block: &Located, upto: usize) -> Result<()> {
+        let bytes = blocks.load_table(block, upto)?;
+        let table = Table::parse(&block.header, &bytes).map_err(|why| blocks.corrupt(block.offset, why))?;
+        for (number, (run, _)) in table.runs().enumerate() {
+            // A segment's offsets and a table's runs are 32 bits each.
+            let place = RunPlace { first: run.first, block: block.offset as u32, number: number as u32 };
+            let places = self.logs.entry(run.log).or_default();
+            let n = places.partition_point(|known| known.first <= run.first);
+            places.insert(n, place);
+            self.places += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Shared groups: many named logs in one directory, on the real disk.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::{BatchBuilder, ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, Start};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+const SEGMENT: u32 = 256 << 10;
+
+/// Small segments, with room for a table of logs.
+fn group() -> Options {
+    Options::with_segment_bytes(SEGMENT).sessions_max(16)
+}
+
+fn options() -> LogsOptions {
+    LogsOptions::default().options(group())
+}
+
+fn open(dir: &Path) -> Logs {
+    Logs::open(dir, options()).unwrap()
+}
+
+/// All records of a log, from its first.
+fn records(log: &Log) -> Vec<(u64, Vec<u8>)> {
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push((record.index.get(), record.data.to_vec()));
+    }
+    records
+}
+
+fn numbered(log: u64, n: u64) -> Vec<u8> {
+    let mut record = format!("log {log} record {n} ").into_bytes();
+    record.resize(60 + (n % 7 * 100) as usize, b'x');
+    record
+}
+
+#[test]
+fn logs_count_their_own_records_and_survive_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..20).map(|n| format!("log-{n}")).collect();
+    let mut model: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+    for round in 0..4u64 {
+        let logs = open(dir.path());
+        for (n, name) in (0..).zip(&names) {
+            let log = if round == 0 { logs.create(name).unwrap() } else { logs.get(name).unwrap() };
+            let known = model.entry(name.clone()).or_default();
+            assert_eq!(records(&log), *known, "{name} after {round} restarts");
+            for _ in 0..30 {
+                let record = numbered(n, known.len() as u64 + 1);
+                let index = log.append(&record[..]).unwrap();
+                known.push((index.get(), record));
+                assert_eq!(index.get(), known.len() as u64, "dense");
+            }
+            assert_eq!(records(&log), *known, "{name}");
+        }
+        logs.close().unwrap();
+    }
+    let logs = open(dir.path());
+    assert!(logs.groups().iter().any(|group| group.status().segments > 1), "no segment was ever full");
+    let listed: Vec<String> = logs.list().unwrap().into_iter().map(|info| info.name).collect();
+    let mut sorted = names;
+    sorted.sort();
+    assert_eq!(listed, sorted);
+}
+
+#[test]
+fn appends_from_many_threads_go_to_their_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let handles: Vec<Log> = (0..16).map(|n| logs.create(&format!("l{n}")).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let handles = &handles;
+            scope.spawn(move || {
+                for n in 0..100u64 {
+                    let log = (n * 7 + thread) as usize % handles.len();
+                    let record = format!("{log} {thread} {n}");
+                    let index = handles[log].append(record.as_bytes()).unwrap();
+                    assert_eq!(handles[log].read(index).unwrap().data, record.as_bytes());
+                }
+            });
+        }
+    });
+    let mut total = 0;
+    for (n, log) in handles.iter().enumerate() {
+        let found = records(log);
+        total += found.len();
+        assert!((1..).zip(&found).all(|(at, (index, _))| at == *index));
+        assert!(found.iter().all(|(_, record)| record.starts_with(format!("{n} ").as_bytes())));
+    }
+    assert_eq!(total, 800);
+}
+
+#[test]
+fn reader_waits_at_the_tail_of_its_log_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let reader = a.reader(Start::Next).unwrap();
+    b.append(b"other").unwrap();
+    assert!(!reader.wait(Some(Duration::from_millis(20))).unwrap());
+    let waits = std::thread::spawn(move || {
+        let mut reader = reader;
+        assert!(reader.wait(None).unwrap());
+        reader.next_record().unwrap().unwrap().data.to_vec()
+    });
+    a.append(b"mine").unwrap();
+    assert_eq!(waits.join().unwrap(), b"mine");
+}
+
+#[test]
+fn discard_moves_one_log_and_files_go_when_all_have_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for n in 0..3000u64 {
+        let log = if n % 2 == 0 { &a } else { &b };
+        drop(log.submit(&numbered(n % 2, n)[..]).unwrap());
+    }
+    a.append(b"end").unwrap();
+    b.append(b"end").unwrap();
+    let segments = || logs.groups()[0].status().segments;
+    let before = segments();
+    assert!(before > 3, "{before}");
+    let end = a.last_index();
+    a.discard(end).unwrap();
+    assert_eq!(a.first_index(), end);
+    assert_eq!(records(&a).len(), 1);
+    assert_eq!(records(&b).len(), 1501);
+    assert_eq!(a.reader(Start::Index(Index(1))).err().unwrap().kind(), ErrorKind::Discarded);
+    assert_eq!(segments(), before, "b has records in all of them");
+    b.discard(b.last_index()).unwrap();
+    // The files go in steps of the writer; each append makes one.
+    for _ in 0..100 {
+        a.append(b"more").unwrap();
+        if segments() <= 2 {
+            break;
+        }
+    }
+    assert!(segments() <= 2, "{} of {before} segments are left", segments());
+    assert_eq!(records(&b).len(), 1);
+    logs.close().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    assert_eq!(records(&logs.get("b").unwrap()).len(), 1);
+    assert_eq!(logs.get("a").unwrap().first_index(), end);
+}
+
+#[test]
+fn discard_beyond_the_end_moves_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let log = logs.create("a").unwrap();
+    log.append(b"x").unwrap();
+    log.discard(Index(100)).unwrap();
+    assert!(log.range().is_empty());
+    assert_eq!(log.append(b"y").unwrap(), Index(100));
+    assert_eq!(records(&log), [(100, b"y".to_vec())]);
+}
+
+#[test]
+fn sealed_log_takes_no_appends_and_keeps_its_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let log = logs.create("a").unwrap();
+    log.append(b"x").unwrap();
+    logs.seal("a").unwrap();
+    logs.seal("a").unwrap();
+    assert_eq!(log.append(b"y").unwrap_err().kind(), ErrorKind::Sealed);
+    logs.close().unwrap();
+    let logs = open(dir.path());
+    let log = logs.get("a").unwrap();
+    assert_eq!(log.append(b"y").unwrap_err().kind(), ErrorKind::Sealed);
+    assert_eq!(records(&log).len(), 1);
+    assert!(logs.list().unwrap()[0].sealed);
+}
+
+#[test]
+fn deleted_log_is_gone_and_its_name_is_another_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let old = logs.create("a").unwrap();
+    old.append(b"old").unwrap();
+    assert_eq!(logs.create("a").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let mut reader = old.reader(Start::First).unwrap();
+    logs.delete("a").unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"old", "what is committed can still be read");
+    assert_eq!(reader.wait(None).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(old.append(b"x").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(logs.get("a").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(logs.delete("a").unwrap_err().kind(), ErrorKind::NotFound);
+    let new = logs.create("a").unwrap();
+    assert_ne!(new.log_id(), old.log_id());
+    assert_eq!(new.append(b"new").unwrap(), Index(1));
+    logs.close().unwrap();
+    let logs = open(dir.path());
+    assert_eq!(records(&logs.get("a").unwrap()), [(1, b"new".to_vec())]);
+}
+
+#[test]
+fn session_belongs_to_one_log_and_remembers_its_indexes() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    b.append(b"before").unwrap();
+    let mut session = a.open_session().unwrap();
+    assert_eq!(session.append(b"one").unwrap(), Index(1));
+    let id = session.id();
+    logs.close().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.get("a").unwrap(), logs.get("b").unwrap());
+    let again =
+        BatchBuilder::new().session(id, chiplog::Sequence(1), 0).push(b"one").unwrap().build().unwrap();
+    assert_eq!(a.append(&again).unwrap().first, Index(1), "a retry gets its first index");
+    assert_eq!(a.last_index(), Index(1));
+    let other =
+        BatchBuilder::new().session(id, chiplog::Sequence(2), 0).push(b"two").unwrap().build().unwrap();
+    assert_eq!(b.append(&other).unwrap_err().kind(), ErrorKind::SessionExpired);
+    assert_eq!(a.append(&other).unwrap().first, Index(2));
+    logs.delete("a").unwrap();
+    assert_eq!(logs.groups()[0].status().sessions, 0, "the session went with its log");
+}
+
+#[test]
+fn one_log_and_named_logs_do_not_share_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    logs.create("a").unwrap().append(b"x").unwrap();
+    let group = &logs.groups()[0];
+    assert_eq!(group.append(b"y").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(group.reader(Start::First).err().unwrap().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(group.open_session().err().unwrap().kind(), ErrorKind::InvalidArgument);
+    logs.close().unwrap();
+    let alone = tempfile::tempdir().unwrap();
+    let log = Log::open(alone.path().join("group-1"), Options::with_segment_bytes(SEGMENT)).unwrap();
+    log.append(b"x").unwrap();
+    log.close().unwrap();
+    let refused = Logs::open(alone.path(), options()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+}
+
+#[test]
+fn old_records_are_read_without_a_mapping_from_times_and_indexes() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = group().read_mode(ReadMode::Read);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    let mut middle = None;
+    for n in 1..=1500u64 {
+        drop(a.submit(&numbered(0, n)[..]).unwrap());
+        if n % 50 == 0 {
+            b.append(&numbered(1, n)[..]).unwrap();
+        }
+        if n == 700 {
+            std::thread::sleep(Duration::from_millis(5));
+            let index = b.append(b"middle").unwrap();
+            middle = Some(b.read(index).unwrap().timestamp);
+        }
+    }
+    a.append(b"end").unwrap();
+    for index in [1, 2, 700, 1499, 1501] {
+        assert_eq!(a.read(Index(index)).unwrap().index, Index(index));
+    }
+    let mut reader = b.reader(Start::Timestamp(middle.unwrap())).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"middle");
+    let mut backwards = a.reader(Start::First).unwrap();
+    backwards.seek(Index(1000)).unwrap();
+    assert_eq!(backwards.next_record().unwrap().unwrap().data, numbered(0, 1000));
+    backwards.seek(Index(3)).unwrap();
+    assert_eq!(backwards.next_record().unwrap().unwrap().data, numbered(0, 3));
+}
+
+#[test]
+fn groups_are_added_and_logs_spread_over_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    logs.create("a").unwrap();
+    logs.close().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(3)).unwrap();
+    for name in ["b", "c", "d"] {
+        logs.create(name).unwrap().append(name.as_bytes()).unwrap();
+    }
+    let mut groups: Vec<u32> = logs.list().unwrap().iter().map(|info| info.group).collect();
+    groups.sort_unstable();
+    assert_eq!(groups, [1, 1, 2, 3]);
+    logs.close().unwrap();
+    // A smaller number leaves all there are.
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    assert_eq!(logs.groups().len(), 3);
+    assert_eq!(records(&logs.get("d").unwrap()).len(), 1);
+}
