@@ -6,6 +6,7 @@
 use crate::bar::{Bar, Side, bar};
 use crate::cases::{Bench, Three, Versus, options};
 use crate::engine::Options;
+use crate::many;
 use crate::measure::{MIB, median, ratio};
 use crate::reads::{self, By};
 use crate::replicas::DRAGONBOAT;
@@ -41,6 +42,20 @@ pub(crate) enum Name {
     OneVoter,
     /// Three replicas, 10 B records in batches of 1000: at least 1 million/s
     SmallBatchesReplicated,
+    /// 128 appenders over 1,000 named logs: at least 0.8 of one log, at most 1.3 times its processor time
+    ManyW1,
+    /// 10,000 named logs are created in 10 s
+    ManyCreate,
+    /// 10,000 named logs without activity: a hundredth of a core, 64 MiB, no thread each
+    ManyIdle,
+    /// Named logs open in twice the time of one log of as many bytes
+    ManyOpen,
+    /// One of 1,000 named logs is read at 0.3 of the rate of a log on its own
+    ManyScan,
+    /// Quiet logs beside one that floods: p99 at most 3 times that alone
+    ManyFair,
+    /// Bytes written for a byte appended to named logs: at most 2.2
+    ManyAmp,
     /// Over the network, one server: 128 appenders over 1 to 128 connections, the lowest rate 0.6 of the highest
     NetNativeOne,
     /// The same, durable on two of three servers
@@ -87,6 +102,13 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name) -> Result<Vec<B
         Name::ThreeInProcess => three_in_process(bench),
         Name::OneVoter => one_voter(bench),
         Name::SmallBatchesReplicated => small_batches_replicated(bench),
+        Name::ManyW1 => many_w1(bench),
+        Name::ManyCreate => many_create(bench),
+        Name::ManyIdle => many_idle(bench, sizes),
+        Name::ManyOpen => many_open(bench, sizes),
+        Name::ManyScan => many_scan(bench, sizes),
+        Name::ManyFair => many_fair(bench),
+        Name::ManyAmp => many_amp(bench),
         Name::NetNativeOne => net::flat(bench, sizes, LogService, 1),
         Name::NetNativeThree => net::flat(bench, sizes, LogService, 3),
         Name::NetLogspecOne => net::flat(bench, sizes, Logspec, 1),
@@ -326,6 +348,84 @@ fn small_batches_replicated(bench: &Bench) -> Result<Vec<Bar>> {
     let values = (records, RECORDS_MIN);
     let side = Side::AtLeast(1.0);
     Ok(vec![bar("small_batches_replicated", values, "/s", values.0 / values.1, side, note)])
+}
+
+fn many_w1(bench: &Bench) -> Result<Vec<Bar>> {
+    let mut bars = Vec::new();
+    for (name, cpu, groups) in [("many_w1", "many_w1_cpu", 1), ("many_w1_two_groups", "many_w1_two_groups_cpu", 2)] {
+        let seen = many::appends(bench, RECORD_BYTES, groups)?;
+        let (figures, limits) = (many::per_second(&seen.many), many::per_second(&seen.one));
+        let middle = |values: &[f64]| median(values.iter().copied());
+        let note = format!(
+            "{} named logs, groups: {groups}; limit: one log; blocks of {:.0} KiB",
+            many::LOGS,
+            median(seen.blocks.iter().map(|blocks| blocks.mean_bytes() as f64)) / 1024.0
+        );
+        let values = (middle(&figures), middle(&limits));
+        bars.push(bar(name, values, "/s", ratio(&figures, &limits), Side::AtLeast(0.8), note));
+        let each = |outcomes: &[crate::workload::Outcome]| {
+            median(outcomes.iter().map(crate::workload::Outcome::cpu_micros_each))
+        };
+        let note = "processor time of an append, with that of the threads that append".to_owned();
+        let values = (each(&seen.many), each(&seen.one));
+        bars.push(bar(cpu, values, "us", seen.cpu_ratio(), Side::AtMost(1.3), note));
+    }
+    Ok(bars)
+}
+
+fn many_create(bench: &Bench) -> Result<Vec<Bar>> {
+    const COUNT: usize = 10_000;
+    const SECONDS_MAX: f64 = 10.0;
+    let seconds = many::create(bench, COUNT)?.as_secs_f64();
+    let note = "10,000 named logs created by 16 threads; limit: 10 s".to_owned();
+    Ok(vec![bar("many_create", (seconds, SECONDS_MAX), "s", seconds / SECONDS_MAX, Side::AtMost(1.0), note)])
+}
+
+fn many_idle(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    const COUNT: usize = 10_000;
+    const CPU_MICROS_MAX: f64 = 10_000.0;
+    const MEMORY_MIB_MAX: f64 = 64.0;
+    let seen = many::idle(bench, COUNT, sizes.idle)?;
+    let (one, all) = seen.threads;
+    let note = format!("10,000 named logs, no reader; threads of the process: {all}, with one named log {one}");
+    let values = (seen.cpu_micros, CPU_MICROS_MAX);
+    let cpu = bar("many_idle", values, "us/s", values.0 / values.1, Side::AtMost(1.0), note);
+    let values = (seen.memory as f64 / MIB, MEMORY_MIB_MAX);
+    let note = "own memory of 10,000 open named logs".to_owned();
+    let memory = bar("many_idle_memory", values, "MiB", values.0 / values.1, Side::AtMost(1.0), note);
+    Ok(vec![cpu, memory])
+}
+
+fn many_open(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let bytes = sizes.scan_bytes + (20 << 20);
+    let seen = many::open(bench, 10_000, bytes, RECORD_BYTES)?;
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let note = format!("10,000 named logs of {} MiB together, cached; limit: one log of as many", bytes >> 20);
+    let values = (middle(&seen.many), middle(&seen.one));
+    Ok(vec![bar("many_open", values, "ms", ratio(&seen.many, &seen.one), Side::AtMost(2.0), note)])
+}
+
+fn many_scan(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let seen = many::scan(bench, many::LOGS, sizes.scan_bytes, RECORD_BYTES)?;
+    let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
+    let note = "one after the other of 1,000 named logs, not sorted, cached; limit: a log on its own".to_owned();
+    let values = (mib(&seen.many), mib(&seen.one));
+    Ok(vec![bar("many_scan", values, "MiB/s", ratio(&seen.many, &seen.one), Side::AtLeast(0.3), note)])
+}
+
+fn many_fair(bench: &Bench) -> Result<Vec<Bar>> {
+    let (alone, beside) = many::fair(bench, RECORD_BYTES)?;
+    let p99 = |outcome: &crate::workload::Outcome| outcome.latencies.summary().p99;
+    let values = (p99(&beside), p99(&alone));
+    let note = "p99 of 8 quiet logs beside a log with 65,536 appends in flight; limit: alone".to_owned();
+    Ok(vec![bar("many_fair", values, "us", values.0 / values.1, Side::AtMost(3.0), note)])
+}
+
+fn many_amp(bench: &Bench) -> Result<Vec<Bar>> {
+    const BYTES_MAX: f64 = 2.2;
+    let bytes = many::amplification(bench, RECORD_BYTES)?;
+    let note = "bytes written to segment files for a byte of records, without zeros filled ahead".to_owned();
+    Ok(vec![bar("many_amp", (bytes, BYTES_MAX), "B", bytes / BYTES_MAX, Side::AtMost(1.0), note)])
 }
 
 #[cfg(test)]

@@ -230,7 +230,7 @@ fn run_workloads(common: &Common, workloads: &[Workload]) -> Result<()> {
     let mut report = Report { machine, seconds: common.seconds(), rounds: bench.rounds, rows: Vec::new() };
     for which in chosen(workloads) {
         eprintln!("{}", name(&which));
-        let rows = run::workload(&bench, &common.sizes(None), which);
+        let rows = run::measure(&bench, &common.sizes(None), which);
         report.rows.extend(rows.with_context(|| name(&which))?);
     }
     common.put(&report.table(), &report)

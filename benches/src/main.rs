@@ -9,6 +9,7 @@
 //!       bare.rs     the bare reference loop
 //!       raw.rs      what the machine itself does
 //!       engine.rs   chiplog as it is used here
+//!       many.rs     many named logs beside one
 //!       replicas.rs several of it in one cluster, and dragonboat, which they are compared with
 //!     net/        the same over the network, with servers as processes of their own
 //!   bar.rs report.rs   tables, and JSON, of which tools/plot.py makes pictures
@@ -26,6 +27,7 @@ mod cli;
 mod data;
 mod engine;
 mod machine;
+mod many;
 mod measure;
 mod net;
 mod raw;

@@ -4,11 +4,13 @@
 
 use crate::cases::{Bench, Versus, options};
 use crate::checks;
+use crate::many;
 use crate::measure::{MIB, median, ratio};
 use crate::net::load::Streams;
 use crate::raw::{self, ZeroFilled};
 use crate::reads::{self, By, Scans};
 use crate::report::Row;
+use crate::workload;
 use anyhow::Result;
 use chiplog::Codec;
 use clap::ValueEnum;
@@ -39,6 +41,8 @@ pub(crate) enum Workload {
     Open,
     /// The cost of an open log without activity
     Idle,
+    /// The bare loop with 1, 2, 4, 8 committers on one disk, and 1,000 named logs in as many groups
+    Committers,
 }
 
 /// The sizes of all workloads.
@@ -63,7 +67,7 @@ pub(crate) const THREADS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 pub(crate) const RECORD_BYTES: usize = 2048;
 
 /// Runs one workload and returns its rows.
-pub(crate) fn workload(bench: &Bench, sizes: &Sizes, which: Workload) -> Result<Vec<Row>> {
+pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Workload) -> Result<Vec<Row>> {
     match which {
         Workload::Raw => raw_limits(bench),
         Workload::AppendThreads => append_threads(bench, sizes),
@@ -75,6 +79,7 @@ pub(crate) fn workload(bench: &Bench, sizes: &Sizes, which: Workload) -> Result<
         Workload::BatchCheck => batch_check(bench),
         Workload::Open => open(bench, sizes),
         Workload::Idle => idle(bench, sizes),
+        Workload::Committers => committers(bench),
     }
 }
 
@@ -128,6 +133,28 @@ fn raw_limits(bench: &Bench) -> Result<Vec<Row>> {
     }
     let copied = raw::memory_copy(bench.window.measured);
     rows.push(row(WORKLOAD, "copy in memory, 8 MiB", (8 << 20) as f64, copied / MIB, "MiB/s"));
+    Ok(rows)
+}
+
+/// How many syncs a disk takes side by side, and how many groups named logs need for it.
+fn committers(bench: &Bench) -> Result<Vec<Row>> {
+    const WORKLOAD: &str = "committers";
+    let mut rows = Vec::new();
+    for count in [1, 2, 4, 8] {
+        eprintln!("  {count} committers");
+        let bare = many::committers(bench, RECORD_BYTES, count)?;
+        let groups = many::appends(bench, RECORD_BYTES, count as u32)?;
+        let of = |outcomes: &[workload::Outcome]| {
+            let each = |f: fn(&workload::Outcome) -> f64| median(outcomes.iter().map(f));
+            let cpu = BTreeMap::from([("cpu_us_per_append".into(), each(workload::Outcome::cpu_micros_each))]);
+            (each(workload::Outcome::per_second), cpu)
+        };
+        let cases = [("bare loop, committers", &bare), ("1,000 named logs, groups", &groups.many), ("one log beside, groups", &groups.one)];
+        for (case, outcomes) in cases {
+            let (figure, more) = of(outcomes);
+            rows.push(Row { more, ..row(WORKLOAD, format!("{case}: {count}"), count as f64, figure, "appends/s") });
+        }
+    }
     Ok(rows)
 }
 
