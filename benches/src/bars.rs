@@ -352,7 +352,9 @@ fn small_batches_replicated(bench: &Bench) -> Result<Vec<Bar>> {
 
 fn many_w1(bench: &Bench) -> Result<Vec<Bar>> {
     let mut bars = Vec::new();
-    for (name, cpu, groups) in [("many_w1", "many_w1_cpu", 1), ("many_w1_two_groups", "many_w1_two_groups_cpu", 2)] {
+    for (name, cpu, groups) in
+        [("many_w1", "many_w1_cpu", 1), ("many_w1_two_groups", "many_w1_two_groups_cpu", 2)]
+    {
         let seen = many::appends(bench, RECORD_BYTES, groups)?;
         let (figures, limits) = (many::per_second(&seen.many), many::per_second(&seen.one));
         let middle = |values: &[f64]| median(values.iter().copied());
@@ -387,7 +389,8 @@ fn many_idle(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     const MEMORY_MIB_MAX: f64 = 64.0;
     let seen = many::idle(bench, COUNT, sizes.idle)?;
     let (one, all) = seen.threads;
-    let note = format!("10,000 named logs, no reader; threads of the process: {all}, with one named log {one}");
+    let note =
+        format!("10,000 named logs, no reader; threads of the process: {all}, with one named log {one}");
     let values = (seen.cpu_micros, CPU_MICROS_MAX);
     let cpu = bar("many_idle", values, "us/s", values.0 / values.1, Side::AtMost(1.0), note);
     let values = (seen.memory as f64 / MIB, MEMORY_MIB_MAX);
@@ -400,7 +403,8 @@ fn many_open(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let bytes = sizes.scan_bytes + (20 << 20);
     let seen = many::open(bench, 10_000, bytes, RECORD_BYTES)?;
     let middle = |values: &[f64]| median(values.iter().copied());
-    let note = format!("10,000 named logs of {} MiB together, cached; limit: one log of as many", bytes >> 20);
+    let note =
+        format!("10,000 named logs of {} MiB together, cached; limit: one log of as many", bytes >> 20);
     let values = (middle(&seen.many), middle(&seen.one));
     Ok(vec![bar("many_open", values, "ms", ratio(&seen.many, &seen.one), Side::AtMost(2.0), note)])
 }
@@ -408,7 +412,8 @@ fn many_open(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
 fn many_scan(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let seen = many::scan(bench, many::LOGS, sizes.scan_bytes, RECORD_BYTES)?;
     let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
-    let note = "one after the other of 1,000 named logs, not sorted, cached; limit: a log on its own".to_owned();
+    let note =
+        "one after the other of 1,000 named logs, not sorted, cached; limit: a log on its own".to_owned();
     let values = (mib(&seen.many), mib(&seen.one));
     Ok(vec![bar("many_scan", values, "MiB/s", ratio(&seen.many, &seen.one), Side::AtLeast(0.3), note)])
 }

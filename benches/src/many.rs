@@ -84,7 +84,10 @@ fn create_all(logs: &Logs, count: usize) -> Result<Vec<Log>> {
         let creators: Vec<_> = (0..CREATORS)
             .map(|creator| {
                 scope.spawn(move || -> Result<Vec<Log>> {
-                    (creator..count).step_by(CREATORS).map(|n| Ok(logs.create(&format!("log-{n}"))?)).collect()
+                    (creator..count)
+                        .step_by(CREATORS)
+                        .map(|n| Ok(logs.create(&format!("log-{n}"))?))
+                        .collect()
                 })
             })
             .collect();
@@ -125,7 +128,8 @@ pub(crate) fn appends(bench: &Bench, record_bytes: usize, groups: u32) -> Result
         let logs = ScratchLogs::create(&bench.dir, LOGS, groups)?;
         let before = logs.metrics()?;
         let outcome = workload::blocking(&logs, &bench.pool, APPENDERS, record_bytes, bench.window)?;
-        let blocks = before.iter().zip(&logs.metrics()?).map(|(before, after)| Blocks::between(before, after));
+        let blocks =
+            before.iter().zip(&logs.metrics()?).map(|(before, after)| Blocks::between(before, after));
         let sum = |sum: Blocks, group: Blocks| Blocks {
             count: sum.count + group.count,
             bytes: sum.bytes + group.bytes,
@@ -274,8 +278,7 @@ pub(crate) fn scan(bench: &Bench, count: usize, bytes: u64, record_bytes: usize)
     let (many, one) = interleave(
         bench.rounds,
         || {
-            let (bytes, time) =
-                timed(|| many.handles[..count / 10].iter().map(read).sum::<Result<u64>>())?;
+            let (bytes, time) = timed(|| many.handles[..count / 10].iter().map(read).sum::<Result<u64>>())?;
             ensure!(bytes > 0, "the named logs are empty");
             Ok(bytes as f64 / time.as_secs_f64())
         },

@@ -146,13 +146,21 @@ fn committers(bench: &Bench) -> Result<Vec<Row>> {
         let groups = many::appends(bench, RECORD_BYTES, count as u32)?;
         let of = |outcomes: &[workload::Outcome]| {
             let each = |f: fn(&workload::Outcome) -> f64| median(outcomes.iter().map(f));
-            let cpu = BTreeMap::from([("cpu_us_per_append".into(), each(workload::Outcome::cpu_micros_each))]);
+            let cpu =
+                BTreeMap::from([("cpu_us_per_append".into(), each(workload::Outcome::cpu_micros_each))]);
             (each(workload::Outcome::per_second), cpu)
         };
-        let cases = [("bare loop, committers", &bare), ("1,000 named logs, groups", &groups.many), ("one log beside, groups", &groups.one)];
+        let cases = [
+            ("bare loop, committers", &bare),
+            ("1,000 named logs, groups", &groups.many),
+            ("one log beside, groups", &groups.one),
+        ];
         for (case, outcomes) in cases {
             let (figure, more) = of(outcomes);
-            rows.push(Row { more, ..row(WORKLOAD, format!("{case}: {count}"), count as f64, figure, "appends/s") });
+            rows.push(Row {
+                more,
+                ..row(WORKLOAD, format!("{case}: {count}"), count as f64, figure, "appends/s")
+            });
         }
     }
     Ok(rows)

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::{BatchBuilder, ErrorKind, Index, Log, Logs, LogsOptions, Options, ReadMode, Start};
+use chiplog::{BatchBuilder, ErrorKind, Index, Log, LogOption, Logs, LogsOptions, Options, ReadMode, Start};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -291,4 +291,92 @@ fn groups_are_added_and_logs_spread_over_them() {
     let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
     assert_eq!(logs.groups().len(), 3);
     assert_eq!(records(&logs.get("d").unwrap()).len(), 1);
+}
+
+#[test]
+fn batches_are_appended_together_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let a = logs.create("a").unwrap();
+    let b = logs.create_beside("b", "a").unwrap();
+    let c = logs.create_beside("c", "a").unwrap();
+    let other = logs.create("other").unwrap();
+    let batch = BatchBuilder::new().push(b"x").unwrap().push(b"y").unwrap().build().unwrap();
+    let appended = logs.append_together(&[(&a, &batch), (&b, &batch), (&a, &batch)]).unwrap();
+    let firsts: Vec<u64> = appended.iter().map(|appended| appended.first.get()).collect();
+    assert_eq!(firsts, [1, 1, 3]);
+    assert_eq!((records(&a).len(), records(&b).len()), (4, 2));
+    logs.seal("c").unwrap();
+    let refused = logs.append_together(&[(&a, &batch), (&c, &batch), (&b, &batch)]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Sealed);
+    assert_eq!((a.last_index(), b.last_index()), (Index(4), Index(2)), "nothing was appended");
+    let refused = logs.append_together(&[(&a, &batch), (&other, &batch)]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "another group");
+    let large = BatchBuilder::new().push(&[0; 60_000]).unwrap().build().unwrap();
+    let large: Vec<_> = (0..8).map(|_| (&a, &large)).collect();
+    assert_eq!(logs.append_together(&large).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert!(logs.append_together(&[]).unwrap().is_empty());
+}
+
+/// The appends of a log with a long backlog keep their order; those of a quiet log overtake them.
+#[test]
+fn quiet_log_overtakes_the_backlog_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (loud, quiet) = (logs.create("loud").unwrap(), logs.create("quiet").unwrap());
+    let mut overtook = false;
+    for round in 0..20u64 {
+        let backlog: Vec<_> = (0..400u64).map(|n| loud.submit(&numbered(round, n)[..]).unwrap()).collect();
+        quiet.append(b"quiet").unwrap();
+        overtook |= backlog.last().unwrap().wait_timeout(Duration::ZERO).is_err();
+        let indexes: Vec<u64> = backlog.iter().map(|ticket| ticket.wait().unwrap().get()).collect();
+        assert!(indexes.is_sorted());
+        assert_eq!(indexes.len() as u64, indexes[399] - indexes[0] + 1);
+    }
+    assert!(overtook, "the quiet log always waited for the whole backlog");
+    for (n, (_, record)) in records(&loud).into_iter().enumerate() {
+        assert_eq!(record, numbered(n as u64 / 400, n as u64 % 400));
+    }
+}
+
+#[test]
+fn options_that_a_shared_group_cannot_follow_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    for n in 0..20 {
+        logs.create(&format!("l{n}")).unwrap();
+    }
+    let set = |option, value| {
+        let refused = logs.groups()[0].set_log_options(&[(option, Some(value))], Duration::from_secs(5));
+        refused.unwrap_err().kind()
+    };
+    assert_eq!(set(LogOption::RetentionBytes, 1 << 30), ErrorKind::InvalidArgument);
+    assert_eq!(set(LogOption::SessionsMax, 137), ErrorKind::InvalidArgument, "no room for the log table");
+    let retention = options().options(group().retention_bytes(1 << 30));
+    assert_eq!(Logs::open(dir.path(), retention).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let log = logs.get("l0").unwrap();
+    assert_eq!(log.close().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    log.append(b"still open").unwrap();
+}
+
+#[test]
+fn group_refuses_more_logs_than_its_openings_have_room_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options().groups(1).options(group().sessions_max(130));
+    let max = options.options.logs_max();
+    assert!((1..200).contains(&max), "{max}");
+    let logs = Logs::open(dir.path(), options).unwrap();
+    for n in 0..max {
+        logs.create(&format!("l{n}")).unwrap();
+    }
+    assert_eq!(logs.create("one-too-many").unwrap_err().kind(), ErrorKind::Full);
+    // The segments roll with a full table.
+    let log = logs.get("l0").unwrap();
+    for n in 0..1500u64 {
+        drop(log.submit(&numbered(0, n)[..]).unwrap());
+    }
+    log.append(b"end").unwrap();
+    assert!(logs.groups()[0].status().segments > 2);
+    logs.delete("l1").unwrap();
+    logs.create("one-too-many").unwrap().append(b"x").unwrap();
 }

@@ -80,11 +80,19 @@ pub(crate) struct Catalogue {
     next_number: LogNumber,
     names: BTreeMap<String, CatalogueEntry>,
     by_number: HashMap<LogNumber, String>,
+    /// How many logs each group has.
+    sizes: HashMap<u32, usize>,
 }
 
 impl Default for Catalogue {
     fn default() -> Self {
-        Self { next: Index(1), next_number: FIRST_NUMBER, names: BTreeMap::new(), by_number: HashMap::new() }
+        Self {
+            next: Index(1),
+            next_number: FIRST_NUMBER,
+            names: BTreeMap::new(),
+            by_number: HashMap::new(),
+            sizes: HashMap::new(),
+        }
     }
 }
 
@@ -101,6 +109,11 @@ impl Catalogue {
     /// The logs, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &CatalogueEntry)> {
         self.names.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// How many logs a group has.
+    pub(crate) fn logs_in(&self, group: u32) -> usize {
+        self.sizes.get(&group).copied().unwrap_or_default()
     }
 
     /// The number of the next log that is created: every log that exists or existed has a smaller one.
@@ -124,6 +137,7 @@ impl Catalogue {
                 }
                 let number = self.next_number;
                 self.next_number = LogNumber(number.0 + 1);
+                *self.sizes.entry(group).or_default() += 1;
                 self.by_number.insert(number, name.clone());
                 self.names.insert(name, CatalogueEntry { number, id, group });
             }
@@ -131,7 +145,9 @@ impl Catalogue {
                 let is_same = |name: &String| self.names.get(name).is_some_and(|entry| entry.id == id);
                 if let Some(name) = self.by_number.get(&number).filter(|name| is_same(name)).cloned() {
                     self.by_number.remove(&number);
-                    self.names.remove(&name);
+                    if let Some(entry) = self.names.remove(&name) {
+                        *self.sizes.entry(entry.group).or_default() -= 1;
+                    }
                 }
             }
         }
@@ -198,7 +214,7 @@ mod tests {
         catalogue.apply(CatalogueRecord::Delete { number: a.number, id: LogId(2) });
         assert_eq!(catalogue.by_number(a.number), Some("a"));
         catalogue.apply(CatalogueRecord::Delete { number: a.number, id: LogId(1) });
-        assert_eq!(catalogue.get("a"), None);
+        assert_eq!((catalogue.get("a"), catalogue.logs_in(3)), (None, 1));
         catalogue.apply(create("a", 4));
         assert_eq!(catalogue.get("a").unwrap().number, LogNumber(3));
         assert_eq!((catalogue.next(), catalogue.next_number()), (Index(7), LogNumber(4)));

@@ -31,6 +31,7 @@ use crate::replica::open::disk_at;
 use crate::replica::queue::inbox::{AdminRequest, InboxEvent};
 use crate::replica::queue::proposals::{Command, LogCommand, WaitLimit};
 use crate::replica::state::sequencer::Owner;
+use crate::store::format::mixed::{RUN_BYTES, RUNS_MAX, TABLE_FIXED_BYTES};
 use crate::store::segment::file_name;
 use crate::sync::completer::Completer;
 use crate::sync::completion::Ticket;
@@ -240,6 +241,34 @@ impl Log {
         self.inner.queue.push_batch(self.view.log, batch, wait_limit)
     }
 
+    /// Submits batches of several logs of this handle's shared group: all of them are appended, or none.
+    pub(crate) fn submit_together(appends: &[(&Self, &Batch)]) -> Result<Vec<Ticket>> {
+        let Some((first, _)) = appends.first() else { return Ok(Vec::new()) };
+        let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
+        let mut bytes = TABLE_FIXED_BYTES;
+        for (log, batch) in appends {
+            log.check_batch(batch)?;
+            bytes += RUN_BYTES + batch.as_bytes().len();
+            if !Arc::ptr_eq(&log.inner, &first.inner) || log.view.log.is_none() {
+                return invalid("logs that are appended to together have to be named logs of one group");
+            }
+            if batch.session().is_some() {
+                return invalid("batches that are appended together cannot belong to sessions");
+            }
+        }
+        let max = first.inner.options.block_bytes_max;
+        if bytes > max as usize || appends.len() > RUNS_MAX {
+            let what = format!(
+                "{} batches that take {bytes} bytes together; a block has room for {RUNS_MAX} and {max}: raise \
+                 block_bytes_max, or append less together",
+                appends.len()
+            );
+            return Err(Error::new(ErrorKind::TooLarge, what));
+        }
+        let batches: Vec<_> = appends.iter().map(|(log, batch)| (log.view.log, *batch)).collect();
+        first.inner.queue.push_together(&batches, first.wait_limit())
+    }
+
     fn check_record(&self, record: &[u8]) -> Result<()> {
         self.check_fork()?;
         self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")
@@ -447,7 +476,8 @@ impl Log {
         set.map_or(self.inner.options.capacity_bytes, |set| Some(set).filter(|bytes| *bytes < u64::MAX))
     }
 
-    /// The log's current state: identity, positions, size, and this replica's part in its cluster. Leader, members
+    /// The log's current state: identity, positions, size, and this replica's part in its cluster. Of a named log, size,
+    /// sessions, options and cluster are those of its group. Leader, members
     /// and term are those of the replica's last step; `peers` is up to 20 ms old. After the log was closed or poisoned
     /// it is the last state, without a leader. Never blocks.
     pub fn status(&self) -> Status {
@@ -795,9 +825,14 @@ impl Log {
     /// callback. Readers keep working. A second call only waits for the first.
     ///
     /// # Errors
-    /// `Poisoned`: a write or a sync had failed; some appends have an unknown outcome. `Forked`.
+    /// `Poisoned`: a write or a sync had failed; some appends have an unknown outcome. `Forked`. `InvalidArgument`: this
+    /// is one of many named logs, which are closed together: see [`Logs::close`](crate::Logs::close).
     pub fn close(&self) -> Result<()> {
         self.check_fork()?;
+        if !self.view.log.is_none() {
+            let what = "a named log is closed together with the others: use `Logs::close`";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         self.inner.close();
         self.poison_cause().map_or(Ok(()), Err)
     }

@@ -24,8 +24,10 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::read::reader::Start;
+use crate::record::batch::Batch;
 use crate::replica::open::disk_at;
 use crate::replica::queue::proposals::{Command, LogCommand};
+use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use std::fmt;
 use std::path::Path;
@@ -296,6 +298,19 @@ impl Logs {
     /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. Those of
     /// [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
+        self.create_in(name, None)
+    }
+
+    /// As [`Logs::create`], in the group of another log: so that both can be appended to together.
+    ///
+    /// # Errors
+    /// As [`Logs::create`]. `NotFound`: the other log does not exist.
+    pub fn create_beside(&self, name: &str, other: &str) -> Result<Log> {
+        let group = self.entry(other)?.group;
+        self.create_in(name, Some(group))
+    }
+
+    fn create_in(&self, name: &str, group: Option<u32>) -> Result<Log> {
         check_name(name)?;
         let system = &self.inner.system;
         let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
@@ -304,7 +319,11 @@ impl Logs {
             if catalogue.get(name).is_some() {
                 return Err(exists());
             }
-            self.emptiest(&catalogue)
+            let groups = 1..=self.inner.groups.len() as u32;
+            let fewest = || groups.min_by_key(|group| catalogue.logs_in(*group)).unwrap_or(1);
+            let group = group.unwrap_or_else(fewest);
+            self.check_room(group, catalogue.logs_in(group))?;
+            group
         };
         let id = system.random_id()?;
         let index =
@@ -317,16 +336,17 @@ impl Logs {
         self.open_entry(&entry)
     }
 
-    /// The group with the fewest logs.
-    fn emptiest(&self, catalogue: &Catalogue) -> u32 {
-        let mut logs = vec![0u32; self.inner.groups.len()];
-        for (_, entry) in catalogue.iter() {
-            if let Some(logs) = logs.get_mut((entry.group as usize).wrapping_sub(1)) {
-                *logs += 1;
-            }
+    /// Checks that a group takes one more log, before the catalogue names it.
+    fn check_room(&self, group: u32, count: usize) -> Result<()> {
+        let max = self.group(group)?.options().logs_max();
+        if count < max {
+            return Ok(());
         }
-        let fewest = logs.iter().zip(1..).min_by_key(|(logs, _)| **logs);
-        fewest.map_or(1, |(_, group)| group)
+        let what = format!(
+            "group {group} has {count} logs, and its segments have room for no more: delete some, or open the \
+             directory with more groups"
+        );
+        Err(Error::new(ErrorKind::Full, what))
     }
 
     /// The handle of a log that the catalogue has. It can be missing in its group: after a crash, or at a replica that
@@ -371,6 +391,33 @@ impl Logs {
         let CatalogueEntry { number, group, .. } = self.entry(name)?;
         let seal = Command::Log(LogCommand::Seal { log: number });
         self.group(group)?.command(seal).map(drop)
+    }
+
+    /// Appends a batch to each of several logs of one group, all of them or none, and blocks until that is durable. They
+    /// are in one block: no crash and no reader of the group separates them. Returns the indexes of each batch.
+    ///
+    /// ```
+    /// # use chiplog::{BatchBuilder, Logs, LogsOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let logs = Logs::open(dir.path(), LogsOptions::default())?;
+    /// let from = logs.create("account-1")?;
+    /// let to = logs.create_beside("account-2", "account-1")?;
+    /// let withdraw = BatchBuilder::new().push(b"-5")?.build()?;
+    /// let deposit = BatchBuilder::new().push(b"+5")?.build()?;
+    /// let appended = logs.append_together(&[(&from, &withdraw), (&to, &deposit)])?;
+    /// assert_eq!(appended.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the logs are of different groups, see [`Logs::create_beside`]; a batch belongs to a session; or
+    /// called in a callback on the group's own thread. `TooLarge`: they do not fit into one block. `NotFound`, `Sealed`:
+    /// one of the logs takes no appends; nothing was appended to any. Those of [`Log::append`].
+    pub fn append_together(&self, appends: &[(&Log, &Batch)]) -> Result<Vec<Appended>> {
+        if let Some((log, _)) = appends.first() {
+            log.may_wait()?;
+        }
+        Log::submit_together(appends)?.into_iter().map(|ticket| ticket.wait()).collect()
     }
 
     /// All logs, by name, as far as they are committed here.

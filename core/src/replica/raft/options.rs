@@ -159,7 +159,8 @@ impl Replica {
             }
             let Pending { changes, completer, .. } = self.option_changes.pending.remove(0);
             let changed: Vec<LogOption> = changes.iter().map(|(option, _)| *option).collect();
-            match set.check(&self.options).and_then(|()| self.check_room_of_members(&set, &changed)) {
+            let checked = set.check(&self.options).and_then(|()| self.sequencer.check_for_logs(&set));
+            match checked.and_then(|()| self.check_room_of_members(&set, &changed)) {
                 Ok(()) => self.command(command, Some(completer), now, plan)?,
                 Err(refusal) => completer.answer(Outcome::Failed(refusal)),
             }

@@ -17,6 +17,8 @@ pub(crate) struct BlockBuilder {
     /// Their logs: for each stretch of batches of one log, the log and the number of the batch after the stretch.
     /// Empty in a block of the group's own log.
     stretches: Vec<(LogNumber, usize)>,
+    /// Batches of several logs that are appended together: all of each range, or none.
+    together: Vec<Range<usize>>,
     pub(crate) completer: Completer,
     pieces: Vec<Piece>,
     buffer: BytesMut,
@@ -38,6 +40,7 @@ impl BlockBuilder {
         Self {
             batches: Vec::new(),
             stretches: Vec::new(),
+            together: Vec::new(),
             completer: Completer::new(),
             pieces: Vec::new(),
             buffer,
@@ -77,6 +80,31 @@ impl BlockBuilder {
             let batches = &self.batches[std::mem::replace(&mut begin, *end)..*end];
             batches.iter().map(move |batch| (*log, batch))
         })
+    }
+
+    /// Whether batches of `runs` runs, with this many bytes and records in all, can be added to this mixed block.
+    pub(super) fn has_room_together(
+        &self,
+        runs: usize,
+        bytes: usize,
+        records: u32,
+        block_bytes: usize,
+    ) -> bool {
+        self.is_mixed()
+            && self.stretches.len() + runs <= RUNS_MAX
+            && self.bytes + runs * RUN_BYTES + bytes <= block_bytes
+            && self.records.checked_add(records).is_some()
+    }
+
+    /// The last `count` batches are appended together: all of them, or none.
+    pub(super) fn tie_last(&mut self, count: usize) {
+        self.together.push(self.batches.len() - count..self.batches.len());
+    }
+
+    /// The batches that are appended together with batch `n`, if that is the first of them.
+    pub(crate) fn together_from(&self, n: usize) -> Option<Range<usize>> {
+        let found = self.together.binary_search_by_key(&n, |range| range.start).ok();
+        found.and_then(|at| self.together.get(at).cloned())
     }
 
     pub(super) fn push(&mut self, log: LogNumber, parts: &Parts<'_>, batch: &BatchHeader) -> Ticket {

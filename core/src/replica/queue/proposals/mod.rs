@@ -10,6 +10,11 @@
 //! Checksums are computed before the lock is taken. A small batch is copied into the block's buffer under the lock. A
 //! large one is added as a buffer of its own, so that the lock is never held for long.
 //!
+//! Logs of a shared group are kept fair. A log with nothing in the queue gets into the first block that waits, ahead of
+//! what other logs have queued: each block keeps some room for such logs, and so does the queue. The writer takes a
+//! block of theirs at a time, so that the rest of a backlog stays in the queue. The order within a log never changes,
+//! and no append overtakes a command.
+//!
 //! Invariants:
 //! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
 //! - no append is admitted that would exceed the capacity, counted with all appends that wait (but without the headers
@@ -33,7 +38,7 @@ use atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
@@ -136,6 +141,10 @@ struct Inner {
     bytes: usize,
     appends: usize,
     commands: usize,
+    /// For each log of a shared group that has batches in the queue: the number of the last block that holds some.
+    waiting: HashMap<LogNumber, u64>,
+    /// The number of the first item in the queue; the items are numbered in order.
+    front: u64,
     /// Bytes that the writer took and that are neither counted in `used` nor refused yet.
     taken: usize,
     /// No awake thread will look at the queue: the next event has to wake one.
@@ -157,6 +166,35 @@ struct Inner {
 }
 
 impl Inner {
+    /// Moves what the writer takes now to `items`: everything, or of a shared group as much as the writer proposes in one
+    /// step.
+    fn take_items(&mut self, items: &mut VecDeque<Proposal>, block_bytes: usize) {
+        if self.waiting.is_empty() {
+            self.taken += std::mem::take(&mut self.bytes);
+            (self.appends, self.commands) = (0, 0);
+            self.front += self.items.len() as u64;
+            *items = std::mem::take(&mut self.items);
+            return;
+        }
+        let mut taken = 0;
+        while let Some(item) = self.items.front() {
+            match item {
+                Proposal::Data(block) if taken > 0 && taken + block.bytes > block_bytes => break,
+                Proposal::Data(block) => {
+                    taken += block.bytes;
+                    self.appends -= block.batches.len();
+                }
+                Proposal::Command(..) => self.commands -= 1,
+            }
+            self.front += 1;
+            items.extend(self.items.pop_front());
+        }
+        self.bytes -= taken;
+        self.taken += taken;
+        let front = self.front;
+        self.waiting.retain(|_, last| *last >= front);
+    }
+
     /// Whether the queue holds nothing that the writer takes now.
     fn is_idle(&self) -> bool {
         !self.due && self.events.is_empty() && (self.items.is_empty() || !self.accepts_proposals)
@@ -278,9 +316,7 @@ impl ProposalQueue {
         let mut work = Work { items: VecDeque::new(), events: std::mem::take(&mut inner.events), closed };
         let mut room = None;
         if accepts_proposals {
-            inner.taken += std::mem::take(&mut inner.bytes);
-            (inner.appends, inner.commands) = (0, 0);
-            work.items = std::mem::take(&mut inner.items);
+            inner.take_items(&mut work.items, self.limits.block_bytes);
             if inner.room_waiters > 0 {
                 self.room.notify_all();
             }

@@ -5,7 +5,7 @@ use super::block_builder::Parts;
 use super::*;
 use crate::cluster::transport::Envelope;
 use crate::error::ErrorKind;
-use crate::record::batch::{BatchHeader, SingleFrame, Stamp};
+use crate::record::batch::{BatchBuilder, BatchHeader, SingleFrame, Stamp};
 use crate::types::{DirectoryId, LogId, NodeId};
 
 fn queue(capacity: Option<u64>) -> ProposalQueue {
@@ -177,4 +177,77 @@ fn closed_queue_returns_the_rest_and_admits_nothing() {
     assert!(q.take(true).closed);
     let refused = q.push_record(LogNumber::OWN, b"x", Stamp::default(), WaitLimit::None);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// The logs of the batches of each block, in order; an empty list is a command.
+fn logs_of(items: impl IntoIterator<Item = Proposal>) -> Vec<Vec<u32>> {
+    let of = |item| match item {
+        Proposal::Data(block) => BlockBuilder::with_logs(&block).map(|(log, _)| log.0).collect(),
+        Proposal::Command(..) => Vec::new(),
+    };
+    items.into_iter().map(of).collect()
+}
+
+fn push(queue: &ProposalQueue, log: u32) -> Result<crate::sync::completion::Ticket> {
+    queue.push_record(LogNumber(log), &[1; 200], Stamp::default(), WaitLimit::None)
+}
+
+#[test]
+fn log_with_nothing_in_the_queue_gets_into_the_first_block() {
+    let q = queue(None);
+    let mut tickets: Vec<_> = (0..6).map(|_| push(&q, 1).unwrap()).collect();
+    tickets.extend([2, 3, 2].map(|log| push(&q, log).unwrap()));
+    // Three of log 1 fill seven eighths of a block. Log 2 gets into the rest of the first one, log 3 into the next.
+    assert_eq!(logs_of(take(&q)), [[1, 1, 1, 2]]);
+    tickets.push(push(&q, 2).unwrap());
+    assert_eq!(logs_of(take(&q)), [[1, 1, 1, 3]]);
+    assert_eq!(logs_of(take(&q)), [[2, 2]], "of one log nothing overtakes");
+    assert!(take(&q).is_empty());
+    assert_eq!(q.waiting(), (0, 0, q.waiting().2));
+}
+
+#[test]
+fn no_append_overtakes_a_command() {
+    let q = queue(None);
+    let _ticket = push(&q, 1).unwrap();
+    let _command = q.push_command(Command::Log(LogCommand::Seal { log: LogNumber(2) })).unwrap();
+    let _other = push(&q, 2).unwrap();
+    assert_eq!(logs_of(take(&q)), [vec![1], vec![], vec![2]]);
+}
+
+#[test]
+fn full_queue_has_room_for_a_log_with_nothing_in_it() {
+    let q = queue(None);
+    let tickets: Vec<_> = (0..20).map_while(|_| push(&q, 1).ok()).collect();
+    assert_eq!(tickets.len(), 7, "2,000 bytes");
+    let _quiet = push(&q, 2).unwrap();
+    assert_eq!(push(&q, 2).unwrap_err().kind(), ErrorKind::Busy, "now it has something in the queue");
+    assert_eq!(push(&q, 3).unwrap_err().kind(), ErrorKind::Busy, "an eighth is kept, no more");
+}
+
+#[test]
+fn batches_that_are_appended_together_are_in_one_block() {
+    let q = queue(None);
+    let batch = BatchBuilder::new().push(&[1; 200]).unwrap().build().unwrap();
+    let _one: Vec<_> = (0..2).map(|_| push(&q, 1).unwrap()).collect();
+    let pair = [(LogNumber(1), &batch), (LogNumber(2), &batch), (LogNumber(3), &batch)];
+    let tickets = q.push_together(&pair, WaitLimit::None).unwrap();
+    assert_eq!(tickets.len(), 3);
+    let items = take(&q);
+    assert_eq!(logs_of(items), [[1, 1]]);
+    let items = take(&q);
+    let Some(Proposal::Data(block)) = items.first() else { panic!() };
+    assert_eq!((block.together_from(0), block.together_from(1)), (Some(0..3), None));
+    assert_eq!(logs_of(items), [[1, 2, 3]]);
+}
+
+#[test]
+fn plain_and_mixed_batches_are_in_blocks_of_their_own() {
+    let q = queue(None);
+    let _tickets = [0, 1, 0].map(|log| push(&q, log).unwrap());
+    let items: Vec<Proposal> =
+        std::iter::from_fn(|| Some(take(&q)).filter(|items| !items.is_empty())).flatten().collect();
+    let kinds: Vec<bool> =
+        items.iter().map(|item| matches!(item, Proposal::Data(b) if b.is_mixed())).collect();
+    assert_eq!(kinds, [false, true, false]);
 }

@@ -40,6 +40,7 @@ use crate::replica::state::session_table::Sessions;
 use crate::replica::wire::raft_message;
 use crate::store::NewBlock;
 use crate::store::format::block::{BlockHeader, Kind, digest_of_batches};
+use crate::store::format::geometry::logs_max;
 use crate::store::format::identity::Identity;
 use crate::store::format::mixed::{Run, TableBuilder};
 use crate::store::format::segment::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
@@ -96,8 +97,8 @@ pub(crate) struct Sequencer {
     changed_logs: Vec<LogNumber>,
     /// The limits of the session table that apply if the log sets none: `sessions_max` and `session_window`.
     own_limits: (u32, u16),
-    /// The most logs that may be opened: an opening has room for their table beside that of the sessions.
-    logs_max: usize,
+    /// The size of this replica's segments, whose openings need room for the log table beside that of the sessions.
+    segment_bytes: u32,
     hard_state: HardState,
     committed: Committed,
     /// The effects of the entries after the last committed one; ascending, without gaps.
@@ -171,7 +172,7 @@ impl Sequencer {
             logs: LogTable::default(),
             changed_logs: Vec::new(),
             own_limits: (options.sessions_max, options.session_window),
-            logs_max: options.logs_max(),
+            segment_bytes: options.segment_bytes,
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: EntryIndex(0) },
             committed: Committed {
                 raft: EntryIndex(0),
@@ -479,8 +480,18 @@ impl Sequencer {
         let timestamp = now.max(self.last_timestamp);
         let mut table = TableBuilder::default();
         let mut results = Vec::with_capacity(gathered.batches.len());
-        for (log, batch) in gathered.with_logs() {
-            let placed = self.place_in_log(log, batch, timestamp);
+        // The end of the batches that are appended together, and the reason why none of them can be.
+        let mut refused: Option<(usize, Error)> = None;
+        for (n, (log, batch)) in gathered.with_logs().enumerate() {
+            if let Some(together) = gathered.together_from(n) {
+                let mut logs = gathered.with_logs().skip(n).take(together.len());
+                let checked = logs.try_for_each(|(log, _)| self.logs.check_append(log).map(drop));
+                refused = checked.err().map(|error| (together.end, error));
+            }
+            let placed = match &refused {
+                Some((end, error)) if n < *end => Err(error.clone()),
+                _ => self.place_in_log(log, batch, timestamp),
+            };
             if let Ok((here, true)) = &placed {
                 table.push(log, here.first, batch);
             }
@@ -598,7 +609,8 @@ impl Sequencer {
             let what = "this directory holds one log with records of its own; named logs need a directory of their own";
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        if self.logs.len() >= self.logs_max {
+        let (sessions_max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
+        if self.logs.len() >= logs_max(self.segment_bytes, sessions_max, window) {
             let what = format!(
                 "the group has {} logs, and its segments have no room for more; drop some, or use more groups or                  larger segments",
                 self.logs.len()
@@ -606,6 +618,34 @@ impl Sequencer {
             return Err(Error::new(ErrorKind::Full, what));
         }
         Ok(())
+    }
+
+    /// Checks options that are to be set for a shared group: its logs still have to fit beside the sessions, and records
+    /// are discarded log by log.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn check_for_logs(&self, options: &LogOptions) -> Result<()> {
+        if !self.logs.is_shared() {
+            return Ok(());
+        }
+        let retention = [LogOption::RetentionBytes, LogOption::RetentionAge];
+        if let Some(option) = retention.into_iter().find(|option| options.get(*option).is_some()) {
+            let what =
+                format!("option {option} is of a log on its own; discard records of each named log instead");
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        let (sessions_max, window) = limits_of_sessions(options, self.own_limits);
+        let max = logs_max(self.segment_bytes, sessions_max, window);
+        if self.logs.len() <= max {
+            return Ok(());
+        }
+        let what = format!(
+            "{sessions_max} sessions that remember {window} batches each leave room for {max} logs at the start of a \
+             segment, and the group has {}; lower sessions_max or session_window",
+            self.logs.len()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
     /// Checks that a session can be opened on `log`.

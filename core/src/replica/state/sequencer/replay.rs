@@ -218,7 +218,7 @@ impl Sequencer {
             logs,
             changed_logs,
             own_limits,
-            logs_max: options.logs_max(),
+            segment_bytes: options.segment_bytes,
             hard_state: opening.hard_state,
             committed: Committed {
                 raft,
