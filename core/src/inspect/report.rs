@@ -9,8 +9,8 @@ use crate::options::log_options::LogOptions;
 use crate::record::batch::Batch;
 use crate::replica::queue::proposals::{Command, LogCommand};
 use crate::replica::state::command::parse_command;
-use crate::store::format::block::{Batches, BlockHeader, Kind};
-use crate::store::format::mixed::{Run, Table};
+use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
+use crate::store::format::mixed::Run;
 use crate::store::format::segment::{HardState, Opening};
 use crate::types::{EntryIndex, Index, LogId, LogNumber, SegmentId, SessionId, Term, Timestamp};
 use bytes::Bytes;
@@ -357,7 +357,7 @@ impl Block<'_> {
                 .collect::<Result<_>>()
                 .map(Content::Batches),
             Kind::Mixed => {
-                let table = Table::parse(&self.header, self.body).map_err(malformed)?;
+                let table = table_of(&self.header, self.body).map_err(malformed)?;
                 let run = |(run, range): (Run, Range<usize>)| {
                     let batches = Batches::new(self.body.get(range).unwrap_or_default());
                     let batches =

@@ -13,11 +13,11 @@
 //!
 //! Must not know: files, threads, the meaning of commands.
 
-use super::mixed::{Run, Table};
+use super::digest::Digest;
+use super::mixed::{Run, Table, Totals};
 use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
 use crate::record::crc::{Crc, crc32c};
 use crate::types::{EntryIndex, Index, SegmentId, Term, Timestamp};
-use std::mem;
 
 /// Bytes of a block's header; blocks start at multiples of it.
 pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
@@ -192,33 +192,6 @@ pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
     digest.sum()
 }
 
-/// Computes the digest. It sums in larger pieces, because summing four bytes takes nearly as long as summing a few
-/// hundred.
-pub(super) struct Digest {
-    crc: Crc,
-    pending: [u8; 256],
-    used: usize,
-}
-
-impl Digest {
-    pub(super) fn new() -> Self {
-        Self { crc: Crc::new(), pending: [0; 256], used: 0 }
-    }
-
-    pub(super) fn add(&mut self, crc: u32) {
-        if self.used == self.pending.len() {
-            self.crc = mem::replace(&mut self.crc, Crc::new()).add(&self.pending);
-            self.used = 0;
-        }
-        self.pending[self.used..self.used + 4].copy_from_slice(&crc.to_le_bytes());
-        self.used += 4;
-    }
-
-    pub(super) fn sum(self) -> u32 {
-        self.crc.add(&self.pending[..self.used]).sum()
-    }
-}
-
 /// Checks a whole block's body against its header. With `deep`, also checks the batches' own checksums, so that all
 /// bytes of the block are known to be right. `block` is header and body.
 pub(crate) fn check_body(header: &BlockHeader, block: &[u8], deep: bool) -> Result<(), Malformed> {
@@ -292,7 +265,7 @@ fn check_mixed<'a>(
     mut show: impl FnMut(usize, u64, &BatchHeader),
 ) -> Result<(), Malformed> {
     let head = pieces.next().unwrap_or_default();
-    let table = Table::parse(header, head)?;
+    let table = table_of(header, head)?;
     let mut at = BLOCK_HEADER_BYTES + table.len();
     let mut batches = std::iter::once(&head[table.len()..]).chain(pieces).flat_map(Batches::new);
     let mut before = 0;
@@ -339,10 +312,21 @@ fn check_batches_of_run<'a>(
     Ok(())
 }
 
+/// Reads and checks the table of a mixed block. `body` can end behind the table.
+pub(crate) fn table_of<'a>(header: &BlockHeader, body: &'a [u8]) -> Result<Table<'a>, Malformed> {
+    let totals = Totals {
+        batches: header.batch_count,
+        records: header.record_count,
+        body_bytes: header.length as usize - BLOCK_HEADER_BYTES,
+        digest: header.body_digest,
+    };
+    Table::parse(&totals, body)
+}
+
 /// The batches of a block with records, behind its table if it has one. The body was checked.
 pub(crate) fn batches_of<'a>(header: &BlockHeader, body: &'a [u8]) -> Batches<'a> {
     let skipped = match header.kind {
-        Kind::Mixed => Table::parse(header, body).map_or(body.len(), |table| table.len()),
+        Kind::Mixed => table_of(header, body).map_or(body.len(), |table| table.len()),
         _ => 0,
     };
     Batches::new(&body[skipped..])

@@ -7,8 +7,10 @@
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::record::batch::{Malformed, u32_at};
-use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list, check_run};
-use crate::store::format::mixed::{RUN_BYTES, Run, TABLE_FIXED_BYTES, Table};
+use crate::store::format::block::{
+    BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list, check_run, table_of,
+};
+use crate::store::format::mixed::{RUN_BYTES, Run, TABLE_FIXED_BYTES};
 use crate::store::segment::batch_offsets::Place;
 use crate::store::segment::{SegmentData, Source};
 use bytes::Bytes;
@@ -196,7 +198,7 @@ impl Blocks {
     /// `Corrupt`, `Io`.
     pub(crate) fn find_run(&mut self, block: &Located, number: usize, upto: usize) -> Result<(Run, usize)> {
         let bytes = self.load_table(block, upto)?;
-        let table = Table::parse(&block.header, &bytes).map_err(|why| self.corrupt(block.offset, why))?;
+        let table = table_of(&block.header, &bytes).map_err(|why| self.corrupt(block.offset, why))?;
         let run = table.runs().nth(number);
         let (run, range) =
             run.ok_or_else(|| self.corrupt(block.offset, "table of a mixed block has changed"))?;

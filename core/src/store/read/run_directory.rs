@@ -10,10 +10,9 @@
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::batch::Malformed;
-use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind, table_of};
 use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
 use crate::store::format::logs::next_in;
-use crate::store::format::mixed::Table;
 use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments};
 use crate::types::{Index, LogNumber, SegmentId};
@@ -227,7 +226,7 @@ impl Known {
     /// Adds the runs of a mixed block.
     fn add(&mut self, blocks: &mut Blocks, block: &Located, upto: usize) -> Result<()> {
         let bytes = blocks.load_table(block, upto)?;
-        let table = Table::parse(&block.header, &bytes).map_err(|why| blocks.corrupt(block.offset, why))?;
+        let table = table_of(&block.header, &bytes).map_err(|why| blocks.corrupt(block.offset, why))?;
         for (number, (run, _)) in table.runs().enumerate() {
             // A segment's offsets and a table's runs are 32 bits each.
             let place = RunPlace { first: run.first, block: block.offset as u32, number: number as u32 };

@@ -12,8 +12,8 @@ use crate::replica::state::command::parse_command;
 use crate::replica::state::log_table::LogTable;
 use crate::replica::state::session_table::Sessions;
 use crate::store::NewBlock;
-use crate::store::format::block::{Batches, BlockHeader, Kind};
-use crate::store::format::mixed::{Run, Table};
+use crate::store::format::block::{Batches, BlockHeader, Kind, table_of};
+use crate::store::format::mixed::Run;
 use crate::store::format::segment::{HardState, Opening};
 use crate::store::read::chain::Learn;
 use crate::store::segment::Base;
@@ -147,7 +147,7 @@ impl Sequencer {
         body: &mut dyn Iterator<Item = &[u8]>,
     ) -> Result<Vec<Run>, Malformed> {
         let head = body.next().unwrap_or_default();
-        let table = Table::parse(header, head)?;
+        let table = table_of(header, head)?;
         let mut batches = std::iter::once(&head[table.len()..]).chain(body).flat_map(Batches::new);
         let mut runs = Vec::new();
         for (run, _) in table.runs() {
