@@ -322,7 +322,8 @@ fn batches_are_appended_together_or_not_at_all() {
 #[test]
 fn quiet_log_overtakes_the_backlog_of_another() {
     let dir = tempfile::tempdir().unwrap();
-    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let group = group().block_bytes_max(16 << 10).batch_bytes_max(16 << 10).record_bytes_max(8 << 10);
+    let logs = Logs::open(dir.path(), options().groups(1).options(group)).unwrap();
     let (loud, quiet) = (logs.create("loud").unwrap(), logs.create("quiet").unwrap());
     let mut overtook = false;
     for round in 0..20u64 {
