@@ -381,3 +381,164 @@ fn group_refuses_more_logs_than_its_openings_have_room_for() {
     logs.delete("l1").unwrap();
     logs.create("one-too-many").unwrap().append(b"x").unwrap();
 }
+
+/// A discard at the handle of the group removed segments with records of named logs.
+#[test]
+fn group_discards_no_records_of_its_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let log = logs.create("a").unwrap();
+    for n in 0..1500u64 {
+        drop(log.submit(&numbered(1, n)[..]).unwrap());
+    }
+    log.append(b"end").unwrap();
+    let refused = logs.groups()[0].discard(Index(1400)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(records(&log).len(), 1501);
+}
+
+/// A retry of a batch in the log was refused as if the log did not hold it.
+#[test]
+fn retry_gets_its_index_after_the_log_was_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path());
+    let log = logs.create("a").unwrap();
+    let id = log.open_session().unwrap().id();
+    let batch = |n| {
+        let mut batch = BatchBuilder::new();
+        batch.session(id, chiplog::Sequence(n), 0).push(b"one").unwrap().build().unwrap()
+    };
+    assert_eq!(log.append(&batch(1)).unwrap().first, Index(1));
+    logs.seal("a").unwrap();
+    assert_eq!(log.append(&batch(1)).unwrap().first, Index(1));
+    assert_eq!(log.append(&batch(2)).unwrap_err().kind(), ErrorKind::Sealed);
+}
+
+/// It got `Corrupt`: no block contains the record.
+#[test]
+fn reader_of_a_deleted_log_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for n in 0..2000u64 {
+        drop(a.submit(&numbered(0, n)[..]).unwrap());
+    }
+    a.append(b"end").unwrap();
+    let mut reader = a.reader(Start::First).unwrap();
+    reader.next_record().unwrap().unwrap();
+    logs.delete("a").unwrap();
+    for n in 0..2000u64 {
+        drop(b.submit(&numbered(1, n)[..]).unwrap());
+    }
+    b.append(b"end").unwrap();
+    let ends = loop {
+        match reader.next_record() {
+            Ok(Some(record)) => assert!(record.data.starts_with(b"log 0 ") || record.data == b"end"),
+            Ok(None) => break None,
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert!(matches!(ends, None | Some(ErrorKind::NotFound)), "{ends:?}");
+    for index in [1, 900, 2001] {
+        match a.read(Index(index)) {
+            Ok(record) => assert_eq!(record.index.get(), index),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+        }
+    }
+}
+
+/// A first segment that held nothing but commands was never removed, nor any after it.
+#[test]
+fn segments_without_records_keep_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let log = logs.create("a").unwrap();
+    let tickets: Vec<_> = (2..4000).map(|n| log.submit_discard(Index(n)).unwrap()).collect();
+    tickets.into_iter().for_each(|ticket| {
+        ticket.wait().unwrap();
+    });
+    let segments = || logs.groups()[0].status().segments;
+    assert!(segments() > 1, "commands fill a segment");
+    for n in 0..2000u64 {
+        drop(log.submit(&numbered(0, n)[..]).unwrap());
+    }
+    let end = log.append(b"end").unwrap();
+    assert!(segments() > 3);
+    log.discard(end).unwrap();
+    for _ in 0..200 {
+        log.append(b"more").unwrap();
+        if segments() <= 2 {
+            break;
+        }
+    }
+    assert!(segments() <= 2, "{} segments are left", segments());
+}
+
+/// It was the number of records in the whole group.
+#[test]
+fn barrier_of_a_named_log_returns_its_own_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for _ in 0..5 {
+        b.append(b"x").unwrap();
+    }
+    a.append(b"x").unwrap();
+    assert_eq!(a.barrier(Duration::from_secs(20)).unwrap(), Index(1));
+    assert_eq!(b.barrier(Duration::from_secs(20)).unwrap(), Index(5));
+}
+
+/// Damage in a block's header hid all records behind it in the segment, of every log, and some before it. A search by
+/// time passed over it.
+#[test]
+fn damage_in_a_block_leaves_the_others_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+    let (a, b) = (logs.create("a").unwrap(), logs.create("b").unwrap());
+    for n in 1..=1200u64 {
+        let (log, of) = if n % 2 == 0 { (&a, 0) } else { (&b, 1) };
+        log.append(&numbered(of, n)[..]).unwrap();
+    }
+    assert!(logs.groups()[0].status().segments > 2);
+    logs.close().unwrap();
+    let file = dir.path().join("group-1/00000000000000000001.seg");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let blocks: Vec<usize> = (4096..bytes.len() - 64)
+        .step_by(64)
+        .filter(|at| &bytes[*at..at + 4] == b"CLB1" && bytes[at + 60] == 8)
+        .collect();
+    for (at, what) in [(20, "header"), (64 + 20, "table"), (64 + 60, "batch")] {
+        let damaged = blocks[40] + at;
+        bytes[damaged] ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        bytes[damaged] ^= 1;
+        let logs = Logs::open(dir.path(), options().groups(1)).unwrap();
+        let mut lost = Vec::new();
+        for (name, of) in [("a", 0u64), ("b", 1)] {
+            let log = logs.get(name).unwrap();
+            assert_eq!(log.last_index(), Index(600));
+            for index in 1..=600u64 {
+                let n = if of == 0 { 2 * index } else { 2 * index - 1 };
+                match log.read(Index(index)) {
+                    Ok(record) => assert_eq!(record.data, numbered(of, n), "{what}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+                        assert!(error.location().is_some(), "{what}: {error}");
+                        lost.push(n);
+                    }
+                }
+            }
+        }
+        lost.sort_unstable();
+        // One block a record; behind a damaged header, blocks up to the next one in the index are not found.
+        assert!(lost.contains(&41), "{what}: {lost:?}");
+        assert!(lost.len() == 1 || (what == "header" && lost.len() < blocks.len() - 60), "{what}: {lost:?}");
+        assert!(lost.iter().all(|n| *n >= 41), "{what}: {lost:?}");
+        let from_time = logs.get("b").unwrap().reader(Start::Timestamp(chiplog::Timestamp(1)));
+        match from_time {
+            Ok(reader) => assert_eq!(reader.position(), Index(1), "{what}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}"),
+        }
+        logs.close().unwrap();
+    }
+}

@@ -108,6 +108,15 @@ impl Log {
         Ok(Self { inner: self.inner.clone(), view: self.inner.view.of_log(log)?, id })
     }
 
+    /// The handle of one of the logs of a shared group, by its number. For a copy of a group: see [`FollowerLog`
+    /// ](crate::FollowerLog). [`Logs`](crate::Logs) gives the handles of the logs that it keeps.
+    ///
+    /// # Errors
+    /// `NotFound`: the group does not have the log, as far as is known here.
+    pub fn named(&self, log: LogNumber) -> Result<Self> {
+        self.of_log(log, self.id)
+    }
+
     /// Whether this replica leads.
     pub(crate) fn replica_leads(&self) -> bool {
         self.role() == Role::Leader
@@ -567,10 +576,12 @@ impl Log {
     /// `Poisoned`, `Closed`, `Forked`.
     pub fn barrier(&self, timeout: Duration) -> Result<Index> {
         self.may_wait()?;
-        self.submit_barrier(timeout)?.wait()
+        let last = self.submit_barrier(timeout)?.wait()?;
+        if self.view.log.is_none() { Ok(last) } else { Ok(self.view.positions.committed()) }
     }
 
-    /// As [`Log::barrier`], but returns at once. Up to 16,384 barriers can be in flight: waiting ones share one round
+    /// As [`Log::barrier`], but returns at once. On a named log the result counts the records of all logs of its group:
+    /// [`Log::last_index`] tells the last record afterwards. Up to 16,384 barriers can be in flight: waiting ones share one round
     /// trip.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 //!
 //! Invariants:
 //! - a name is in the catalogue before its log exists in a group; it leaves the catalogue before its log is dropped;
+//! - a group opens its logs in the order of their numbers, because it opens none that is older than one it had;
 //! - a log in a group that the catalogue does not have is dropped, once the catalogue's records prove that it never
 //!   will have it.
 //!
@@ -31,6 +32,7 @@ use crate::sync::completion::Appended;
 use crate::types::{Index, LogId, LogNumber, Timestamp};
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many named logs are kept: in how many groups, and with which options.
@@ -173,6 +175,8 @@ struct Inner {
     /// The groups of named logs: the first one is group 1. Each handle is that of the group itself.
     groups: Vec<Log>,
     catalogue: Mutex<Catalogue>,
+    /// For each group, the term in which its leader here last dropped what deletes had left; 0: none.
+    tidied: Vec<AtomicU64>,
 }
 
 /// What is known of a named log: see [`Logs::list`].
@@ -247,7 +251,9 @@ impl Logs {
         let system = Log::open_on(system, options.of_system())?;
         let groups =
             groups.into_iter().zip(1..).map(|(disk, group)| Log::open_on(disk, options.of_group(group)));
-        let inner = Inner { system, groups: groups.collect::<Result<_>>()?, catalogue: Mutex::default() };
+        let groups = groups.collect::<Result<Vec<_>>>()?;
+        let tidied = groups.iter().map(|_| AtomicU64::new(0)).collect();
+        let inner = Inner { system, groups, catalogue: Mutex::default(), tidied };
         let logs = Self { inner: Arc::new(inner) };
         logs.check_groups()?;
         logs.drop_deleted()?;
@@ -312,6 +318,7 @@ impl Logs {
 
     fn create_in(&self, name: &str, group: Option<u32>) -> Result<Log> {
         check_name(name)?;
+        self.drop_deleted()?;
         let system = &self.inner.system;
         let exists = || Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists already"));
         let group = {
@@ -353,8 +360,29 @@ impl Logs {
     /// has not heard of it yet.
     fn open_entry(&self, entry: &CatalogueEntry) -> Result<Log> {
         let group = self.group(entry.group)?;
-        open_in(group, entry.number)?;
+        if group.logs().get(entry.number).is_none() {
+            self.open_up_to(group, entry)?;
+        }
         group.of_log(entry.number, entry.id)
+    }
+
+    /// Opens a log in its group, and before it all older ones that are missing there: after a newer one they could not
+    /// be opened any more.
+    fn open_up_to(&self, group: &Log, entry: &CatalogueEntry) -> Result<()> {
+        let mut missing: Vec<LogNumber> = {
+            let catalogue = self.catalogue()?;
+            let of_group =
+                catalogue.iter().map(|(_, other)| other).filter(|other| other.group == entry.group);
+            let upto = of_group.map(|other| other.number).filter(|number| *number <= entry.number);
+            upto.filter(|number| group.logs().get(*number).is_none()).collect()
+        };
+        missing.sort_unstable();
+        for log in missing {
+            let opened = group.command(Command::Log(LogCommand::Open { log, start: Index(1) }));
+            // Another one can have been dropped meanwhile.
+            opened.map(drop).or_else(|error| if log == entry.number { Err(error) } else { Ok(()) })?;
+        }
+        Ok(())
     }
 
     /// Returns the handle of an existing log.
@@ -380,7 +408,11 @@ impl Logs {
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group } = self.entry(name)?;
         self.inner.system.append(&CatalogueRecord::Delete { number, id }.encode()[..])?;
-        drop_in(self.group(group)?, number)
+        let dropped = self.group(group).and_then(|group| drop_in(group, number));
+        if let (Err(_), Some(tidied)) = (&dropped, self.inner.tidied.get(group as usize - 1)) {
+            tidied.store(0, Ordering::Relaxed); // it is dropped later
+        }
+        dropped
     }
 
     /// Seals a log: it takes no more appends, its records stay. Blocks until that is durable.
@@ -444,25 +476,36 @@ impl Logs {
         Ok(catalogue.iter().map(info).collect())
     }
 
-    /// Drops the logs in groups that a delete left there: it was interrupted between its two steps.
+    /// Drops the logs in groups that a delete left there: it was interrupted between its two steps, or the group had its
+    /// leader elsewhere. Once a term, in the groups that this replica leads.
     fn drop_deleted(&self) -> Result<()> {
-        let left: Vec<(&Log, LogNumber)> = {
-            let catalogue = self.catalogue()?;
-            let is_deleted =
-                |log: &LogNumber| *log < catalogue.next_number() && catalogue.by_number(*log).is_none();
-            let leading = self.inner.groups.iter().filter(|group| group.replica_leads());
-            let of_group = |group| {
-                Log::logs(group).numbers().into_iter().filter(is_deleted).map(move |log| (group, log))
+        for (group, tidied) in self.inner.groups.iter().zip(&self.inner.tidied) {
+            let term = group.status().replica.term.get();
+            if !group.replica_leads() || tidied.load(Ordering::Relaxed) == term {
+                continue;
+            }
+            let left: Vec<LogNumber> = {
+                let catalogue = self.catalogue()?;
+                let is_deleted =
+                    |log: &LogNumber| *log < catalogue.next_number() && catalogue.by_number(*log).is_none();
+                group.logs().numbers().into_iter().filter(is_deleted).collect()
             };
-            leading.flat_map(of_group).collect()
-        };
-        left.into_iter().try_for_each(|(group, log)| drop_in(group, log))
+            left.into_iter().try_for_each(|log| drop_in(group, log))?;
+            tidied.store(term, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// The groups: the first one is group 1. For the status, the members and the leader of each. Appends and readers need
     /// one of the named logs.
     pub fn groups(&self) -> &[Log] {
         &self.inner.groups
+    }
+
+    /// The system log, which is group 0: for its members and its leader in a cluster. Its records are the catalogue: append
+    /// none, and discard none.
+    pub fn system(&self) -> &Log {
+        &self.inner.system
     }
 
     /// Closes all groups, as [`Log::close`] closes a log.
@@ -480,14 +523,6 @@ impl fmt::Debug for Logs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Logs").field("groups", &self.inner.groups).finish()
     }
-}
-
-/// Opens a log in its group, unless it is open.
-fn open_in(group: &Log, log: LogNumber) -> Result<()> {
-    if group.logs().get(log).is_some() {
-        return Ok(());
-    }
-    group.command(Command::Log(LogCommand::Open { log, start: Index(1) })).map(drop)
 }
 
 fn drop_in(group: &Log, log: LogNumber) -> Result<()> {

@@ -30,7 +30,7 @@ use crate::record::batch::Malformed;
 use crate::replica::node::Published;
 use crate::replica::node::shared::Shared;
 use crate::replica::open::RecoveredLog;
-use crate::replica::queue::proposals::{Command, ProposalQueue};
+use crate::replica::queue::proposals::{Command, LogCommand, ProposalQueue};
 use crate::replica::state::command::parse_command;
 use crate::replica::state::log_clock::LogClock;
 use crate::replica::state::sequencer::{Owner, Replayed, Sequencer};
@@ -515,7 +515,7 @@ impl Applier {
 
     /// Publishes the logs of a shared group that entries have changed.
     fn publish_logs(&mut self) {
-        let changed = self.sequencer.take_changed_logs();
+        let changed = self.sequencer.take_changed_logs(&self.logs);
         if !changed.is_empty() {
             let logs = &self.sequencer.committed().logs;
             self.logs.show(changed.into_iter().map(|log| (log, logs.get(log))));
@@ -564,7 +564,14 @@ fn does_not_follow(end: EntryIndex, raft: EntryIndex, why: Malformed) -> Error {
 fn makes_room(entry: &FollowEntry) -> bool {
     let command = || entry.body.first().and_then(|body| parse_command(body).ok());
     entry.header.kind == Kind::Command
-        && matches!(command(), Some(Command::Discard { .. } | Command::SetOptions(_)))
+        && matches!(
+            command(),
+            Some(
+                Command::Discard { .. }
+                    | Command::SetOptions(_)
+                    | Command::Log(LogCommand::Drop { .. } | LogCommand::Discard { .. })
+            )
+        )
 }
 
 fn millis(age: Duration) -> u64 {

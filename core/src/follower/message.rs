@@ -355,9 +355,11 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
         }
         let body = pieces.take(&header)?;
         if header.kind == Kind::Command
-            && let Command::Discard { first } | Command::Log(LogCommand::Discard { first, .. }) =
-                parse_command(&body.concat())?
-            && first.0 > POSITION_MAX
+            && let Command::Discard { first: at }
+            | Command::Log(
+                LogCommand::Discard { first: at, .. } | LogCommand::Open { start: at, .. },
+            ) = parse_command(&body.concat())?
+            && at.0 > POSITION_MAX
         {
             return Err(BEYOND);
         }
@@ -383,7 +385,9 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<FollowMessa
             }
             Membership::decode(&opening.configuration)?;
             LogOptions::decode(&opening.options)?;
-            LogTable::decode(&opening.logs)?;
+            if LogTable::decode(&opening.logs)?.iter().any(|(_, log)| log.next.0 > POSITION_MAX) {
+                return Err(BEYOND);
+            }
             Ok(FollowMessage::State(FollowSnapshot { log, committed, kept, header, body }))
         }
         _ => Err("unknown kind: neither entries nor a state"),

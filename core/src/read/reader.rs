@@ -8,7 +8,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::canceller::Canceller;
-use crate::read::log_set::LogSet;
+use crate::read::log_set::{LogSet, unknown};
 use crate::read::positions::{Cancel, HookOwner, Positions, or_wake};
 use crate::read::records::{OwnedRecord, Record, RecordBatch, StoredBatch, undecodable};
 use crate::record::batch;
@@ -101,6 +101,21 @@ impl LogView {
             true => self.segments.holding(index),
             false => self.runs.holding(self.log, index).ok(),
         }
+    }
+
+    /// Whether this is the view of a log of a shared group that was dropped.
+    fn is_dropped(&self) -> bool {
+        !self.log.is_none() && self.logs.get(self.log).is_none()
+    }
+
+    /// Handles a failed read of `record`: see [`Segments::met`].
+    fn met(&self, error: &Error, record: Index) -> Error {
+        if self.log.is_none() {
+            return self.segments.met(error.clone(), Some(record));
+        }
+        // The repair counts the records of all logs of a group together. A log's own indexes mean nothing to it.
+        let what = format!("record {record} of log {} cannot be read: {error}", self.log);
+        self.segments.met(error.with_message(what), None)
     }
 
     /// # Errors
@@ -526,7 +541,10 @@ impl Reader {
                 return Err(discarded(self.next, first));
             }
         }
-        read.map_err(|error| self.view.segments.met(error, Some(self.next)))
+        if read.is_err() && self.view.is_dropped() {
+            return Err(unknown(self.view.log));
+        }
+        read.map_err(|error| self.view.met(&error, self.next))
     }
 
     /// Finds the stored batch that contains `next`, which is committed, and moves past it. Not verified yet.

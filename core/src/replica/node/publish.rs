@@ -141,7 +141,7 @@ impl Node {
     /// Publishes the logs of a shared group that committed entries have changed.
     pub(super) fn publish_logs(&mut self) {
         let sequencer = &mut self.replica.sequencer;
-        let changed = sequencer.take_changed_logs();
+        let changed = sequencer.take_changed_logs(&self.logs);
         if changed.is_empty() {
             return;
         }

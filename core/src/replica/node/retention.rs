@@ -104,17 +104,20 @@ impl Node {
         })
     }
 
-    /// As [`Self::beyond_retention`], in a shared group: the oldest segment goes once every log has discarded what it
-    /// holds.
+    /// As [`Self::beyond_retention`], in a shared group: the oldest segment with records goes once every log has
+    /// discarded what it holds, with those before it.
     fn beyond_all_logs(&mut self) -> Option<(Index, &'static str)> {
         if !self.logs_shrank {
             return None;
         }
         let segments = &self.writer.store.segments;
-        let oldest = segments.oldest_full()?;
         let committed = self.replica.sequencer.committed();
+        // Segments before it hold commands alone: the discard that removes this one removes them as well.
+        let mut full = segments.snapshot();
+        full.pop();
+        let oldest = full.into_iter().find(|segment| segment.end().next > committed.first)?;
         let first = oldest.end().next;
-        if first <= committed.first || first > committed.next {
+        if first > committed.next {
             return None;
         }
         // The end of each log in this segment stands in the opening of the next one.

@@ -22,7 +22,8 @@ use crate::replica::writer::plan::{Fit, Plan};
 use crate::store::allocator::Purpose;
 use crate::store::block_bytes;
 use crate::store::format::block::{BlockHeader, Kind};
-use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::format::geometry::{LOG_BYTES, LOGS_HEADER_BYTES};
+use crate::store::format::segment::{HARD_STATE_BYTES, LENGTH_BYTES};
 use crate::sync::clock::Moment;
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
@@ -44,6 +45,9 @@ pub(super) struct Admission {
     held: VecDeque<(Message, Vec<Arrived>)>,
     held_bytes: usize,
 }
+
+/// The bytes by which an opened log can lengthen an opening.
+const OPENED_BYTES: usize = 2 * LENGTH_BYTES + LOGS_HEADER_BYTES + LOG_BYTES;
 
 /// Whether there is room for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,13 +296,14 @@ fn purpose_of_entry(entry: &Entry, makes_room: bool) -> Purpose {
     }
 }
 
-/// The bytes by which these entries can lengthen later openings, because they set options of the log.
+/// The bytes by which these entries can lengthen later openings, because they set options of the log, or open named
+/// logs.
 pub(super) fn options_in(entries: &[Entry]) -> usize {
     let sets = |e: &Entry| match raft_message::kind_of(e) {
         Ok(EntryKind::Block(header)) if header.kind == Kind::Command => Some(body_bytes(&header)),
         _ => None,
     };
-    entries.iter().filter_map(sets).filter(|bytes| *bytes > COMMAND_BYTES).sum()
+    entries.iter().filter_map(sets).filter(|bytes| *bytes > COMMAND_BYTES).map(|bytes| bytes.max(OPENED_BYTES)).sum()
 }
 
 /// The bytes of an entry's body in the file.

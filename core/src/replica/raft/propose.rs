@@ -123,7 +123,12 @@ impl Replica {
             Some(refusal) => Err(refusal),
             None => plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
         };
+        // Records of named logs are discarded log by log. Only the node itself removes segments without any.
+        let is_foreign = matches!(command, Command::Discard { .. })
+            && completer.is_some()
+            && self.sequencer.logs().is_shared();
         let decision = match room {
+            Ok(_) if is_foreign => Decision::Refused(shared_group()),
             Ok(_) => self.sequencer.command(command, time),
             Err(refusal) => Decision::Refused(refusal),
         };

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - the indexes of a log are dense: each run begins at the log's next index;
-//! - a number is opened once. Its record in the table goes when the log is dropped.
+//! - numbers are opened in ascending order, and each once: a segment never holds records of two logs with one number.
+//!   A log's record in the table goes when it is dropped.
 //!
 //! Must not know: blocks, segments, names of logs.
 
@@ -24,16 +25,20 @@ const UNKNOWN: Malformed = "entry names a log that does not exist";
 /// The logs of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogTable {
-    /// Whether the group is shared by named logs. False: the directory holds one log, without a number. Moves: to true,
-    /// when the first log is opened.
-    is_shared: bool,
+    /// The newest log that was ever opened. 0: the directory holds one log, without a number.
+    opened: LogNumber,
     logs: BTreeMap<LogNumber, LogState>,
 }
 
 impl LogTable {
     /// Whether the group is shared by named logs, or was, if all of them were dropped.
     pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared
+        !self.opened.is_none()
+    }
+
+    /// The newest log that was ever opened; 0 if none was.
+    pub(crate) fn opened(&self) -> LogNumber {
+        self.opened
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -71,10 +76,10 @@ impl LogTable {
     pub(crate) fn apply(&mut self, command: LogCommand) -> Result<(), Malformed> {
         match command {
             LogCommand::Open { log, start } => {
-                if log.is_none() || start == Index(0) || self.logs.contains_key(&log) {
-                    return Err("log opened twice, or with an impossible number or start");
+                if log <= self.opened || start == Index(0) {
+                    return Err("log opened after a newer one, or with an impossible number or start");
                 }
-                self.is_shared = true;
+                self.opened = log;
                 self.logs.insert(
                     log,
                     LogState {
@@ -121,12 +126,12 @@ impl LogTable {
 
     /// The number of bytes that `encode` returns; 0 for a group that is not shared.
     pub(crate) fn encoded_bytes(&self) -> usize {
-        if self.is_shared { LOGS_HEADER_BYTES + self.logs.len() * LOG_BYTES } else { 0 }
+        if self.is_shared() { LOGS_HEADER_BYTES + self.logs.len() * LOG_BYTES } else { 0 }
     }
 
     /// The table as bytes; none for a group that is not shared. Equal tables have equal bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        if self.is_shared { logs::encode(self.logs.iter()) } else { Vec::new() }
+        if self.is_shared() { logs::encode(self.opened, self.logs.iter()) } else { Vec::new() }
     }
 
     /// The reverse of [`Self::encode`].
@@ -134,7 +139,8 @@ impl LogTable {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        Ok(Self { is_shared: true, logs: logs::decode(bytes)?.into_iter().collect() })
+        let (opened, logs) = logs::decode(bytes)?;
+        Ok(Self { opened, logs: logs.into_iter().collect() })
     }
 }
 
@@ -149,8 +155,8 @@ mod tests {
 
     fn table() -> LogTable {
         let mut table = LogTable::default();
-        table.apply(LogCommand::Open { log: LogNumber(7), start: Index(1) }).unwrap();
         table.apply(LogCommand::Open { log: LogNumber(2), start: Index(100) }).unwrap();
+        table.apply(LogCommand::Open { log: LogNumber(7), start: Index(1) }).unwrap();
         table.append(&run(7, 1), Timestamp(5)).unwrap();
         table.apply(LogCommand::Discard { log: LogNumber(7), first: Index(2) }).unwrap();
         table.apply(LogCommand::Seal { log: LogNumber(2) }).unwrap();
@@ -166,7 +172,7 @@ mod tests {
         for cut in 1..bytes.len() {
             assert!(LogTable::decode(&bytes[..cut]).is_err(), "{cut}");
         }
-        for at in (4..8).chain(13..16).chain(48..64) {
+        for at in (13..16).chain(48..64) {
             let mut newer = bytes.clone();
             newer[at] |= 2;
             assert!(LogTable::decode(&newer).is_err(), "byte {at}");
@@ -188,6 +194,7 @@ mod tests {
             LogCommand::Open { log: LogNumber(7), start: Index(1) },
             LogCommand::Open { log: LogNumber::OWN, start: Index(1) },
             LogCommand::Open { log: LogNumber(9), start: Index(0) },
+            LogCommand::Open { log: LogNumber(3), start: Index(1) },
             LogCommand::Seal { log: LogNumber(3) },
             LogCommand::Drop { log: LogNumber(3) },
             LogCommand::Discard { log: LogNumber(3), first: Index(1) },
@@ -212,6 +219,16 @@ mod tests {
         table.apply(LogCommand::Drop { log: LogNumber(1) }).unwrap();
         assert_eq!(LogTable::decode(&table.encode()), Ok(table.clone()));
         assert!(table.is_shared());
+    }
+
+    /// Records of a dropped log can still be in the segments. Before, its number could be opened again.
+    #[test]
+    fn number_of_a_dropped_log_is_not_opened_again() {
+        let mut table = table();
+        table.apply(LogCommand::Drop { log: LogNumber(7) }).unwrap();
+        let mut table = LogTable::decode(&table.encode()).unwrap();
+        assert!(table.apply(LogCommand::Open { log: LogNumber(7), start: Index(1) }).is_err());
+        table.apply(LogCommand::Open { log: LogNumber(8), start: Index(1) }).unwrap();
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! | offset | bytes | field | bound |
 //! |---|---|---|---|
 //! | 0 | 4 | number of logs | - |
-//! | 4 | 4 | 0 | 0; a later format puts here what it adds |
+//! | 4 | 4 | the newest log that was ever opened | from 1, and the number of each log |
 //! | 8 | | the logs, ascending by number, 56 bytes each | |
 //!
 //! A log:
@@ -45,11 +45,14 @@ pub(crate) struct LogState {
     pub(crate) sealed: bool,
 }
 
-/// Encodes the logs, which are ascending by number.
-pub(crate) fn encode<'a>(logs: impl ExactSizeIterator<Item = (&'a LogNumber, &'a LogState)>) -> Vec<u8> {
+/// Encodes the newest log that was ever opened, and the logs, which are ascending by number.
+pub(crate) fn encode<'a>(
+    opened: LogNumber,
+    logs: impl ExactSizeIterator<Item = (&'a LogNumber, &'a LogState)>,
+) -> Vec<u8> {
     let mut b = Vec::with_capacity(LOGS_HEADER_BYTES + logs.len() * LOG_BYTES);
     b.extend_from_slice(&(logs.len() as u32).to_le_bytes());
-    b.extend_from_slice(&[0; 4]);
+    b.extend_from_slice(&opened.0.to_le_bytes());
     for (log, state) in logs {
         b.extend_from_slice(&log.0.to_le_bytes());
         b.extend_from_slice(&(if state.sealed { SEALED } else { 0 }).to_le_bytes());
@@ -60,10 +63,11 @@ pub(crate) fn encode<'a>(logs: impl ExactSizeIterator<Item = (&'a LogNumber, &'a
     b
 }
 
-/// Decodes the logs, which must fill `bytes` to the end.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(LogNumber, LogState)>, Malformed> {
+/// The reverse of [`encode`], for a table that must fill `bytes` to the end.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(LogNumber, Vec<(LogNumber, LogState)>), Malformed> {
     let mut before = LogNumber::OWN;
-    let logs = entries(bytes)?.iter().map(|log| {
+    let (opened, logs) = entries(bytes)?;
+    let logs = logs.iter().map(|log| {
         let (number, flags) = (LogNumber(u32_at(log, 0)), u32_at(log, 4));
         let state = LogState {
             first: Index(u64_at(log, 8)),
@@ -75,13 +79,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(LogNumber, LogState)>, Malform
         if flags & !SEALED != 0 || log[40..] != [0; 16] {
             return Err("log table has fields of a newer format");
         }
-        if number <= before || state.first == Index(0) || state.next < state.first {
+        if number <= before || number > opened || state.first == Index(0) || state.next < state.first {
             return Err("log table is out of order, or a log in it is impossible");
         }
         before = number;
         Ok((number, state))
     });
-    logs.collect()
+    Ok((opened, logs.collect::<Result<_, _>>()?))
 }
 
 /// The next index of one log, without decoding the others. None: the log is not among them.
@@ -89,18 +93,50 @@ pub(crate) fn next_in(bytes: &[u8], log: LogNumber) -> Result<Option<Index>, Mal
     if bytes.is_empty() {
         return Ok(None);
     }
-    let logs = entries(bytes)?;
+    let (_, logs) = entries(bytes)?;
     let found = logs.binary_search_by_key(&log.0, |entry| u32_at(entry, 0));
     Ok(found.ok().map(|n| Index(u64_at(&logs[n], 16))))
 }
 
-fn entries(bytes: &[u8]) -> Result<&[[u8; LOG_BYTES]], Malformed> {
+/// The newest log that was ever opened, and the logs.
+fn entries(bytes: &[u8]) -> Result<(LogNumber, &[[u8; LOG_BYTES]]), Malformed> {
     let (fixed, logs) = bytes.split_at_checked(LOGS_HEADER_BYTES).ok_or("log table is cut off")?;
-    if fixed[4..] != [0; 4] {
-        return Err("log table has fields of a newer format");
+    let opened = LogNumber(u32_at(fixed, 4));
+    if opened.is_none() {
+        return Err("log table of a group that is not shared");
     }
     match logs.as_chunks() {
-        (logs, []) if logs.len() == u32_at(fixed, 0) as usize => Ok(logs),
+        (logs, []) if logs.len() == u32_at(fixed, 0) as usize => Ok((opened, logs)),
         _ => Err("log table has an unexpected length"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::segment::Opening;
+
+    const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/opening-logs-body.bin");
+
+    /// Made by a program that shares no code with this crate.
+    #[test]
+    fn golden_opening_has_these_logs() {
+        let bytes = Opening::logs_in(GOLDEN).unwrap();
+        let (opened, logs) = decode(bytes).unwrap();
+        let state = |first, next, bytes, last, sealed| LogState {
+            first: Index(first),
+            next: Index(next),
+            bytes,
+            last_timestamp: Timestamp(last),
+            sealed,
+        };
+        let wanted = [
+            (LogNumber(3), state(4, 13, 1000, 1_700_000_000_123, false)),
+            (LogNumber(7), state(1, 24, 745, 1_700_000_000_123, true)),
+            (LogNumber(8), state(1, 1, 0, 0, false)),
+        ];
+        assert_eq!((opened, &logs[..]), (LogNumber(9), &wanted[..]));
+        assert_eq!(encode(opened, wanted.iter().map(|(log, state)| (log, state)).collect::<Vec<_>>().into_iter()), bytes);
+        assert_eq!(next_in(bytes, LogNumber(7)), Ok(Some(Index(24))));
     }
 }

@@ -91,6 +91,10 @@ impl RunCursor {
     /// # Errors
     /// `Corrupt`, `Io`.
     pub(crate) fn first_since(&mut self, time: Timestamp) -> Result<Option<Index>> {
+        self.directories.segments().undisturbed(|| self.look_since(time))
+    }
+
+    fn look_since(&self, time: Timestamp) -> Result<Option<Index>> {
         let segments = self.directories.segments();
         let from = segments.at_time(time).map_or(0, |segment| segment.number);
         for segment in segments.snapshot().into_iter().filter(|segment| segment.number >= from) {

@@ -4,8 +4,8 @@
 //! Invariants:
 //! - it covers blocks below `Segment::readable` only: those are committed and do not change;
 //! - the places of a log are ascending by index;
-//! - a block whose table is damaged is a gap, and is read again when a record is looked for in vain: it may have been
-//!   repaired.
+//! - blocks whose header or table is damaged are a gap, up to the next block that can be found. It is read again when a
+//!   record is looked for in vain: it may have been repaired.
 
 use super::block_reader::{Blocks, Located, WINDOW_BYTES};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +17,7 @@ use crate::store::format::segment::Opening;
 use crate::store::segment::{Segment, SegmentData, Segments};
 use crate::types::{Index, LogNumber, SegmentId};
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -75,6 +76,10 @@ impl RunDirectories {
     /// # Errors
     /// `Corrupt`: a segment's opening is damaged; `Io`; `Closed`: there are no segments.
     pub(crate) fn holding(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
+        self.segments.undisturbed(|| self.look_for(log, index))
+    }
+
+    fn look_for(&self, log: LogNumber, index: Index) -> Result<Arc<Segment>> {
         let list = self.segments.snapshot();
         // A log that an opening does not have was opened later.
         let begins_before = |segment: &Arc<Segment>| {
@@ -128,8 +133,8 @@ struct Known {
     upto: usize,
     logs: HashMap<LogNumber, Vec<RunPlace>>,
     places: usize,
-    /// Offsets of blocks whose tables could not be read.
-    gaps: Vec<usize>,
+    /// Offsets from which blocks could not be read, and those at which the directory goes on.
+    gaps: Vec<Range<usize>>,
 }
 
 impl RunDirectory {
@@ -160,28 +165,20 @@ impl RunDirectory {
     /// The places of a log's runs, in order.
     ///
     /// # Errors
-    /// As [`Self::place`].
+    /// `Corrupt`: a damaged block may contain a run; `Io`.
     pub(crate) fn places(&self, data: &Arc<SegmentData>, log: LogNumber) -> Result<Vec<RunPlace>> {
         let mut known = self.lock();
         self.extend(&mut known, data)?;
+        known.read_gaps(data)?;
         Ok(known.logs.get(&log).cloned().unwrap_or_default())
     }
 
-    /// Reads the blocks again whose tables were damaged.
+    /// Reads the damaged blocks again.
     ///
     /// # Errors
-    /// `Corrupt`: one still is; `Io`.
+    /// `Corrupt`: one still is damaged; `Io`.
     pub(crate) fn read_gaps(&self, data: &Arc<SegmentData>) -> Result<()> {
-        let mut known = self.lock();
-        while let Some(at) = known.gaps.last().copied() {
-            let upto = data.segment.readable();
-            let mut blocks = Blocks::new(data.clone(), at, WINDOW_BYTES);
-            if let Some(block) = blocks.next(upto)? {
-                known.add(&mut blocks, &block, upto)?;
-            }
-            known.gaps.pop();
-        }
-        Ok(())
+        self.lock().read_gaps(data)
     }
 
     fn extend(&self, known: &mut Known, data: &Arc<SegmentData>) -> Result<()> {
@@ -210,15 +207,49 @@ impl Known {
     /// Covers the blocks that became readable.
     fn extend(&mut self, data: &Arc<SegmentData>) -> Result<()> {
         let upto = data.segment.readable();
-        if self.upto >= upto {
-            return Ok(());
+        while self.upto < upto {
+            if self.walk(data, upto).is_ok() {
+                continue;
+            }
+            // Goes on behind the damage, at the next block that the block index knows.
+            let (damaged, next) = (self.upto, self.block_behind(data, upto)?);
+            self.gaps.push(damaged..next);
+            self.upto = next;
         }
+        Ok(())
+    }
+
+    /// Adds the blocks from `self.upto` on, up to one that is damaged.
+    fn walk(&mut self, data: &Arc<SegmentData>, upto: usize) -> Result<()> {
         let mut blocks = Blocks::new(data.clone(), self.upto, WINDOW_BYTES);
         while let Some(block) = blocks.next(upto)? {
-            if block.header.kind == Kind::Mixed && self.add(&mut blocks, &block, upto).is_err() {
-                self.gaps.push(block.offset);
+            if block.header.kind == Kind::Mixed {
+                self.add(&mut blocks, &block, upto)?;
             }
             self.upto = blocks.at();
+        }
+        Ok(())
+    }
+
+    /// Where a block begins behind the damaged one at `self.upto`, as far as that is known.
+    fn block_behind(&self, data: &Arc<SegmentData>, upto: usize) -> Result<usize> {
+        let mut blocks = Blocks::new(data.clone(), self.upto, WINDOW_BYTES);
+        if matches!(blocks.next(upto), Ok(Some(_))) {
+            return Ok(blocks.at()); // its header is sound
+        }
+        let indexed = data.index()?.into_iter().map(|entry| entry.offset as usize);
+        Ok(indexed.filter(|offset| (self.upto + 1..upto).contains(offset)).min().unwrap_or(upto))
+    }
+
+    fn read_gaps(&mut self, data: &Arc<SegmentData>) -> Result<()> {
+        while let Some(gap) = self.gaps.pop() {
+            let end = std::mem::replace(&mut self.upto, gap.start);
+            let read = self.walk(data, gap.end);
+            let at = std::mem::replace(&mut self.upto, end);
+            if read.is_err() {
+                self.gaps.push(at..gap.end);
+                return read;
+            }
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ use crate::cluster::membership::Membership;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::log_options::{LogOption, LogOptions};
-use crate::read::log_set::unknown;
+use crate::read::log_set::{LogSet, unknown};
 use crate::read::reader::shared_group;
 use crate::record::batch::{BatchHeader, Malformed, Stamp};
 use crate::record::crc::crc32c;
@@ -95,6 +95,8 @@ pub(crate) struct Sequencer {
     logs: LogTable,
     /// The logs that committed entries have changed since they were last taken; with repetitions.
     changed_logs: Vec<LogNumber>,
+    /// The committed logs were replaced since then, because entries were skipped: any log can have changed.
+    replaced_logs: bool,
     /// The limits of the session table that apply if the log sets none: `sessions_max` and `session_window`.
     own_limits: (u32, u16),
     /// The size of this replica's segments, whose openings need room for the log table beside that of the sessions.
@@ -171,6 +173,7 @@ impl Sequencer {
             sessions: Sessions::new(options.sessions_max, options.session_window),
             logs: LogTable::default(),
             changed_logs: Vec::new(),
+            replaced_logs: false,
             own_limits: (options.sessions_max, options.session_window),
             segment_bytes: options.segment_bytes,
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: EntryIndex(0) },
@@ -225,9 +228,14 @@ impl Sequencer {
         &self.logs
     }
 
-    /// The logs that committed entries have changed since the last call; with repetitions.
-    pub(crate) fn take_changed_logs(&mut self) -> Vec<LogNumber> {
-        std::mem::take(&mut self.changed_logs)
+    /// The logs that committed entries have changed since the last call, and that `shown` therefore has to show anew;
+    /// with repetitions.
+    pub(crate) fn take_changed_logs(&mut self, shown: &LogSet) -> Vec<LogNumber> {
+        let mut changed = std::mem::take(&mut self.changed_logs);
+        if std::mem::take(&mut self.replaced_logs) {
+            changed.extend(shown.numbers()); // some may have been dropped by entries that were skipped
+        }
+        changed
     }
 
     /// The membership after the last block.
@@ -518,6 +526,13 @@ impl Sequencer {
         batch: &BatchHeader,
         at: Timestamp,
     ) -> Result<(Appended, bool)> {
+        // A retry gets its answer even if the log was sealed since.
+        if !batch.stamp.session.is_none()
+            && self.sessions.check_log(&batch.stamp, log).is_ok()
+            && let Ok(Some(earlier)) = self.sessions.check(&batch.stamp, at)
+        {
+            return Ok((earlier, false));
+        }
         let first = self.logs.check_append(log)?.next;
         if let Some(earlier) = self.place(log, &batch.stamp, first, batch.count, at)? {
             return Ok((earlier, false));
@@ -596,8 +611,8 @@ impl Sequencer {
     /// Whether one more log may be opened.
     ///
     /// # Errors
-    /// `InvalidArgument`: the group holds records of its own. `Full`: the openings of its segments have no room for
-    /// more logs.
+    /// `InvalidArgument`: the group holds records of its own. `NotFound`: this log, or one that was created later, was
+    /// open before. `Full`: the openings of its segments have no room for more logs.
     fn check_open_log(&self, log: LogNumber) -> Result<()> {
         if log.is_none() {
             return Err(Error::new(
@@ -609,10 +624,14 @@ impl Sequencer {
             let what = "this directory holds one log with records of its own; named logs need a directory of their own";
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
+        if log <= self.logs.opened() {
+            return Err(unknown(log)); // it was dropped: its number must not get other records
+        }
         let (sessions_max, window) = limits_of_sessions(&self.options_at_end(), self.own_limits);
         if self.logs.len() >= logs_max(self.segment_bytes, sessions_max, window) {
             let what = format!(
-                "the group has {} logs, and its segments have no room for more; drop some, or use more groups or                  larger segments",
+                "the group has {} logs, and its segments have no room for more; drop some, or use more groups or \
+                 larger segments",
                 self.logs.len()
             );
             return Err(Error::new(ErrorKind::Full, what));

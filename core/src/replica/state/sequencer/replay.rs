@@ -217,6 +217,7 @@ impl Sequencer {
             sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
             logs,
             changed_logs,
+            replaced_logs: self.replaced_logs,
             own_limits,
             segment_bytes: options.segment_bytes,
             hard_state: opening.hard_state,
@@ -265,6 +266,7 @@ impl Sequencer {
         self.logs.begin_at_ends();
         self.committed.logs = self.logs.clone();
         self.changed_logs = self.logs.iter().map(|(log, _)| log).collect();
+        self.replaced_logs = true;
         if planted!(17) {
             self.sessions = Sessions::new(options.sessions_max, options.session_window);
         }

@@ -1,0 +1,369 @@
+//! Replicas of shared groups in one process, over the in-memory network, and copies of a group that follow it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::cluster::{Bootstrap, Change, ClusterOptions, Role};
+use chiplog::follower::{FollowFrom, FollowMessage};
+use chiplog::transport::MemoryNetwork;
+use chiplog::{
+    ErrorKind, FollowerLog, Index, Log, LogId, LogInfo, LogNumber, Logs, LogsOptions, NodeId, Options, Start,
+};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Small segments, with room for a table of logs.
+fn small() -> Options {
+    Options::with_segment_bytes(256 << 10).sessions_max(16)
+}
+
+/// Three servers with the catalogue and one group.
+struct Trio {
+    /// One for the catalogue's group, one for the other.
+    networks: [MemoryNetwork; 2],
+    dirs: Vec<TempDir>,
+    logs: Vec<Option<Logs>>,
+}
+
+fn options(node: u64, networks: &[MemoryNetwork; 2], bootstrap: impl Fn(usize) -> Bootstrap) -> LogsOptions {
+    let transports = [networks[0].transport(), networks[1].transport()];
+    let bootstraps = [bootstrap(0), bootstrap(1)];
+    LogsOptions::default().groups(1).options(small()).cluster(move |group| {
+        let n = group as usize;
+        let mut cluster = ClusterOptions::new(NodeId(node), bootstraps[n], transports[n].clone());
+        cluster.heartbeat = Duration::from_millis(30);
+        cluster.election_timeout = Duration::from_millis(300);
+        cluster
+    })
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "timed out waiting until {what}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// The two groups of a server.
+fn both(logs: &Logs) -> [&Log; 2] {
+    [logs.system(), &logs.groups()[0]]
+}
+
+fn records(log: &Log) -> Vec<(u64, Vec<u8>)> {
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push((record.index.get(), record.data.to_vec()));
+    }
+    records
+}
+
+fn numbered(log: &str, n: u64) -> Vec<u8> {
+    let mut record = format!("{log} {n} ").into_bytes();
+    record.resize(60 + (n % 7 * 150) as usize, b'x');
+    record
+}
+
+/// All logs of a server, with their records.
+fn contents(logs: &Logs) -> BTreeMap<String, (LogInfo, Vec<(u64, Vec<u8>)>)> {
+    let infos = logs.list().unwrap().into_iter();
+    infos
+        .map(|info| {
+            let log = logs.groups()[0].named(info.number).unwrap();
+            (info.name.clone(), (info, records(&log)))
+        })
+        .collect()
+}
+
+impl Trio {
+    fn new() -> Self {
+        let networks = [MemoryNetwork::new(), MemoryNetwork::new()];
+        let dirs: Vec<TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let first = Logs::open(dirs[0].path(), options(1, &networks, |_| Bootstrap::Init)).unwrap();
+        let ids: [LogId; 2] = both(&first).map(Log::log_id);
+        let mut logs = vec![Some(first)];
+        for node in 2..=3 {
+            let joins = options(node, &networks, |n| Bootstrap::Join(ids[n]));
+            let joined = Logs::open(dirs[node as usize - 1].path(), joins).unwrap();
+            for (leader, group) in both(logs[0].as_ref().unwrap()).into_iter().zip(both(&joined)) {
+                let (node, directory) = (NodeId(node), group.directory_id());
+                let add = Change::AddLearner { node, directory, address: String::new() };
+                leader.change_members(&[add], PATIENCE).unwrap();
+                leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
+            }
+            logs.push(Some(joined));
+        }
+        Self { networks, dirs, logs }
+    }
+
+    fn at(&self, node: u64) -> &Logs {
+        self.logs[node as usize - 1].as_ref().unwrap()
+    }
+
+    /// Makes a node lead both groups.
+    fn lead(&self, node: u64) -> &Logs {
+        for n in 0..2 {
+            until("the node leads", || {
+                let me = both(self.at(node))[n];
+                if me.role() == Role::Leader && me.barrier(Duration::from_secs(2)).is_ok() {
+                    return true;
+                }
+                let running = self.logs.iter().flatten().map(|logs| both(logs)[n]);
+                if let Some(leader) = running.into_iter().find(|log| log.role() == Role::Leader) {
+                    let _ = leader.transfer_leader(NodeId(node), Duration::from_secs(2));
+                }
+                false
+            });
+        }
+        self.at(node)
+    }
+
+    fn stop(&mut self, node: u64) {
+        let _ = self.logs[node as usize - 1].take().unwrap().close();
+    }
+
+    fn start(&mut self, node: u64) {
+        let options = options(node, &self.networks, |_| Bootstrap::Existing);
+        self.logs[node as usize - 1] = Some(Logs::open(self.dirs[node as usize - 1].path(), options).unwrap());
+    }
+
+    fn disconnect(&self, node: u64) {
+        self.networks.iter().for_each(|network| network.disconnect(NodeId(node)));
+    }
+
+    fn connect(&self, node: u64) {
+        self.networks.iter().for_each(|network| network.connect(NodeId(node)));
+    }
+
+    /// All running replicas have the same logs, once they have caught up.
+    fn assert_same(&self) {
+        for logs in self.logs.iter().flatten() {
+            for group in both(logs) {
+                until("a barrier passes", || group.barrier(Duration::from_secs(2)).is_ok());
+            }
+        }
+        let mut all = self.logs.iter().flatten().map(contents);
+        let first = all.next().unwrap();
+        for other in all {
+            for (name, (info, records)) in &first {
+                let (info_there, records_there) = &other[name];
+                assert_eq!(info, info_there);
+                assert!(records == records_there, "log {name} differs");
+            }
+            assert_eq!(first.len(), other.len());
+        }
+    }
+}
+
+#[test]
+fn replicas_have_the_same_logs_through_failures_and_restarts() {
+    let mut trio = Trio::new();
+    let mut next = BTreeMap::new();
+    let mut round = |logs: &Logs, n: u64| {
+        let name = format!("made-{n}");
+        logs.create(&name).unwrap();
+        next.insert(name, 1);
+        let mut tickets = Vec::new();
+        for i in 0..200 {
+            for (name, next) in &mut next {
+                if i % next_step(name) == 0 {
+                    let log = logs.get(name).unwrap();
+                    tickets.push((log.submit(&numbered(name, *next)[..]).unwrap(), *next));
+                    *next += 1;
+                }
+            }
+        }
+        for (ticket, index) in tickets {
+            assert_eq!(ticket.wait().unwrap().get(), index);
+        }
+        if n == 2 {
+            logs.seal("made-1").unwrap();
+            next.remove("made-1");
+            logs.delete("made-0").unwrap();
+            next.remove("made-0");
+        }
+        let name = format!("made-{n}");
+        logs.get(&name).unwrap().discard(Index(5)).unwrap();
+    };
+    round(trio.lead(1), 0);
+    trio.assert_same();
+    round(trio.lead(1), 1);
+    trio.stop(1);
+    round(trio.lead(2), 2);
+    trio.assert_same();
+    trio.start(1);
+    round(trio.lead(3), 3);
+    trio.assert_same();
+    for node in 1..=3 {
+        trio.stop(node);
+    }
+    for node in 1..=3 {
+        trio.start(node);
+    }
+    round(trio.lead(2), 4);
+    trio.assert_same();
+    let logs = contents(trio.at(1));
+    assert_eq!(logs.keys().collect::<Vec<_>>(), ["made-1", "made-2", "made-3", "made-4"]);
+    for (name, (info, records)) in &logs {
+        assert_eq!(info.sealed, name == "made-1");
+        for (index, data) in records {
+            assert_eq!(*data, numbered(name, *index), "record {index} of {name}");
+        }
+        assert_eq!(records.len() as u64, info.last_index.get() + 1 - info.first_index.get());
+    }
+    assert_eq!(trio.at(1).get("made-1").unwrap().append(b"x").unwrap_err().kind(), {
+        match trio.at(1).groups()[0].role() {
+            Role::Leader => ErrorKind::Sealed,
+            _ => ErrorKind::NotLeader,
+        }
+    });
+}
+
+/// Some logs are appended to more often than others.
+fn next_step(name: &str) -> u64 {
+    1 + u64::from(name.as_bytes()[name.len() - 1] % 3)
+}
+
+#[test]
+fn what_an_isolated_leader_did_to_its_logs_is_undone() {
+    let trio = Trio::new();
+    let first = trio.lead(1);
+    for name in ["a", "b", "c"] {
+        first.create(name).unwrap().append(&numbered(name, 1)[..]).unwrap();
+    }
+    trio.assert_same();
+    trio.disconnect(1);
+    let lost: Vec<_> = (0..50)
+        .flat_map(|n| ["a", "b"].map(|name| first.get(name).unwrap().submit(&numbered("lost", n)[..])))
+        .collect();
+    let sealed = first.seal("c");
+    assert!(sealed.is_err(), "an isolated leader commits nothing");
+    until("another leads", || {
+        [2, 3].iter().any(|node| trio.at(*node).groups()[0].role() == Role::Leader)
+    });
+    let lead = if trio.at(2).groups()[0].role() == Role::Leader { 2 } else { 3 };
+    let second = trio.lead(lead);
+    for name in ["a", "b", "c"] {
+        let log = second.get(name).unwrap();
+        for n in 2..=40 {
+            assert_eq!(log.append(&numbered(name, n)[..]).unwrap().get(), n);
+        }
+    }
+    second.create("d").unwrap().append(&numbered("d", 1)[..]).unwrap();
+    second.delete("b").unwrap();
+    for ticket in lost.into_iter().flatten() {
+        assert!(ticket.wait().is_err());
+    }
+    trio.connect(1);
+    trio.assert_same();
+    let logs = contents(trio.at(1));
+    assert_eq!(logs.keys().collect::<Vec<_>>(), ["a", "c", "d"]);
+    assert!(!logs["c"].0.sealed);
+    let a: Vec<_> = (1..=40).map(|n| (n, numbered("a", n))).collect();
+    assert!(logs["a"].1 == a);
+}
+
+/// A log that was dropped while a replica was away stayed open there for ever.
+#[test]
+fn replica_that_was_away_jumps_over_what_all_logs_discarded() {
+    let trio = Trio::new();
+    let leader = trio.lead(1);
+    for name in ["a", "b", "gone"] {
+        leader.create(name).unwrap().append(&numbered(name, 1)[..]).unwrap();
+    }
+    trio.assert_same();
+    let number = leader.list().unwrap().iter().find(|info| info.name == "gone").unwrap().number;
+    let gone = trio.at(3).groups()[0].named(number).unwrap();
+    let waits = gone.reader(Start::Next).unwrap();
+    trio.disconnect(3);
+    let (a, b) = (leader.get("a").unwrap(), leader.get("b").unwrap());
+    leader.delete("gone").unwrap();
+    for n in 2..=1500 {
+        drop(a.submit(&numbered("a", n)[..]).unwrap());
+        drop(b.submit(&numbered("b", n)[..]).unwrap());
+    }
+    a.append(&numbered("a", 1501)[..]).unwrap();
+    b.append(&numbered("b", 1501)[..]).unwrap();
+    leader.create("late").unwrap().append(&numbered("late", 1)[..]).unwrap();
+    a.discard(Index(1400)).unwrap();
+    b.discard(Index(1450)).unwrap();
+    until("segments are removed", || {
+        a.append(&numbered("a", a.last_index().get() + 1)[..]).unwrap();
+        leader.groups()[0].status().segments <= 3
+    });
+    trio.connect(3);
+    trio.assert_same();
+    assert_eq!(waits.wait(Some(PATIENCE)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(trio.at(3).groups()[0].named(number).err().unwrap().kind(), ErrorKind::NotFound);
+    let logs = contents(trio.at(3));
+    assert_eq!(logs["b"].1.first().unwrap(), &(1450, numbered("b", 1450)));
+    assert_eq!(logs["late"].1, [(1, numbered("late", 1))]);
+    // It can lead with what it has.
+    let third = trio.lead(3);
+    assert_eq!(third.get("b").unwrap().append(b"x").unwrap(), Index(1502));
+    trio.assert_same();
+}
+
+fn feed(source: &Log, copy: &FollowerLog) {
+    let mut feed = source.follow(copy.resume_point().unwrap()).unwrap();
+    while let Some(fed) = feed.next(5000).unwrap() {
+        copy.apply(fed).unwrap();
+    }
+}
+
+#[test]
+fn copy_of_a_group_has_its_logs() {
+    let (dir, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let logs = Logs::open(dir.path(), LogsOptions::default().groups(1).options(small())).unwrap();
+    let group = &logs.groups()[0];
+    for name in ["a", "b", "c"] {
+        logs.create(name).unwrap().append(&numbered(name, 1)[..]).unwrap();
+    }
+    let state = match group.follow(FollowFrom::First).unwrap().next(1).unwrap().unwrap() {
+        FollowMessage::State(state) => state,
+        other => panic!("the feed of a new copy begins with a state, not {other:?}"),
+    };
+    let copy = FollowerLog::create(at.path(), small(), &state).unwrap();
+    let same = |copy: &FollowerLog| {
+        feed(group, copy);
+        for info in logs.list().unwrap() {
+            let (here, there) = (copy.log().named(info.number).unwrap(), group.named(info.number).unwrap());
+            assert_eq!(here.range(), there.range(), "{}", info.name);
+            assert!(records(&here) == records(&there), "{}", info.name);
+            assert!(here.append(b"x").is_err(), "a copy takes no appends");
+        }
+    };
+    same(&copy);
+    assert_eq!(copy.log().reader(Start::First).err().unwrap().kind(), ErrorKind::InvalidArgument);
+    let (a, b) = (logs.get("a").unwrap(), logs.get("b").unwrap());
+    for n in 2..1500 {
+        drop(a.submit(&numbered("a", n)[..]).unwrap());
+        drop(b.submit(&numbered("b", n)[..]).unwrap());
+    }
+    a.append(b"end").unwrap();
+    a.discard(Index(100)).unwrap();
+    logs.seal("c").unwrap();
+    same(&copy);
+    copy.close().unwrap();
+    drop(copy);
+    let copy = FollowerLog::open(at.path(), small()).unwrap();
+    same(&copy);
+    // It falls behind, and jumps.
+    let gone = copy.log().named(LogNumber(3)).unwrap();
+    logs.delete("c").unwrap();
+    for n in 1500..3000 {
+        drop(a.submit(&numbered("a", n)[..]).unwrap());
+    }
+    let end = a.append(b"end").unwrap();
+    a.discard(end).unwrap();
+    b.discard(b.last_index()).unwrap();
+    until("segments are removed", || {
+        a.append(b"more").unwrap();
+        group.status().segments <= 2
+    });
+    same(&copy);
+    assert_eq!(copy.log().named(LogNumber(3)).err().unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(gone.reader(Start::Next).unwrap().wait(Some(PATIENCE)).unwrap_err().kind(), ErrorKind::NotFound);
+}
